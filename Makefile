@@ -1,0 +1,42 @@
+# Everything runs in .venv, made here; nothing global is touched.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: help demo test test-slow check bench clean
+
+help:
+	@echo "make demo       set up, then synthetic data from the embedded table, with a report"
+	@echo "make test       set up, then the tests"
+	@echo "make test-slow  the tests that take minutes"
+	@echo "make check      lint, format, types, import rules"
+	@echo "make bench      benchmarks, as ratios in one run"
+
+$(READY): requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("populace needs Python 3.11 or newer; set PYTHON=") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $(READY)
+
+demo: $(READY)
+	$(BIN)/populace demo
+
+test: $(READY)
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest -m slow
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks.simulation
+	$(BIN)/python -m benchmarks.oracles
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .jax_cache .import_linter_cache demo-run demo-run-*

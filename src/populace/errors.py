@@ -1,0 +1,48 @@
+"""What can go wrong, as a tree.
+
+PopulaceError                 every error this package raises on purpose; the command line prints it and exits with 2
+├── InputError                what the user gave cannot be used: a file, an option, a value
+│   ├── SchemaError           a schema is malformed, or does not fit the data
+│   ├── DataError             the data contradict the schema, are empty, or cannot be read
+│   └── SpecError             a method or its parameters cannot be used as asked
+├── BudgetError               a release would spend more than was agreed; nothing was released
+├── RunError                  a run folder is in the way, damaged, or cannot be written
+└── MissingExtra              an optional part is not installed; the message holds the install line
+"""
+
+
+class PopulaceError(Exception):
+    """Root of every error raised on purpose: one clear sentence, no traceback needed."""
+
+
+class InputError(PopulaceError):
+    """What the user gave cannot be used."""
+
+
+class SchemaError(InputError):
+    """A schema is malformed or does not fit the data."""
+
+
+class DataError(InputError):
+    """The data contradict the schema, are empty, or cannot be read."""
+
+
+class SpecError(InputError):
+    """A method, or a parameter of it, cannot be used as asked."""
+
+
+class BudgetError(PopulaceError):
+    """A release would spend more than was agreed. Raised before the release: nothing has left."""
+
+
+class RunError(PopulaceError):
+    """A run folder is in the way, damaged, or cannot be written."""
+
+
+class MissingExtra(PopulaceError):
+    """An optional part is not installed; the message holds the install line."""
+
+
+def out_of_range(name: str, expected: str, found: object, *, advice: str = "") -> SpecError:
+    """The house form of a range error: expected <name> in <range>, got <value>; what to do."""
+    return SpecError(f"expected {name} {expected}, got {found!r}" + (f"; {advice}" if advice else ""))

@@ -1,0 +1,250 @@
+"""Who holds which rows: simulated clients, or the clients a column of the data names.
+
+Every function here makes a partition: each row belongs to exactly one client. The skewed splits follow the usual
+benchmarks of federated learning: Dirichlet label skew, k labels per client, and Dirichlet quantity skew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from populace.errors import DataError, out_of_range
+from populace.tables.codec import plain
+from populace.tables.images import Images
+from populace.tables.table import Table
+
+Array = np.ndarray[Any, Any]
+Records = Array | dict[str, Array]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Clients:
+    """Who holds which rows: `order[starts[i]:starts[i + 1]]` are the row numbers of client i.
+
+    `how` says in one line, for the record of a run, how the rows were dealt out.
+    """
+
+    data: Table | Images
+    order: Array
+    starts: Array
+    how: str
+
+    def __post_init__(self) -> None:
+        rows = len(self.data)
+        if len(self.starts) < 2 or self.starts[0] != 0 or self.starts[-1] != len(self.order) or self.widths.min() < 0:
+            raise DataError("expected starts that rise from 0 to the number of rows, one more than there are clients")
+        inside = len(self.order) == rows and self.order.min() >= 0 and self.order.max() < rows
+        if not inside or np.bincount(self.order, minlength=rows).max() != 1:
+            raise DataError(f"expected each of {rows} rows with exactly one client; every row number once in `order`")
+
+    def __len__(self) -> int:
+        """Number of clients."""
+        return len(self.starts) - 1
+
+    @functools.cached_property
+    def widths(self) -> Array:
+        """Number of records of each client."""
+        return np.diff(self.starts)
+
+    @property
+    def widest(self) -> int:
+        """Number of records of the client that holds most."""
+        return int(self.widths.max())
+
+    def gather(self, cohort: Array, width: int | None = None) -> tuple[Records, Array]:
+        """The records of a cohort, padded with zeros to `width` records a client, and the mask of what is real.
+
+        `cohort` lists client numbers; -1 is an empty slot. Records of a table are codes, int32 [c, width, columns]; of
+        images {"x": uint8 [c, width, ...], "y": int32 [c, width]}. `width` is the widest client's unless given.
+        """
+        cohort = np.asarray(cohort, np.int64)
+        if cohort.size and (cohort.min() < -1 or cohort.max() >= len(self)):
+            raise out_of_range("client numbers", f"in -1 to {len(self) - 1}", int(cohort[_furthest(cohort)]))
+        width = self.widest if width is None else width
+        client = np.maximum(cohort, 0)
+        count = np.where(cohort >= 0, self.widths[client], 0)
+        if (count > width).any():
+            wide = int(np.argmax(count))
+            needed = f"of at least {int(count[wide])}, the records of client {int(cohort[wide])}"
+            raise out_of_range("width", needed, width, advice="widen it, or split the rows among more clients")
+        slot = np.arange(width)
+        mask = slot < count[:, None]
+        rows = self.order[np.where(mask, self.starts[client][:, None] + slot, 0)]
+        if isinstance(self.data, Table):
+            return _padded(self.data.codes, rows, mask), mask
+        return {"x": _padded(self.data.x, rows, mask), "y": _padded(self.data.y, rows, mask)}, mask
+
+
+def _furthest(cohort: Array) -> int:
+    return int(np.argmin(cohort) if cohort.min() < -1 else np.argmax(cohort))
+
+
+def _padded(values: Array, rows: Array, mask: Array) -> Array:
+    records = values[rows]
+    if not mask.all():
+        records[~mask] = 0
+    return records
+
+
+def split(data: Table | Images, *, records_per_client: int = 1) -> Clients:
+    """Rows in their order, `records_per_client` to each client; the last client may hold fewer."""
+    _at_least("records_per_client", records_per_client, 1)
+    rows = len(data)
+    starts = np.append(np.arange(0, rows, records_per_client), rows)
+    noun = "record" if records_per_client == 1 else "records"
+    return Clients(data=data, order=np.arange(rows), starts=starts, how=f"{records_per_client} {noun} per client")
+
+
+def split_by_column(frame_values: pa.ChunkedArray | pa.Array | Array, data: Table | Images, *, name: str) -> Clients:
+    """One client per distinct value, in the order of first appearance; `name` is the column's, for messages."""
+    values = plain(_as_arrow(frame_values, name))
+    if len(values) != len(data):
+        raise DataError(f"expected {len(data)} values in the client column {name!r}, one per row, got {len(values)}")
+    if values.null_count:
+        row = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
+        raise DataError(f"the client column {name!r} has no value in row {row + 1}; say whose row it is, or drop it")
+    owner = pc.dictionary_encode(values).indices.to_numpy(zero_copy_only=False)
+    if owner.max() == 0:
+        raise DataError(
+            f"expected at least two clients, the client column {name!r} names one; choose one that tells them apart"
+        )
+    return _dealt(data, owner, int(owner.max()) + 1, how=f"one client per value of column {name!r}")
+
+
+def _as_arrow(values: pa.ChunkedArray | pa.Array | Array, name: str) -> pa.ChunkedArray | pa.Array:
+    if isinstance(values, pa.ChunkedArray | pa.Array):
+        return values
+    try:
+        return pa.array(np.asarray(values), from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise DataError(f"cannot tell clients apart by column {name!r}: {error}; write its values as text") from error
+
+
+def split_even(data: Table | Images, *, clients: int, seed: int) -> Clients:
+    """Shuffled rows, the same number to each client, give or take one."""
+    _enough_rows(data, clients)
+    owner = np.random.default_rng(seed).permutation(np.arange(len(data)) % clients)
+    return _dealt(data, owner, clients, how=f"{clients} clients, rows shuffled and dealt evenly, seed {seed}")
+
+
+def split_quantity(data: Table | Images, *, clients: int, alpha: float, seed: int) -> Clients:
+    """Quantity skew: shares of the rows are drawn from Dirichlet(alpha); with a small alpha some clients hold none."""
+    _at_least("clients", clients, 1)
+    _positive("alpha", alpha)
+    rng = np.random.default_rng(seed)
+    owner = rng.permutation(_shared_out(rng, len(data), clients, alpha))
+    how = f"{clients} clients, quantity skew Dirichlet({alpha:g}), seed {seed}"
+    return _dealt(data, owner, clients, how=how)
+
+
+def split_dirichlet(data: Table | Images, *, labels: Array, clients: int, alpha: float, seed: int) -> Clients:
+    """Label skew: the rows of each label are shared out by Dirichlet(alpha); small alpha, few labels per client."""
+    _at_least("clients", clients, 1)
+    _positive("alpha", alpha)
+    labels = _aligned(labels, data)
+    rng = np.random.default_rng(seed)
+    owner = np.empty(len(data), np.int64)
+    for label in np.unique(labels):
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        owner[rows] = _shared_out(rng, len(rows), clients, alpha)
+    return _dealt(data, owner, clients, how=f"{clients} clients, label skew Dirichlet({alpha:g}), seed {seed}")
+
+
+def split_labels(
+    data: Table | Images, *, labels: Array, clients: int, labels_per_client: int | Sequence[int], seed: int
+) -> Clients:
+    """Each client sees only so many labels; the rows of a label are dealt evenly among the clients that see it.
+
+    `labels_per_client` is one number, or one per client (FL-GAN on MNIST: 7, 3, 8, 4, 8, 6).
+    """
+    _enough_rows(data, clients)
+    labels = _aligned(labels, data)
+    names, code = np.unique(labels, return_inverse=True)
+    counts = _label_counts(labels_per_client, clients, len(names))
+    rng = np.random.default_rng(seed)
+    sees = _dealt_labels(counts, len(names), rng)
+    owner = np.empty(len(data), np.int64)
+    for label in range(len(names)):
+        rows = rng.permutation(np.flatnonzero(code == label))
+        holders = rng.permutation(np.flatnonzero(sees[:, label]))
+        if len(rows) < len(holders):
+            raise DataError(
+                f"expected at least {len(holders)} rows with label {names[label]}, one for each client that sees it, "
+                f"got {len(rows)}; ask for fewer clients or labels per client"
+            )
+        owner[rows] = holders[np.arange(len(rows)) % len(holders)]
+    how = f"{clients} clients with {', '.join(map(str, _distinct(counts)))} labels each, seed {seed}"
+    return _dealt(data, owner, clients, how=how)
+
+
+def _distinct(counts: list[int]) -> list[int]:
+    return counts[:1] if len(set(counts)) == 1 else counts
+
+
+def _label_counts(labels_per_client: int | Sequence[int], clients: int, labels: int) -> list[int]:
+    given = np.asarray(labels_per_client)
+    counts = [int(given)] * clients if given.ndim == 0 else [int(count) for count in given]
+    if len(counts) != clients:
+        raise out_of_range("labels_per_client", f"as one number, or {clients} numbers, one per client", counts)
+    if min(counts) < 1 or max(counts) > labels:
+        raise out_of_range("labels_per_client", f"in 1 to {labels}, the labels in the data", labels_per_client)
+    if sum(counts) < labels:
+        raise out_of_range(
+            "labels_per_client", f"to add up to at least {labels}, so that every label has a client", labels_per_client
+        )
+    return counts
+
+
+def _dealt_labels(counts: list[int], labels: int, rng: np.random.Generator) -> Array:
+    """Which client sees which label: each takes those held least so far, so that none is left without a client."""
+    sees = np.zeros((len(counts), labels), bool)
+    for client, count in enumerate(counts):
+        held = sees.sum(axis=0) + rng.random(labels)  # the fraction breaks ties
+        sees[client, np.argsort(held)[:count]] = True
+    return sees
+
+
+def _shared_out(rng: np.random.Generator, rows: int, clients: int, alpha: float) -> Array:
+    """An owner for each of `rows` rows, in numbers drawn with Dirichlet shares."""
+    shares = rng.dirichlet(np.full(clients, alpha))
+    return np.repeat(np.arange(clients), rng.multinomial(rows, shares))
+
+
+def _dealt(data: Table | Images, owner: Array, clients: int, *, how: str) -> Clients:
+    """From the owner of each row; a client's rows stay in their order."""
+    starts = np.append(0, np.cumsum(np.bincount(owner, minlength=clients)))
+    return Clients(data=data, order=np.argsort(owner, kind="stable"), starts=starts, how=how)
+
+
+def _aligned(labels: Array, data: Table | Images) -> Array:
+    labels = np.asarray(labels)
+    if labels.shape != (len(data),) or labels.dtype.kind not in "iu":
+        raise DataError(
+            f"expected labels as {len(data)} whole numbers, one per row, got {labels.dtype} of shape {labels.shape}"
+        )
+    return labels
+
+
+def _enough_rows(data: Table | Images, clients: int) -> None:
+    _at_least("clients", clients, 1)
+    if clients > len(data):
+        raise out_of_range(
+            "clients", f"in 1 to {len(data)}, the number of rows", clients, advice="ask for fewer clients"
+        )
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise out_of_range(name, f"of at least {least}", value)
+
+
+def _positive(name: str, value: float) -> None:
+    if not 0 < value < float("inf"):
+        raise out_of_range(name, "above 0", value)

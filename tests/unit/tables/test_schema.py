@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+
+from populace.errors import RunError, SchemaError
+from populace.tables.schema import Column, Schema, category_text, load_schema, parse_category, schema_from_dict
+
+from .strategies import FAST, schemas
+
+COLOUR = {"name": "colour", "categories": ["red", "green"]}
+AGE = {"name": "age", "kind": "numeric", "dtype": "integer", "edges": [0, 18, 65, 120]}
+
+
+@FAST
+@given(schemas(rules=True))
+def test_any_schema_survives_toml(schema: Schema) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "schema.toml"
+        schema.save(path)
+        again = load_schema(path)
+    assert again == schema
+    assert again.digest == schema.digest
+    assert hash(again) == hash(schema)
+
+
+@FAST
+@given(schemas())
+def test_every_code_has_its_own_label(schema: Schema) -> None:
+    for column in schema.columns:
+        labels = column.labels()
+        assert len(labels) == column.size
+        assert len(set(labels)) == column.size
+
+
+def test_toml_written_by_hand_needs_only_names_and_domains() -> None:
+    schema = schema_from_dict({"target": "colour", "column": [COLOUR, {"name": "x", "edges": [0, 0.5, 1]}]})
+    assert schema.names == ("colour", "x")
+    assert schema.sizes == (2, 2)
+    assert schema.column("colour").kind == "categorical"
+    assert schema.column("x").kind == "numeric"
+    assert schema.column("x").dtype == "float"
+    assert schema.read_from_data == ()
+    assert schema.with_target("x").target == "x"
+    assert schema.with_target(None).target == "colour"
+
+
+def test_a_domain_read_from_the_data_is_named() -> None:
+    schema = schema_from_dict({"column": [COLOUR, {**AGE, "domain": "read-from-data"}]})
+    assert schema.read_from_data == ("age",)
+
+
+def test_digest_depends_on_every_part() -> None:
+    schema = schema_from_dict({"column": [COLOUR, AGE]})
+    others = [
+        schema.with_target("age"),
+        dataclasses.replace(schema, columns=schema.columns[::-1]),
+        schema_from_dict({"column": [{**COLOUR, "nullable": True}, AGE]}),
+        schema_from_dict({"column": [COLOUR, {**AGE, "domain": "read-from-data"}]}),
+        schema_from_dict({"column": [COLOUR, AGE], "forbid": [{"colour": "red", "age": "[0, 18)"}]}),
+    ]
+    assert len({schema.digest, *(other.digest for other in others)}) == 1 + len(others)
+
+
+def test_labels_are_short_and_exact() -> None:
+    assert Column(name="a", kind="numeric", edges=(0, 18, 65), dtype="integer", nullable=True).labels() == (
+        "[0, 18)", "[18, 65]", "(no value)",
+    )  # fmt: skip
+    assert Column(name="a", kind="numeric", edges=(1e6, 1e6 + 1, 1e6 + 2), dtype="integer").labels() == (
+        "[1000000, 1000001)", "[1000001, 1000002]",
+    )  # fmt: skip
+    assert Column(name="a", kind="numeric", edges=(0.1, 0.100000000001, 0.5), dtype="float").labels()[0] == (
+        "[0.1, 0.100000000001)"
+    )
+
+
+def test_integer_range_is_what_lies_in_the_bin() -> None:
+    column = Column(name="a", kind="numeric", edges=(0, 2.5, 4, 6), dtype="integer")
+    assert [column.integer_range(i) for i in range(3)] == [(0, 2), (3, 3), (4, 6)]
+
+
+def test_edges_stay_floats_where_toml_has_no_such_integer(tmp_path: Path) -> None:
+    schema = Schema(columns=(Column(name="a", kind="numeric", edges=(-1e300, 0.0, 1e300), dtype="float"),))
+    schema.save(tmp_path / "s.toml")
+    assert "1e+300" in (tmp_path / "s.toml").read_text()
+    assert load_schema(tmp_path / "s.toml") == schema
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype", "value"),
+    [
+        ("1", "integer", 1),
+        ("-7", "integer", -7),
+        ("0.5", "float", 0.5),
+        ("true", "boolean", True),
+        ("1", "string", "1"),
+    ],
+)
+def test_categories_are_parsed_as_stored(text: str, dtype: str, value: object) -> None:
+    assert parse_category(text, dtype, "c") == value
+    assert category_text(value) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype"),
+    [
+        ("01", "integer"), ("1.0", "integer"), ("x", "integer"), (str(2**63), "integer"), ("1", "float"),
+        ("nan", "float"), ("inf", "float"), ("-0.0", "float"), ("True", "boolean"), ("1", "boolean"),
+    ],
+)  # fmt: skip
+def test_a_category_not_in_plain_form_is_refused(text: str, dtype: str) -> None:
+    with pytest.raises(SchemaError, match=f"'c': category '{text}' is not a {dtype} in its plain form"):
+        parse_category(text, dtype, "c")
+
+
+def test_minus_zero_is_zero() -> None:
+    assert category_text(-0.0) == "0.0"
+    assert math.copysign(1, parse_category("0.0", "float", "c")) == 1
+
+
+WRONG_COLUMNS = [
+    ({}, "with a name"),
+    ({"name": ""}, "expected a column name, got ''"),
+    ({"name": 3}, "expected a column name, got 3"),
+    ({"name": "\ud800"}, "expected a column name"),
+    ({"name": "c"}, "'c': expected at least one category, got none"),
+    ({"name": "c", "categories": "abc"}, "'c': expected a list of categories, got 'abc'"),
+    ({"name": "c", "categories": [["a"]]}, r"'c': expected categories as text, got \['a'\]"),
+    ({"name": "c", "categories": [1, 2]}, "'c': expected categories as text, got 1"),
+    ({"name": "c", "categories": ["\ud800"]}, "'c': expected categories as text"),
+    ({"name": "c", "categories": ["a", "b", "a"]}, "'c': category 'a' is listed twice"),
+    ({"name": "c", "categories": ["(no value)"], "nullable": True}, "stands for null"),
+    ({"name": "c", "categories": ["a"], "edges": [0, 1], "kind": "ordinal"}, "edges are for numeric columns"),
+    ({"name": "c", "kind": "nominal", "categories": ["a"]}, "expected kind in categorical, ordinal, numeric, got 'nom"),
+    ({"name": "c", "dtype": "text", "categories": ["a"]}, "expected dtype in string, integer, float, boolean"),
+    ({"name": "c", "domain": "guessed", "categories": ["a"]}, "expected domain in declared, read-from-data"),
+    ({"name": "c", "nullable": "yes", "categories": ["a"]}, "expected nullable = true or false, got 'yes'"),
+    ({"name": "c", "levels": 3, "categories": ["a"]}, "'c': unknown key 'levels'; known keys are name"),
+    ({"name": "c", "edges": 5}, "'c': expected a list of edges, got 5"),
+    ({"name": "c", "edges": ["0", 1]}, "'c': expected numbers as edges"),
+    ({"name": "c", "edges": [True, 2]}, "'c': expected numbers as edges"),
+    ({"name": "c", "edges": [0, 10**400]}, "'c': expected edges a float can hold"),
+    ({"name": "c", "edges": [0]}, "'c': expected at least two edges, got 1"),
+    ({"name": "c", "edges": [0, float("inf")]}, "'c': expected finite edges"),
+    ({"name": "c", "edges": [0, 2, 2]}, "'c': expected rising edges"),
+    ({"name": "c", "edges": [0, 1], "dtype": "string"}, "'c': expected dtype integer or float, got 'string'"),
+    ({"name": "c", "edges": [0, 1], "kind": "numeric", "categories": ["a"]}, "edges, not categories"),
+    ({"name": "c", "edges": [0, 0.2, 0.4, 3], "dtype": "integer"}, r"no whole number lies in the bin 0.2 to 0.4"),
+    ({"name": "c", "edges": [0, 2**60], "dtype": "integer"}, "in -2.53 to 2.53"),
+]
+
+
+@pytest.mark.parametrize(("entry", "message"), WRONG_COLUMNS)
+def test_a_wrong_column_is_named(entry: dict[str, object], message: str) -> None:
+    with pytest.raises(SchemaError, match=message):
+        schema_from_dict({"column": [entry]})
+
+
+WRONG_DOCUMENTS = [
+    ({}, "at least one .*column.* entry"),
+    ({"column": []}, "at least one .*column.* entry"),
+    ({"column": COLOUR}, "in double brackets"),
+    ({"column": ["colour"]}, "in double brackets"),
+    ({"column": [COLOUR, COLOUR]}, "column 'colour' is declared twice"),
+    ({"column": [COLOUR], "target": "age"}, "the target 'age' is not a column; columns are colour"),
+    ({"column": [COLOUR], "format": 2}, "expected schema format 1, got 2; update populace"),
+    ({"column": [COLOUR], "colums": []}, "the schema: unknown key 'colums'"),
+    ({"column": [COLOUR], "forbid": {"colour": "red"}}, "in double brackets"),
+    ({"column": [COLOUR], "constraint": 3}, "in double brackets"),
+]
+
+
+@pytest.mark.parametrize(("document", "message"), WRONG_DOCUMENTS)
+def test_a_wrong_document_is_explained(document: dict[str, object], message: str) -> None:
+    with pytest.raises(SchemaError, match=message):
+        schema_from_dict(document)
+
+
+def test_an_empty_schema_and_an_unknown_column_are_refused() -> None:
+    with pytest.raises(SchemaError, match="at least one column, got none"):
+        Schema(columns=())
+    with pytest.raises(SchemaError, match="no column 'x'; columns are colour"):
+        schema_from_dict({"column": [COLOUR]}).column("x")
+
+
+def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
+    with pytest.raises(SchemaError, match=r"no schema file .*s.toml; `populace schema DATA -o s.toml` proposes one"):
+        load_schema(tmp_path / "s.toml")
+    (tmp_path / "bad.toml").write_text("[[column")
+    with pytest.raises(SchemaError, match="cannot read the schema"):
+        load_schema(tmp_path / "bad.toml")
+    (tmp_path / "latin.toml").write_bytes(b'target = "\xe9"')
+    with pytest.raises(SchemaError, match="cannot read the schema"):
+        load_schema(tmp_path / "latin.toml")
+    with pytest.raises(SchemaError, match="cannot read the schema"):
+        load_schema(tmp_path)
+    with pytest.raises(RunError, match="cannot write"):
+        schema_from_dict({"column": [COLOUR]}).save(tmp_path / "missing" / "s.toml")
