@@ -1,0 +1,1 @@
+"""Speed, as ratios measured in one run. Never part of the tests: machines are noisy."""

@@ -1,0 +1,5 @@
+"""`python -m populace`."""
+
+from populace.cli.main import run
+
+run()

@@ -1,0 +1,34 @@
+"""`populace demo`: everything once, on the table that ships with the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+EXAMPLE = "Example:  populace demo --out demo-run"
+
+
+def command(
+    out: Path = typer.Option(Path("demo-run"), "--out", help="Folder of the run."),
+    epsilon: float = typer.Option(4.0, "--epsilon", help="Privacy budget of one person."),
+    seed: int = typer.Option(1, "--seed", help="Makes the demo reproducible."),
+) -> None:
+    """Invented people of a harbour town, one simulated client each, synthetic rows and a report."""
+    from populace.cli import evaluate, show, synthesize
+    from populace.experiments.folder import RunFolder
+
+    free = out
+    number = 2
+    while (free / "run.json").is_file() and RunFolder(free).finished:
+        free = out.with_name(f"{out.name}-{number}")
+        number += 1
+    synthesize.command(
+        data="embedded:harbour", epsilon=epsilon, out=free, method=None, delta=None, schema=None, target="owns_home",
+        trust=None, records_per_client=1, client_column=None, pairs=[], rows=4_000, seed=seed,
+    )  # fmt: skip
+    show.say("")
+    evaluate.command(runs=[free], real="embedded:harbour", target=None, as_json=False)
+    show.say(
+        f"\nOpen {free / 'report.html'} in a browser; `populace sample {free} --rows 5 -o five.csv` draws more rows."
+    )

@@ -1,0 +1,37 @@
+"""`populace sample`: more rows from a finished run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+EXAMPLE = "Example:  populace sample run --rows 1000 --where sex=Female -o women.csv"
+
+
+def command(
+    run: Path = typer.Argument(help="Folder of a finished run."),
+    rows: int = typer.Option(..., "--rows", help="How many rows."),
+    output: Path = typer.Option(..., "--output", "-o", help="Where to write them: .csv, .parquet or .arrow."),
+    where: list[str] = typer.Option([], "--where", help="Only rows with this value.", metavar="COLUMN=VALUE"),
+    seed: int | None = typer.Option(None, "--seed", help="Draw the same rows every time."),
+) -> None:
+    """Draw synthetic rows; costs no privacy."""
+    from populace.cli import show
+    from populace.errors import InputError, RunError
+    from populace.experiments.run import load_run
+    from populace.tables.table import SUFFIXES
+
+    if output.suffix not in SUFFIXES:
+        raise InputError(f"expected an output name ending in one of {', '.join(SUFFIXES)}, got {output.name!r}")
+    if output.exists():
+        raise RunError(f"{output} exists; choose another name, or remove it")
+    conditions = {}
+    for pair in where:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise InputError(f"expected --where column=value, got {pair!r}")
+        conditions[name] = value
+    found = load_run(run)
+    found.sample(rows, seed=seed, conditions=conditions).save(output)
+    show.say(f"{output}  {rows:,} rows; {found.guarantee.bound}")

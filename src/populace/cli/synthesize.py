@@ -1,0 +1,51 @@
+"""`populace synthesize`: from a data file to a run folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+EXAMPLE = (
+    "Example:  populace synthesize adult.parquet --schema adult.toml --epsilon 4 --target income --rows 30000 --out run"
+)
+
+
+def command(
+    data: str = typer.Argument(help="A table (CSV, Parquet, Arrow) or images (.npz with x and y)."),
+    epsilon: float = typer.Option(
+        ..., "--epsilon", help="Privacy budget of one client (or record; see `populace methods`)."
+    ),
+    out: Path = typer.Option(
+        ..., "--out", help="Folder of the run; an unfinished one with the same options is resumed."
+    ),
+    method: str | None = typer.Option(None, "--method", help="A method; see `populace methods`."),
+    delta: float | None = typer.Option(None, "--delta", help="Only for methods with an approximate guarantee."),
+    schema: str | None = typer.Option(None, "--schema", help="A declared schema (TOML), or SDV metadata (JSON)."),
+    target: str | None = typer.Option(None, "--target", help="The column that matters most."),
+    trust: str | None = typer.Option(None, "--trust", help="local or central, for methods that offer both."),
+    records_per_client: int = typer.Option(
+        1, "--records-per-client", help="Simulate clients with this many rows each."
+    ),
+    client_column: str | None = typer.Option(
+        None, "--client-column", help="Simulate one client per value of this column."
+    ),
+    pairs: list[str] = typer.Option([], "--set", help="A parameter of the method, name=value.", metavar="NAME=VALUE"),
+    rows: int = typer.Option(10_000, "--rows", help="How many synthetic rows to write."),
+    seed: int | None = typer.Option(None, "--seed", help="Makes the run reproducible, and therefore not private."),
+) -> None:
+    """Simulate clients that hold the rows of DATA, and write synthetic rows with their privacy statement."""
+    from populace.cli import show
+    from populace.experiments.run import synthesize
+    from populace.experiments.spec import make_spec
+
+    spec = make_spec(
+        data=data, epsilon=epsilon, method=method, delta=delta, schema_file=schema, target=target, trust=trust,
+        records_per_client=records_per_client, client_column=client_column, settings=show.settings(pairs), rows=rows, seed=seed,
+    )  # fmt: skip
+    with show.progress(spec.method_name) as report:
+        run = synthesize(spec, out, progress=report, say=show.say)
+    show.say(f"\n{run.guarantee}\n")
+    show.say(f"{out / 'synthetic.parquet'}  {rows:,} synthetic rows")
+    show.say(f"{out / 'privacy.json'}  the guarantee and its derivation")
+    show.say(f"next: populace evaluate {out} --real FILE" + (f" --target {target}" if target else ""))

@@ -1,0 +1,97 @@
+"""What an interrupted simulation needs to go on as if nothing had happened: one file, replaced atomically.
+
+It holds the root key and, for some methods, what clients keep at home: it is private, readable by its owner alone, and is
+removed when the run is finished.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from populace.engines.exchange import Traffic
+from populace.errors import RunError
+from populace.privacy.ledger import MemoryLedger
+from populace.tables.files import replacing
+
+Array = Any
+
+
+def _to_numpy(leaf: Array) -> np.ndarray[Any, Any]:
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    return np.asarray(leaf)
+
+
+def _like(template: Array, stored: np.ndarray[Any, Any]) -> Array:
+    if isinstance(template, jax.Array) and jnp.issubdtype(template.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(jnp.asarray(stored))
+    if stored.shape != np.shape(template):
+        raise RunError(f"the checkpoint holds an array of shape {stored.shape} where {np.shape(template)} was expected")
+    return jnp.asarray(stored)
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """The file an unfinished run resumes from."""
+
+    path: Path
+
+    def exists(self) -> bool:
+        return self.path.is_file()
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+    def save(
+        self, *, root: Array, rounds: int, state: Any, memory: Any, ledger: MemoryLedger, traffic: Traffic
+    ) -> None:
+        arrays, ledger_document = ledger.snapshot()
+        arrays = dict(arrays)
+        arrays["root"] = _to_numpy(root)
+        arrays |= {f"state_{i}": _to_numpy(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
+        arrays |= {f"memory_{i}": _to_numpy(leaf) for i, leaf in enumerate(jax.tree.leaves(memory))}
+        document = {"format": 1, "rounds": rounds, "ledger": ledger_document, "traffic": dataclasses.asdict(traffic)}
+        arrays["document"] = np.frombuffer(json.dumps(document).encode(), np.uint8)
+        with replacing(self.path) as temporary:
+            temporary.touch(mode=0o600)
+            with temporary.open("wb") as file:
+                np.savez(file, allow_pickle=False, **arrays)  # type: ignore[arg-type]
+
+    def load(self, *, state: Any, memory: Any, ledger: MemoryLedger) -> tuple[Any, Any, int, Traffic]:
+        """State, memory, rounds done and traffic, shaped like the templates; the ledger is restored in place."""
+        arrays = self._read()
+        document = json.loads(arrays["document"].tobytes())
+        ledger.restore(arrays, document["ledger"])
+        return (
+            self._fill(state, arrays, "state"),
+            self._fill(memory, arrays, "memory"),
+            int(document["rounds"]),
+            Traffic(**document["traffic"]),
+        )
+
+    def root(self) -> Array:
+        """The key the interrupted run started from, so that its replies are made again, not anew."""
+        return jax.random.wrap_key_data(jnp.asarray(self._read()["root"]))
+
+    def _read(self) -> dict[str, np.ndarray[Any, Any]]:
+        try:
+            with np.load(self.path, allow_pickle=False) as file:
+                return dict(file)
+        except (OSError, ValueError, KeyError) as error:
+            raise RunError(f"cannot resume from {self.path}: {error}; remove the run folder and start again") from error
+
+    @staticmethod
+    def _fill(template: Any, arrays: dict[str, np.ndarray[Any, Any]], prefix: str) -> Any:
+        leaves, tree = jax.tree.flatten(template)
+        if sum(name.startswith(f"{prefix}_") for name in arrays) != len(leaves):
+            raise RunError(
+                "the checkpoint does not fit this method; it was written by another version or other settings"
+            )
+        return jax.tree.unflatten(tree, [_like(leaf, arrays[f"{prefix}_{i}"]) for i, leaf in enumerate(leaves)])

@@ -1,0 +1,102 @@
+"""One client at a time, uncompiled: slow, and every error names the client and the step.
+
+It also takes the operating system's randomness instead of keys, and then makes the very replies a deployed client would.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from populace.engines.exchange import Keys, Outcome, Progress, Report, Traffic, check_kind, new_ledger, population_of
+from populace.errors import PopulaceError
+from populace.privacy.source import Keyed, Source, System
+from populace.protocols.base import Ask, Population, Protocol, Replies, Shard
+from populace.tables.partition import Clients
+
+Array = Any
+
+
+class StepError(PopulaceError):
+    """A protocol failed; the message names round, client and step."""
+
+
+@contextlib.contextmanager
+def step(name: str, round_id: int, client: int | None = None) -> Iterator[None]:
+    try:
+        yield
+    except PopulaceError:
+        raise
+    except Exception as error:
+        who = f", client {client}" if client is not None else ""
+        raise StepError(f"round {round_id}{who}, step {name}: {type(error).__name__}: {error}") from error
+
+
+def run(
+    protocol: Protocol, clients: Clients, *, root: Array, exact: bool = False, progress: Report | None = None
+) -> Outcome:
+    """Run a protocol one client at a time. With `exact`, clients draw from the operating system."""
+    population = population_of(clients)
+    check_kind(protocol, population)
+    keys = Keys(root)
+    ledger = new_ledger(protocol, population)
+    traffic = Traffic()
+    memories: dict[int, Any] = {}
+    state = protocol.begin(population, keys.begin())
+    rounds = 0
+    while (ask := protocol.ask(state, population, Keyed(keys.ask(rounds)))) is not None:
+        members = np.asarray(ask.cohort)
+        ledger.book(members[members >= 0], protocol.charge(ask, population), round_id=rounds)
+        replies = answer_one_by_one(protocol, ask, clients, population, keys, rounds, memories, exact=exact)
+        with step("absorb", rounds):
+            state = protocol.absorb(state, ask, replies, Keyed(keys.absorb(rounds)))
+        traffic = traffic.plus(*protocol.reply_bytes(ask, population), int((members >= 0).sum()))
+        rounds += 1
+        if progress:
+            progress(Progress(done=rounds, total=protocol.rounds(population), clients=ledger.spent()["charges"]))
+    generator = protocol.finish(state, population, keys.finish())
+    return Outcome(
+        generator=generator, guarantee=protocol.guarantee(population), ledger=ledger, traffic=traffic, rounds=rounds,
+        state=state,
+    )  # fmt: skip
+
+
+def answer_one_by_one(
+    protocol: Protocol,
+    ask: Ask,
+    clients: Clients,
+    population: Population,
+    keys: Keys,
+    round_id: int,
+    memories: dict[int, Any],
+    *,
+    exact: bool,
+) -> Replies:
+    """The replies of one exchange; `memories` is changed in place. Empty slots are left out."""
+    members = [int(client) for client in np.asarray(ask.cohort)]
+    values: list[Any] = []
+    for slot, client in enumerate(members):
+        if client < 0:
+            values.append(None)
+            continue
+        records, mask = clients.gather(np.array([client]), population.records)
+        shard = Shard(records=jax.tree.map(lambda x: x[0], records), mask=mask[0], schema=population.schema)
+        own = jax.tree.map(lambda x, slot=slot: x[slot], ask.own)
+        source: Source = System() if exact else Keyed(keys.answer(round_id, client))
+        with step("answer", round_id, client), jax.disable_jit():
+            if client not in memories:
+                memories[client] = protocol.remember(population, keys.memory(client))
+            reply, memories[client] = protocol.answer(ask.common, own, shard, memories[client], source)
+        values.append(reply)
+    blank = next(value for value in values if value is not None)
+    filled = [value if value is not None else jax.tree.map(jnp.zeros_like, blank) for value in values]
+    return Replies(
+        clients=jnp.asarray(members),
+        present=jnp.asarray([client >= 0 for client in members]),
+        values=jax.tree.map(lambda *each: jnp.stack([jnp.asarray(one) for one in each]), *filled),
+    )

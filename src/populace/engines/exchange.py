@@ -1,0 +1,126 @@
+"""What every engine shares: the population of some clients, the keys of a run, and what a run leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from populace.errors import SpecError
+from populace.models.generator import Generator
+from populace.privacy.guarantee import Guarantee
+from populace.privacy.ledger import Budget, MemoryLedger
+from populace.protocols.base import ImageShape, Population, Protocol
+from populace.tables.images import Images
+from populace.tables.partition import Clients
+
+Array = Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Where a run stands."""
+
+    done: int
+    total: int
+    clients: int
+
+
+Report = Callable[[Progress], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """Bytes on the wire, over all clients of a run."""
+
+    down: float = 0.0
+    up: float = 0.0
+    messages: int = 0
+
+    def plus(self, down: float, up: float, messages: int) -> Traffic:
+        return Traffic(down=self.down + down * messages, up=self.up + up * messages, messages=self.messages + messages)
+
+    def to_json(self) -> dict[str, float]:
+        each = max(self.messages, 1)
+        return {
+            "bytes_to_clients": self.down,
+            "bytes_from_clients": self.up,
+            "messages": self.messages,
+            "bytes_to_one_client_per_message": self.down / each,
+            "bytes_from_one_client_per_message": self.up / each,
+        }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a run leaves: the generator, what was spent for it, and what it cost."""
+
+    generator: Generator
+    guarantee: Guarantee
+    ledger: MemoryLedger
+    traffic: Traffic
+    rounds: int
+    state: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Keys:
+    """All keys of a run, from one root. A client's key depends on round and client alone, not on the engine."""
+
+    root: Array
+
+    def begin(self) -> Array:
+        return jax.random.fold_in(self.root, 0)
+
+    def memory(self, client: Array) -> Array:
+        return jax.random.fold_in(jax.random.fold_in(self.root, 1), client)
+
+    def finish(self) -> Array:
+        return jax.random.fold_in(self.root, 2)
+
+    def sample(self) -> Array:
+        return jax.random.fold_in(self.root, 3)
+
+    def ask(self, round_id: Array) -> Array:
+        return jax.random.fold_in(self._round(round_id), 0)
+
+    def absorb(self, round_id: Array) -> Array:
+        return jax.random.fold_in(self._round(round_id), 1)
+
+    def answer(self, round_id: Array, client: Array) -> Array:
+        return jax.random.fold_in(jax.random.fold_in(self._round(round_id), 2), client)
+
+    def _round(self, round_id: Array) -> Array:
+        return jax.random.fold_in(jax.random.fold_in(self.root, 4), round_id)
+
+
+def population_of(clients: Clients) -> Population:
+    """The public facts about these clients."""
+    return Population(schema=shape_of(clients), clients=len(clients), records=max(1, int(clients.widest)))
+
+
+def shape_of(clients: Clients) -> Any:
+    data = clients.data
+    if isinstance(data, Images):
+        marked = ("classes",) if data.domain == "read-from-data" else ()
+        return ImageShape(shape=tuple(data.shape), classes=data.classes, read_from_data=marked)
+    return data.schema
+
+
+def check_kind(protocol: Protocol, population: Population) -> None:
+    """One sentence for a method that does not take this kind of data."""
+    if population.kind not in protocol.facts.kinds:
+        raise SpecError(
+            f"method {protocol.facts.name!r} takes {' and '.join(protocol.facts.kinds)} data, and the data are "
+            f"{population.kind}; `populace methods` lists what takes {population.kind}"
+        )
+
+
+def new_ledger(protocol: Protocol, population: Population) -> MemoryLedger:
+    """A ledger that allows exactly what the protocol promises."""
+    claim = protocol.guarantee(population)
+    budget = Budget(epsilon=claim.epsilon, delta=claim.delta, unit=claim.unit)
+    return MemoryLedger(budget, clients=population.clients)

@@ -1,0 +1,264 @@
+"""All clients on one machine: padded, masked, vmapped, sharded over the devices there are.
+
+Two paths with the same replies. Round by round: a cohort's records are gathered on the host and answered by one compiled
+call. Compiled: where a protocol's cohorts are known ahead, the data sit on the device and many rounds run as one compiled
+loop; the ledger is booked for all of them before it starts.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from populace.engines.checkpoint import Checkpoint
+from populace.engines.exchange import Keys, Outcome, Progress, Report, Traffic, check_kind, new_ledger, population_of
+from populace.privacy.ledger import MemoryLedger
+from populace.privacy.source import Keyed
+from populace.protocols.base import Ask, Population, Protocol, Replies, Shard
+from populace.tables.images import Images
+from populace.tables.partition import Clients
+
+Array = Any
+
+MOST_BYTES_ON_DEVICE = 4 * 2**30
+SECONDS_BETWEEN_CHECKPOINTS = 2.0
+
+
+def run(
+    protocol: Protocol,
+    clients: Clients,
+    *,
+    root: Array,
+    checkpoint: Checkpoint | None = None,
+    progress: Report | None = None,
+    compiled: bool | None = None,
+) -> Outcome:
+    """Run a protocol on simulated clients, from the checkpoint if there is one.
+
+    `root` is the key everything is drawn from; a resumed run goes on with the key it started from. `compiled` forces or
+    forbids the compiled loop; by default it is used where the protocol allows and the data fit.
+    """
+    population = population_of(clients)
+    check_kind(protocol, population)
+    if compiled is None:
+        compiled = protocol.compiles and _bytes(clients) <= MOST_BYTES_ON_DEVICE
+    resuming = checkpoint is not None and checkpoint.exists()
+    keys = Keys(checkpoint.root() if checkpoint is not None and resuming else root)
+    ledger = new_ledger(protocol, population)
+    state, memory, traffic, done = (
+        protocol.begin(population, keys.begin()),
+        _memories(protocol, population, keys),
+        Traffic(),
+        0,
+    )
+    if checkpoint is not None:
+        if resuming:
+            state, memory, done, traffic = checkpoint.load(state=state, memory=memory, ledger=ledger)
+        else:
+            checkpoint.save(root=keys.root, rounds=0, state=state, memory=memory, ledger=ledger, traffic=traffic)
+    runner = (_Compiled if compiled else _RoundByRound)(protocol, clients, population, keys, ledger)
+    total = protocol.rounds(population)
+    chunk = 1
+    while True:
+        began = time.monotonic()
+        state, memory, traffic, advanced = runner.advance(
+            state, memory, traffic, done, min(chunk, max(total - done, 1))
+        )
+        if advanced == 0:
+            break
+        done += advanced
+        if progress:
+            progress(Progress(done=done, total=max(total, done), clients=ledger.spent()["charges"]))
+        if checkpoint is not None:
+            checkpoint.save(root=keys.root, rounds=done, state=state, memory=memory, ledger=ledger, traffic=traffic)
+        chunk = _next_chunk(chunk, advanced, time.monotonic() - began)
+    generator = protocol.finish(state, population, keys.finish())
+    return Outcome(
+        generator=generator, guarantee=protocol.guarantee(population), ledger=ledger, traffic=traffic, rounds=done,
+        state=state,
+    )  # fmt: skip
+
+
+def _next_chunk(chunk: int, advanced: int, seconds: float) -> int:
+    """About `SECONDS_BETWEEN_CHECKPOINTS` a chunk, growing at most eightfold (the first chunk also compiles)."""
+    wanted = int(SECONDS_BETWEEN_CHECKPOINTS * advanced / max(seconds, 1e-6))
+    return max(1, min(8 * chunk, wanted))
+
+
+def _bytes(clients: Clients) -> int:
+    data = clients.data
+    return int(data.x.nbytes if isinstance(data, Images) else data.codes.nbytes)
+
+
+def _memories(protocol: Protocol, population: Population, keys: Keys) -> Any:
+    """What every client keeps at home, stacked; nothing for most methods."""
+    if not jax.tree.leaves(jax.eval_shape(lambda: protocol.remember(population, keys.memory(0)))):
+        return ()
+    return jax.vmap(lambda client: protocol.remember(population, keys.memory(client)))(jnp.arange(population.clients))
+
+
+def _shard(tree: Any) -> Any:
+    """Spread the leading (client) axis over the devices; what does not divide evenly stays whole."""
+    devices = jax.devices()
+    if len(devices) == 1:
+        return tree
+    sharding = NamedSharding(Mesh(np.array(devices), ("clients",)), PartitionSpec("clients"))  # type: ignore[no-untyped-call]
+
+    def place(leaf: Array) -> Array:
+        if np.ndim(leaf) == 0 or len(leaf) % len(devices):
+            return leaf
+        if isinstance(leaf, jax.core.Tracer):
+            return jax.lax.with_sharding_constraint(leaf, sharding)  # type: ignore[no-untyped-call]
+        return jax.device_put(leaf, sharding)
+
+    return jax.tree.map(place, tree)
+
+
+def _pad_cohort(ask: Ask) -> Ask:
+    """Empty slots at the end, so that the cohort divides over the devices."""
+    slots = -len(ask.cohort) % len(jax.devices())
+    if not slots:
+        return ask
+
+    def pad(leaf: Array) -> Array:
+        return jnp.concatenate([leaf, jnp.repeat(leaf[:1], slots, axis=0)])
+
+    return Ask(
+        round=ask.round,
+        cohort=jnp.concatenate([ask.cohort, jnp.full(slots, -1, ask.cohort.dtype)]),
+        common=ask.common,
+        own=jax.tree.map(pad, ask.own),
+    )
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _answer_cohort(
+    protocol: Protocol, population: Population, keys: Keys, ask: Ask, records: Any, mask: Array, memory: Any
+) -> tuple[Replies, Any]:
+    """Every client of a cohort at once; an empty slot computes and is marked absent."""
+    slots = jnp.maximum(ask.cohort, 0)
+    sources = Keyed(jax.vmap(lambda client: keys.answer(ask.round, client))(ask.cohort))
+    held = jax.tree.map(lambda leaf: leaf[slots], memory)
+    shards = Shard(records=records, mask=mask, schema=population.schema)
+    values, kept = jax.vmap(protocol.answer, in_axes=(None, 0, 0, 0, 0))(ask.common, ask.own, shards, held, sources)
+    present = ask.cohort >= 0
+    place = jnp.where(present, ask.cohort, population.clients)  # empty slots write nowhere
+    memory = jax.tree.map(lambda all_, new: all_.at[place].set(new, mode="drop"), memory, kept)
+    return Replies(clients=ask.cohort, present=present, values=values), memory
+
+
+class _RoundByRound:
+    """Gather on the host, answer in one compiled call, absorb."""
+
+    def __init__(
+        self, protocol: Protocol, clients: Clients, population: Population, keys: Keys, ledger: MemoryLedger
+    ) -> None:
+        self.protocol, self.clients, self.population, self.keys, self.ledger = (
+            protocol,
+            clients,
+            population,
+            keys,
+            ledger,
+        )
+
+    def advance(
+        self, state: Any, memory: Any, traffic: Traffic, done: int, rounds: int
+    ) -> tuple[Any, Any, Traffic, int]:
+        for advanced in range(rounds):
+            round_id = done + advanced
+            ask = self.protocol.ask(state, self.population, Keyed(self.keys.ask(round_id)))
+            if ask is None:
+                return state, memory, traffic, advanced
+            members = np.asarray(ask.cohort)
+            members = members[members >= 0]
+            self.ledger.book(members, self.protocol.charge(ask, self.population), round_id=round_id)
+            down, up = self.protocol.reply_bytes(ask, self.population)
+            ask = _pad_cohort(ask)
+            records, mask = _shard(self.clients.gather(np.asarray(ask.cohort), self.population.records))
+            replies, memory = _answer_cohort(self.protocol, self.population, self.keys, ask, records, mask, memory)
+            state = self.protocol.absorb(state, ask, replies, Keyed(self.keys.absorb(round_id)))
+            traffic = traffic.plus(down, up, len(members))
+        return state, memory, traffic, rounds
+
+
+class _Compiled:
+    """Data on the device, many rounds in one compiled loop; the ledger is booked ahead for all of them."""
+
+    def __init__(
+        self, protocol: Protocol, clients: Clients, population: Population, keys: Keys, ledger: MemoryLedger
+    ) -> None:
+        self.protocol, self.population, self.keys, self.ledger = protocol, population, keys, ledger
+        data = clients.data
+        rows = {"x": data.x, "y": data.y} if isinstance(data, Images) else data.codes
+        sorted_rows = jax.tree.map(lambda leaf: leaf[clients.order], rows)
+        self._rows = jax.tree.map(jnp.asarray, sorted_rows)
+        self._starts = jnp.asarray(clients.starts, jnp.int32)
+
+    def advance(
+        self, state: Any, memory: Any, traffic: Traffic, done: int, rounds: int
+    ) -> tuple[Any, Any, Traffic, int]:
+        rounds = min(rounds, self.protocol.rounds(self.population) - done)
+        if rounds <= 0:
+            return state, memory, traffic, 0
+        cohorts = np.asarray(self.protocol.cohorts(self.population, state, done, rounds))
+        for round_id, cohort in enumerate(cohorts, start=done):
+            ask = Ask(round=round_id, cohort=cohort, common=(), own=())
+            members = cohort[cohort >= 0]
+            self.ledger.book(members, self.protocol.charge(ask, self.population), round_id=round_id)
+            traffic = traffic.plus(*self.protocol.reply_bytes(ask, self.population), len(members))
+        state, memory = _many_rounds(
+            self.protocol, self.population, self.keys, state, memory, self._rows, self._starts,
+            jnp.int32(done), jnp.int32(rounds),
+        )  # fmt: skip
+        return _wait(state), memory, traffic, rounds
+
+
+def _wait(tree: Any) -> Any:
+    return jax.block_until_ready(tree)  # type: ignore[no-untyped-call]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _many_rounds(
+    protocol: Protocol,
+    population: Population,
+    keys: Keys,
+    state: Any,
+    memory: Any,
+    rows: Any,
+    starts: Array,
+    done: Array,
+    rounds: Array,
+) -> tuple[Any, Any]:
+    """`rounds` rounds from `done` on, as one compiled loop; compiled once per protocol and population."""
+
+    def one(round_id: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        state, memory = carry
+        ask = protocol.ask(state, population, Keyed(keys.ask(round_id)))
+        if ask is None:
+            raise TypeError("a protocol that compiles must not end early while it is traced")
+        ask = _pad_cohort(ask)
+        records, mask = _shard(_gather(rows, starts, ask.cohort, population.records))
+        replies, memory = _answer_cohort(protocol, population, keys, ask, records, mask, memory)
+        return protocol.absorb(state, ask, replies, Keyed(keys.absorb(round_id))), memory
+
+    end: tuple[Any, Any] = jax.lax.fori_loop(done, done + rounds, one, (state, memory))
+    return end
+
+
+def _gather(rows: Any, starts: Array, cohort: Array, width: int) -> tuple[Any, Array]:
+    """`Clients.gather` on the device: padded records and their mask."""
+    first, last = starts[jnp.maximum(cohort, 0)], starts[jnp.maximum(cohort, 0) + 1]
+    place = first[:, None] + jnp.arange(width)
+    mask = (place < last[:, None]) & (cohort >= 0)[:, None]
+
+    def take(leaf: Array) -> Array:
+        found = leaf[jnp.where(mask, place, 0)]
+        return jnp.where(mask.reshape(mask.shape + (1,) * (found.ndim - 2)), found, 0)
+
+    return jax.tree.map(take, rows), mask

@@ -1,0 +1,1 @@
+"""Which runs: from a specification to a folder with everything in it."""

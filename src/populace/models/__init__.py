@@ -1,0 +1,1 @@
+"""What generates: models, with no knowledge of privacy or of who was asked."""

@@ -1,0 +1,128 @@
+"""What a run gives: something that makes as many rows as one likes, can be saved, and never needs the records again."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+import pyarrow as pa
+
+from populace.errors import DataError, RunError, SpecError
+from populace.tables import codec
+from populace.tables.files import read_json, replacing, write_json
+from populace.tables.schema import Schema, schema_from_dict
+from populace.tables.table import Table
+
+Array = Any
+
+MODULES = {"marginals": "populace.models.marginals"}
+CHUNK = 131_072
+HOPELESS = 1e-4  # give up when fewer than this share of draws obeys the declared rules
+
+
+class Generator(abc.ABC):
+    """A model of the population. `sample_codes` draws; the rest is shared."""
+
+    kind: ClassVar[str]
+    schema: Schema
+
+    @abc.abstractmethod
+    def sample_codes(self, count: int, key: Array, conditions: Mapping[int, int]) -> Array:
+        """`count` rows of codes, given that column j has code c for every (j, c) in `conditions`."""
+
+    @abc.abstractmethod
+    def arrays(self) -> dict[str, Array]:
+        """All parameters, for saving."""
+
+    @classmethod
+    @abc.abstractmethod
+    def from_arrays(cls, schema: Schema, arrays: Mapping[str, Array]) -> Generator: ...
+
+    def sample(self, count: int, key: Array, conditions: Mapping[str, str] | None = None) -> Table:
+        """`count` rows that obey the schema and its declared rules.
+
+        Rows that break a rule are drawn again, so what comes out is the model conditioned on the rules.
+        """
+        if count < 1:
+            raise SpecError(f"expected rows of at least 1, got {count}")
+        given = {
+            self.schema.index(name): condition_code(self.schema, name, value)
+            for name, value in (conditions or {}).items()
+        }
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(jax.random.fold_in(key, 0))))
+        kept: list[tuple[Array, pa.Table]] = []
+        have = drawn = 0
+        while have < count:
+            draw_key = jax.random.fold_in(key, 1 + drawn)
+            size = min(CHUNK, count - have) if not self._has_rules else CHUNK
+            codes, frame = self._draw(size, draw_key, given, rng)
+            kept.append((codes[: count - have], frame.slice(0, count - have)))
+            have += len(kept[-1][0])
+            drawn += size
+            if drawn >= 8 * CHUNK and have < HOPELESS * drawn:
+                raise DataError(
+                    f"only {have} of {drawn} drawn rows obey the declared rules and conditions; check the schema's rules"
+                )
+        codes = np.concatenate([codes for codes, _ in kept])
+        return Table(schema=self.schema, codes=codes, frame=pa.concat_tables([frame for _, frame in kept]))
+
+    @property
+    def _has_rules(self) -> bool:
+        return bool(self.schema.forbidden or self.schema.comparisons)
+
+    def _draw(
+        self, size: int, key: Array, given: Mapping[int, int], rng: np.random.Generator
+    ) -> tuple[Array, pa.Table]:
+        codes = np.asarray(self.sample_codes(size, key, given), np.int32)
+        frame = codec.decode(codes, self.schema, rng)
+        if not self._has_rules:
+            return codes, frame
+        broken, _ = codec.broken_rows(frame, codes, self.schema)
+        good = np.flatnonzero(~broken)
+        return codes[good], frame.take(pa.array(good))
+
+    def save(self, folder: Path) -> None:
+        """npz for the parameters, JSON for the rest; never pickle."""
+        with replacing(folder / "generator.npz") as temporary, temporary.open("wb") as file:
+            arrays: dict[str, Any] = {name: np.asarray(value) for name, value in self.arrays().items()}
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+        write_json(folder / "generator.json", {"format": 1, "kind": self.kind, "schema": self.schema.to_dict()})
+
+
+def condition_code(schema: Schema, name: str, value: str) -> int:
+    """The code of `column=value`: a category, a bin label, or (numeric) a number inside a bin."""
+    column = schema.column(name)
+    if value in column.labels():
+        return column.labels().index(value)
+    if column.kind == "numeric":
+        single = dataclasses.replace(column, nullable=False)
+        try:
+            return int(codec.encode_column(pa.chunked_array([pa.array([float(value)])]), single)[0])
+        except ValueError:
+            pass
+    raise DataError(f"column {name!r} has no value {value!r}; its values are {', '.join(column.labels()[:12])}")
+
+
+def load_generator(folder: Path) -> Generator:
+    document = read_json(folder / "generator.json")
+    module = MODULES.get(document.get("kind"))
+    if module is None:
+        raise RunError(f"{folder} holds a generator of the unknown kind {document.get('kind')!r}; update populace")
+    kinds = {cls.kind: cls for cls in vars(importlib.import_module(module)).values() if _is_generator(cls)}
+    try:
+        with np.load(folder / "generator.npz", allow_pickle=False) as file:
+            arrays = dict(file)
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot read the generator in {folder}: {error}") from error
+    found: Generator = kinds[document["kind"]].from_arrays(schema_from_dict(document["schema"]), arrays)
+    return found
+
+
+def _is_generator(candidate: object) -> bool:
+    return isinstance(candidate, type) and issubclass(candidate, Generator) and hasattr(candidate, "kind")

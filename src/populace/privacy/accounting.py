@@ -1,0 +1,166 @@
+"""From events to epsilon, through dp-accounting: privacy loss distributions by default, Renyi divergences beside.
+
+Pure events compose by addition at delta 0. At a delta above 0 a pure event stands for binary randomised response with the same
+epsilon, which dominates every epsilon-DP mechanism (Kairouz, Oh, Viswanath 2015, theorem 3.3), so the answer is an upper bound
+whatever the mechanism was.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+from populace.errors import SpecError, out_of_range
+from populace.privacy import events
+from populace.privacy.events import Event
+
+Accountant = Literal["pld", "rdp"]
+RELATIVE_TOLERANCE = 1e-3
+INTERVAL = 1e-4
+COARSE = 1e-2
+
+
+@functools.lru_cache(maxsize=4096)
+def epsilon_of(event: Event, *, delta: float, accountant: Accountant = "pld", interval: float = INTERVAL) -> float:
+    """The least epsilon the accountant can prove for `event` at `delta`, add-or-remove one unit.
+
+    `interval` is the discretisation of the privacy loss: a coarser one is faster and never optimistic.
+
+    Guarantee: an upper bound (dp-accounting rounds pessimistically).
+    Edge cases: inf for a non-private event, and at delta 0 for an event that is not pure.
+    """
+    if not 0 <= delta < 1:
+        raise out_of_range("delta", "in [0, 1)", delta)
+    if events.is_pure(event) and (delta == 0 or accountant == "rdp"):
+        return events.pure_epsilon(event)
+    if contains_non_private(event) or delta == 0:
+        return math.inf
+    if accountant == "pld":
+        found = float(_loss_distribution(event, interval).get_epsilon_for_delta(delta))
+        return min(found, events.pure_epsilon(event)) if events.is_pure(event) else found
+    import dp_accounting
+
+    return float(dp_accounting.rdp.RdpAccountant().compose(_renyi_event(event)).get_epsilon(delta))
+
+
+def contains_non_private(event: Event) -> bool:
+    if isinstance(event, events.NonPrivate):
+        return True
+    if isinstance(event, events.Composed):
+        return any(contains_non_private(item) for item in event.events)
+    return isinstance(event, events.Repeated | events.PoissonSampled) and contains_non_private(event.event)
+
+
+def _loss_distribution(event: Event, interval: float) -> Any:
+    """The privacy loss distribution of an event, add-or-remove; what is unknown is refused."""
+    from dp_accounting.pld import common
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    grid: dict[str, Any] = {"value_discretization_interval": interval}
+    if isinstance(event, events.Pure):
+        return pld.from_privacy_parameters(common.DifferentialPrivacyParameters(event.epsilon, 0.0), **grid)
+    if isinstance(event, events.Gaussian):
+        return pld.from_gaussian_mechanism(event.noise_multiplier, **grid)
+    if isinstance(event, events.PoissonSampled):
+        inner = event.event
+        if isinstance(inner, events.Gaussian):
+            return pld.from_gaussian_mechanism(inner.noise_multiplier, sampling_prob=event.probability, **grid)
+        if isinstance(inner, events.Pure):  # amplification by sampling of a pure mechanism, exact for the worst case
+            amplified = math.log1p(event.probability * math.expm1(inner.epsilon))
+            return pld.from_privacy_parameters(common.DifferentialPrivacyParameters(amplified, 0.0), **grid)
+    if isinstance(event, events.Repeated):
+        return _loss_distribution(event.event, interval).self_compose(event.count)
+    if isinstance(event, events.Composed) and event.events:
+        parts = [_loss_distribution(item, interval) for item in event.events]
+        return functools.reduce(lambda first, second: first.compose(second), parts)
+    raise SpecError(f"the accountant does not know the event {event}")
+
+
+def _renyi_event(event: Event) -> Any:
+    """The event in the vocabulary of dp-accounting's Renyi accountant; what is unknown is refused."""
+    import dp_accounting
+
+    if isinstance(event, events.Pure):  # epsilon-DP is epsilon^2/2-zCDP (Bun and Steinke 2016, proposition 1.4)
+        return dp_accounting.ZCDpEvent(event.epsilon**2 / 2)
+    if isinstance(event, events.Gaussian):
+        return dp_accounting.GaussianDpEvent(event.noise_multiplier)
+    if isinstance(event, events.PoissonSampled):
+        return dp_accounting.PoissonSampledDpEvent(event.probability, _renyi_event(event.event))
+    if isinstance(event, events.Repeated):
+        return dp_accounting.SelfComposedDpEvent(_renyi_event(event.event), event.count)
+    if isinstance(event, events.Composed):
+        return dp_accounting.ComposedDpEvent([_renyi_event(item) for item in event.events])
+    raise SpecError(f"the accountant does not know the event {event}")
+
+
+def sampled_gaussian(*, noise_multiplier: float, probability: float = 1.0, steps: int = 1) -> Event:
+    """`steps` Poisson-sampled Gaussian releases: DP-SGD, or one plain Gaussian with the defaults."""
+    event: Event = events.Gaussian(noise_multiplier)
+    if probability < 1:
+        event = events.PoissonSampled(probability, event)
+    return events.Repeated(event, steps) if steps > 1 else event
+
+
+@functools.lru_cache(maxsize=256)
+def noise_multiplier_for(*, epsilon: float, delta: float, probability: float = 1.0, steps: int = 1) -> float:
+    """The least noise multiplier (to 0.1 %) whose sampled Gaussian stays within (epsilon, delta) by PLD."""
+    if not (epsilon > 0 and math.isfinite(epsilon)):
+        raise out_of_range("epsilon", "above 0 and finite", epsilon)
+    if not 0 < delta < 1:
+        raise out_of_range("delta", "in (0, 1)", delta, advice="Gaussian noise has no guarantee at delta 0")
+
+    def spent(noise_multiplier: float, interval: float) -> float:
+        event = sampled_gaussian(noise_multiplier=noise_multiplier, probability=probability, steps=steps)
+        return epsilon_of(event, delta=delta, interval=interval)
+
+    high = 1.0
+    while spent(high, COARSE) > epsilon:
+        high *= 2
+        if high > 1e7:
+            raise SpecError(f"no noise multiplier below 1e7 gives epsilon {epsilon} at delta {delta} for {steps} steps")
+    coarse = _bisect(lambda noise: spent(noise, COARSE) <= epsilon, 1e-3, high, tolerance=RELATIVE_TOLERANCE)
+    # The coarse answer is an upper bound and nearly right; the fine one is looked for just below it, in steps that double.
+    step = 2 * RELATIVE_TOLERANCE
+    low, best = coarse * (1 - step), coarse
+    while low > 0 and spent(low, INTERVAL) <= epsilon:
+        step *= 2
+        low, best = coarse * (1 - step), low
+    return _bisect(lambda noise: spent(noise, INTERVAL) <= epsilon, low, best, tolerance=RELATIVE_TOLERANCE)
+
+
+def _bisect(enough: Callable[[float], bool], low: float, high: float, *, tolerance: float) -> float:
+    """The least value in (low, high] that is enough, up to a relative tolerance; always one that is."""
+    while high - low > tolerance * high:
+        middle = (low + high) / 2
+        if enough(middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def steps_for(*, epsilon: float, delta: float, noise_multiplier: float, probability: float) -> int:
+    """How many sampled Gaussian steps fit into (epsilon, delta); 0 if not one does."""
+
+    def fits(steps: int) -> bool:
+        event = sampled_gaussian(noise_multiplier=noise_multiplier, probability=probability, steps=steps)
+        return epsilon_of(event, delta=delta) <= epsilon
+
+    if not fits(1):
+        return 0
+    low, high = 1, 2
+    while fits(high):
+        low, high = high, 2 * high
+        if high > 2**24:
+            raise SpecError(f"more than {high} steps fit into epsilon {epsilon}; choose less noise")
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def default_delta(units: int) -> float:
+    """min(1e-5, n^-1.1) for a public number n of protected units."""
+    return float(min(1e-5, float(units) ** -1.1))

@@ -1,0 +1,1 @@
+"""The papers: one file per method, and the interface they share."""

@@ -1,0 +1,189 @@
+"""What a method is: a frozen, public configuration and a few functions.
+
+    begin    the server's first state
+    ask      whom to ask what next
+    charge   what one reply costs, booked before `answer` runs
+    answer   the ONLY function that sees records; runs at the client
+    absorb   replies into state; central noise is drawn here
+    finish   the generator
+    guarantee   the composition of the charges for the worst client
+
+All are pure: state in, state out, randomness as an argument. An engine calls them; no method knows which.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import Any, ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+
+from populace.errors import SpecError, out_of_range
+from populace.models.generator import Generator
+from populace.privacy.guarantee import Guarantee, Trust, Unit
+from populace.privacy.ledger import Charge
+from populace.privacy.source import Source
+from populace.tables.schema import Schema
+
+Array = Any
+State = Any
+Memory = Any
+Kind = Literal["table", "images"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageShape:
+    """The public shape of an image data set."""
+
+    shape: tuple[int, ...]
+    classes: int
+    read_from_data: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Population:
+    """What is public about the clients: the shape of their data, how many there are, and how much one may hold."""
+
+    schema: Schema | ImageShape
+    clients: int
+    records: int = 1
+
+    def __post_init__(self) -> None:
+        if self.clients < 1:
+            raise out_of_range("clients", "at least 1", self.clients)
+        if self.records < 1:
+            raise out_of_range("records", "at least 1", self.records)
+
+    @property
+    def kind(self) -> Kind:
+        return "table" if isinstance(self.schema, Schema) else "images"
+
+    @property
+    def table_schema(self) -> Schema:
+        """The schema of a population of tables; a method that takes only tables asks for it."""
+        if not isinstance(self.schema, Schema):
+            raise SpecError(
+                "this method takes tables, and the data are images; `populace methods` lists what takes images"
+            )
+        return self.schema
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shard:
+    """One client's records, padded to a public width, under the client's own copy of the schema."""
+
+    records: Any
+    mask: Array
+    schema: Schema | ImageShape = dataclasses.field(metadata={"static": True})
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ask:
+    """One exchange: what everybody in the cohort gets, and what each gets. Cohort -1 is an empty slot."""
+
+    round: Array
+    cohort: Array
+    common: Any
+    own: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Replies:
+    """Replies in the order of `clients`; an absent one (`present` false) is padding and must not count."""
+
+    clients: Array
+    present: Array
+    values: Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What `populace methods` prints."""
+
+    name: str
+    title: str
+    paper: str
+    trust: tuple[Trust, ...]
+    unit: Unit
+    kinds: tuple[Kind, ...]
+    traffic: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What can be said before any data is touched."""
+
+    guarantee: Guarantee
+    rounds: int
+    bytes_up: float
+    bytes_down: float
+    errors: dict[str, float]
+    notes: tuple[str, ...] = ()
+
+
+class Protocol(abc.ABC):
+    """A method. Subclasses are final frozen dataclasses whose fields are all public."""
+
+    facts: ClassVar[Facts]
+    #: Whether ask and absorb can be traced by JAX and the cohorts are known ahead, so that rounds compile into one scan.
+    compiles: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def rounds(self, population: Population) -> int:
+        """The most rounds a run takes; for progress and plans."""
+
+    @abc.abstractmethod
+    def begin(self, population: Population, key: Array, warm: Any = None) -> State:
+        """The server's first state: a pytree of arrays whose structure follows from public facts alone."""
+
+    @abc.abstractmethod
+    def ask(self, state: State, population: Population, source: Source) -> Ask | None:
+        """Whom to ask what next; None when the run is over."""
+
+    @abc.abstractmethod
+    def charge(self, ask: Ask, population: Population) -> Charge:
+        """Event and unit of ONE reply, from the object that makes the noise."""
+
+    @abc.abstractmethod
+    def answer(self, common: Any, own: Any, shard: Shard, memory: Memory, source: Source) -> tuple[Any, Memory]:
+        """At the client: records to reply. Traceable with a keyed source."""
+
+    @abc.abstractmethod
+    def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
+        """Replies into state. Partial replies are normal; their order within one exchange does not matter."""
+
+    @abc.abstractmethod
+    def finish(self, state: State, population: Population, key: Array) -> Generator:
+        """The generator."""
+
+    @abc.abstractmethod
+    def guarantee(self, population: Population) -> Guarantee:
+        """What is guaranteed after a whole run, for the worst client."""
+
+    @abc.abstractmethod
+    def plan(self, population: Population) -> Plan:
+        """Predicted error and traffic, from public facts alone."""
+
+    @abc.abstractmethod
+    def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
+        """Mean bytes sent to and by one client of this exchange."""
+
+    def remember(self, population: Population, key: Array) -> Memory:
+        """What a client keeps at home before its first round; most methods keep nothing."""
+        del population, key
+        return ()
+
+    def cohorts(self, population: Population, state: State, first: int, count: int) -> Array:
+        """The cohorts of `count` rounds from `first` on, for methods whose cohorts are known ahead."""
+        raise NotImplementedError
+
+
+def choose_record(shard: Shard, source: Source) -> tuple[Array, Array]:
+    """One of a client's records by a private coin, and whether it has any. The guarantee covers all it holds."""
+    index = source.one_of(shard.mask)
+    return jax.tree.map(lambda records: records[index], shard.records), jnp.any(jnp.asarray(shard.mask))

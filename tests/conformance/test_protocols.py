@@ -1,0 +1,232 @@
+"""Every protocol of the registry, on every engine, keeps the same promises."""
+
+import contextlib
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from protocols_for_tests import Diary
+
+from populace.engines import debug, simulation
+from populace.engines.checkpoint import Checkpoint
+from populace.engines.exchange import Keys, population_of
+from populace.errors import BudgetError, PopulaceError
+from populace.models.generator import load_generator
+from populace.privacy.source import Keyed
+from populace.protocols.base import Replies
+from populace.protocols.registry import METHODS, make_protocol, protocol_class
+from populace.tables.codec import encode
+from populace.tables.partition import split
+
+CLIENTS = 30
+EPSILON = 2.0
+#: Small settings, so that several rounds take place.
+SMALL = {"independent": {"batch": 8}}
+
+
+def small(name):
+    return make_protocol(name, {"epsilon": EPSILON, **SMALL.get(name, {})})
+
+
+@pytest.fixture(scope="module", params=[name for name in METHODS if "table" in protocol_class(name).facts.kinds])
+def protocol(request):
+    return small(request.param)
+
+
+@pytest.fixture(scope="module")
+def clients(small_table):
+    return split(small_table.take(np.arange(2 * CLIENTS)), records_per_client=2)
+
+
+@pytest.fixture(scope="module")
+def outcome(protocol, clients):
+    return simulation.run(protocol, clients, root=jax.random.key(5))
+
+
+def leaves(tree):
+    return [
+        np.asarray(jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x)
+        for x in jax.tree.leaves(tree)
+    ]
+
+
+def assert_same(first, second):
+    for a, b in zip(leaves(first), leaves(second), strict=True):
+        if np.issubdtype(a.dtype, np.integer) or a.dtype == bool:
+            np.testing.assert_array_equal(a, b)
+        else:
+            np.testing.assert_allclose(a, b, atol=1e-4)
+
+
+@pytest.mark.parametrize("engine", ["debug", "round by round", "compiled"])
+def test_same_key_same_result_on_every_engine(protocol, clients, outcome, engine):
+    if engine == "debug":
+        other = debug.run(protocol, clients, root=jax.random.key(5))
+    else:
+        if engine == "compiled" and not protocol.compiles:
+            return
+        other = simulation.run(protocol, clients, root=jax.random.key(5), compiled=engine == "compiled")
+    assert_same(outcome.state, other.state)
+    assert other.rounds == outcome.rounds > 1
+    assert other.traffic == outcome.traffic
+    assert other.ledger.spent() == outcome.ledger.spent()
+
+
+def test_same_key_same_replies(protocol, clients):
+    """The replies themselves, client by client, simulation against debug."""
+    population = population_of(clients)
+    keys = Keys(jax.random.key(5))
+    ask = protocol.ask(protocol.begin(population, keys.begin()), population, Keyed(keys.ask(0)))
+    slow = debug.answer_one_by_one(protocol, ask, clients, population, keys, 0, {}, exact=False)
+    records, mask = clients.gather(np.asarray(ask.cohort), population.records)
+    memory = simulation._memories(protocol, population, keys)
+    fast, _ = simulation._answer_cohort(protocol, population, keys, ask, records, mask, memory)
+    assert_same(slow.values, fast.values)
+
+
+def test_another_key_another_result(protocol, clients, outcome):
+    other = simulation.run(protocol, clients, root=jax.random.key(6))
+    assert any((a != b).any() for a, b in zip(leaves(outcome.state), leaves(other.state), strict=True))
+
+
+def test_guarantee_never_above_what_was_asked(protocol, outcome):
+    assert outcome.guarantee.epsilon <= EPSILON
+    assert outcome.guarantee.trust in protocol.facts.trust
+    assert outcome.guarantee.unit == protocol.facts.unit
+
+
+def test_ledger_spent_is_what_was_planned(protocol, clients, outcome):
+    spent = outcome.ledger.spent()
+    assert spent["epsilon"] == pytest.approx(protocol.guarantee(population_of(clients)).epsilon, rel=1e-9)
+    assert spent["accounts_charged"] == CLIENTS
+
+
+def test_charge_is_the_mechanisms_own_event_and_a_second_run_of_it_is_refused(protocol, clients):
+    population = population_of(clients)
+    ask = protocol.ask(protocol.begin(population, jax.random.key(0)), population, Keyed(jax.random.key(1)))
+    ledger = simulation.new_ledger(protocol, population)
+    cohort = np.asarray(ask.cohort)
+    charge = protocol.charge(ask, population)
+    members = cohort[cohort >= 0]
+    once = protocol.guarantee(population)
+    most = 1 if once.pure else protocol.rounds(population)
+    for times in range(most):
+        ledger.book(members, charge, round_id=times)
+    with pytest.raises(BudgetError):
+        ledger.book(members, charge, round_id=most)
+
+
+def test_order_of_replies_does_not_matter_and_absent_ones_do_not_count(protocol, clients):
+    population = population_of(clients)
+    keys = Keys(jax.random.key(5))
+    state = protocol.begin(population, keys.begin())
+    ask = protocol.ask(state, population, Keyed(keys.ask(0)))
+    replies = debug.answer_one_by_one(protocol, ask, clients, population, keys, 0, {}, exact=False)
+    order = np.random.default_rng(0).permutation(len(ask.cohort))
+    shuffled_ask = dataclasses.replace(ask, cohort=ask.cohort[order], own=jax.tree.map(lambda x: x[order], ask.own))
+    shuffled = jax.tree.map(lambda x: x[order], replies)
+    source = Keyed(keys.absorb(0))
+    assert_same(protocol.absorb(state, ask, replies, source), protocol.absorb(state, shuffled_ask, shuffled, source))
+    absent = np.arange(len(ask.cohort)) % 2 == 0
+    present = replies.present & ~absent
+    garbage = jax.tree.map(lambda x: x.at[absent].set(x[absent] ^ True if x.dtype == bool else 9), replies.values)
+    assert_same(
+        protocol.absorb(state, ask, Replies(clients=ask.cohort, present=present, values=replies.values), source),
+        protocol.absorb(state, ask, Replies(clients=ask.cohort, present=present, values=garbage), source),
+    )
+
+
+def test_operating_system_randomness_gives_a_run_too(protocol, clients):
+    """The replies a deployed client would make: other randomness, the same shapes, a working generator."""
+    exact = debug.run(protocol, clients, root=jax.random.key(5), exact=True)
+    assert len(exact.generator.sample(10, jax.random.key(0))) == 10
+    assert exact.ledger.spent()["accounts_charged"] == CLIENTS
+
+
+def test_save_and_load_round_trip(outcome, tmp_path):
+    outcome.generator.save(tmp_path)
+    again = load_generator(tmp_path)
+    first, second = outcome.generator.sample(200, jax.random.key(1)), again.sample(200, jax.random.key(1))
+    assert first.frame.equals(second.frame)
+    assert json.loads((tmp_path / "generator.json").read_text())["format"] == 1
+
+
+def test_sample_respects_the_schema(outcome, small_schema):
+    table = outcome.generator.sample(500, jax.random.key(2))
+    np.testing.assert_array_equal(encode(table.frame, small_schema), table.codes)
+    green = outcome.generator.sample(50, jax.random.key(3), {"colour": "green", "weight": "2.7"})
+    assert set(green.frame.column("colour").to_pylist()) == {"green"}
+    assert all(2.5 <= value <= 10 for value in green.frame.column("weight").to_pylist())
+
+
+def test_plan_needs_no_data(protocol, small_schema, clients):
+    plan = protocol.plan(population_of(clients))
+    assert plan.guarantee.epsilon <= EPSILON
+    assert plan.bytes_up > 0
+    assert all(0 <= error <= 1 for error in plan.errors.values())
+
+
+def test_resume_after_every_round_gives_the_same_result(protocol, clients, outcome, tmp_path, monkeypatch):
+    """Stopped after each checkpoint and started again, the run ends where an undisturbed one does."""
+
+    class StopError(Exception):
+        pass
+
+    def stop(at):
+        raise StopError
+
+    monkeypatch.setattr(simulation, "_next_chunk", lambda *_: 1)
+    checkpoint = Checkpoint(tmp_path / "c.npz")
+    for _ in range(outcome.rounds):
+        saved = checkpoint.path.read_bytes() if checkpoint.exists() else None
+        try:
+            # Progress is told before the checkpoint is written: the interruption loses the round.
+            simulation.run(protocol, clients, root=jax.random.key(5), checkpoint=checkpoint, progress=stop)
+        except StopError:
+            assert saved is None or checkpoint.path.read_bytes() == saved
+        done = []
+        monkeypatch.setattr(Checkpoint, "save", _save_then_stop(Checkpoint.save, done, StopError))
+        with contextlib.suppress(StopError):
+            simulation.run(protocol, clients, root=jax.random.key(99), checkpoint=checkpoint)
+        monkeypatch.undo()
+        monkeypatch.setattr(simulation, "_next_chunk", lambda *_: 1)
+    final = simulation.run(protocol, clients, root=jax.random.key(99), checkpoint=checkpoint)
+    assert_same(final.state, outcome.state)
+    assert final.ledger.spent() == outcome.ledger.spent()
+    assert final.traffic == outcome.traffic
+
+
+def _save_then_stop(save, done, stop):
+    def wrapped(self, **kwargs):
+        save(self, **kwargs)
+        done.append(kwargs["rounds"])
+        if kwargs["rounds"] > 0:
+            raise stop
+
+    return wrapped
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_memory_cohorts_and_rounds(clients, compiled):
+    """Clients that remember, cohorts with empty slots, state that feeds back: all engines agree."""
+    slow = debug.run(Diary(), clients, root=jax.random.key(3))
+    fast = simulation.run(Diary(), clients, root=jax.random.key(3), compiled=compiled)
+    assert_same(slow.state, fast.state)
+    assert slow.ledger.entries == fast.ledger.entries
+    assert int(slow.state.replies) == 6 * 4 - 3
+    assert float(slow.state.total[0]) != 0
+
+
+def test_debug_names_client_and_step(clients):
+    class Broken(Diary):
+        def answer(self, common, own, shard, memory, source):
+            raise ZeroDivisionError("boom")
+
+    with pytest.raises(PopulaceError, match=r"round 0, client \d+, step answer: ZeroDivisionError: boom"):
+        debug.run(Broken(), clients, root=jax.random.key(3))

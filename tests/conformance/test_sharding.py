@@ -1,0 +1,39 @@
+"""Four devices give the replies of one."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+SCRIPT = textwrap.dedent("""
+    import json, sys
+    import jax, numpy as np
+    sys.path.insert(0, "tests/conformance")
+    from protocols_for_tests import Diary
+    from populace.engines import simulation
+    from populace.protocols.independent import Independent
+    from populace.tables.embedded import harbour
+    from populace.tables.partition import split
+    clients = split(harbour().take(np.arange(101)), records_per_client=1)
+    found = {"devices": len(jax.devices())}
+    for compiled in (False, True):
+        outcome = simulation.run(Independent(epsilon=1.0, batch=50), clients, root=jax.random.key(0), compiled=compiled)
+        found[f"independent {compiled}"] = np.asarray(outcome.state.supports).tolist()
+        outcome = simulation.run(Diary(cohort=6, total_rounds=3), clients, root=jax.random.key(0), compiled=compiled)
+        found[f"diary {compiled}"] = np.round(np.asarray(outcome.state.total), 3).tolist()
+    print(json.dumps(found))
+""")
+
+
+def run(devices):
+    env = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, env=env, check=True)
+    return json.loads(done.stdout)
+
+
+def test_replies_do_not_depend_on_the_number_of_devices():
+    one, four = run(1), run(4)
+    assert (one.pop("devices"), four.pop("devices")) == (1, 4)
+    assert one == four
+    assert one["independent True"] == one["independent False"]

@@ -1,0 +1,170 @@
+"""Every command with good input, in one process (the commands share compiled functions)."""
+
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from populace.cli.main import call
+from populace.tables.embedded import harbour
+from populace.tables.table import read_frame
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    table = harbour()
+    table.take(np.arange(800)).save(folder / "harbour.parquet")
+    table.schema.save(folder / "harbour.toml")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "run"
+    arguments = ["synthesize", str(data / "harbour.parquet"), "--schema", str(data / "harbour.toml")]
+    assert call([*arguments, "--epsilon", "4", "--rows", "500", "--seed", "1", "--out", str(out)]) == 0
+    return out
+
+
+def test_synthesize_leaves_a_whole_run(run):
+    names = {path.name for path in run.iterdir()}
+    assert names == {"run.json", "privacy.json", "generator.json", "generator.npz", "synthetic.parquet"}
+    document = json.loads((run / "run.json").read_text())
+    assert document["status"] == "finished"
+    assert document["clients"] == 800
+    assert document["traffic"]["messages"] == 800
+    assert document["seconds"]["total"] > 0
+    assert pq.read_metadata(run / "synthetic.parquet").num_rows == 500
+
+
+def test_privacy_json_marks_domains_only_when_they_were_read(run, data, tmp_path):
+    assert "read-from-data" not in (run / "privacy.json").read_text()
+    out = tmp_path / "inferred"
+    assert call(["synthesize", str(data / "harbour.parquet"), "--epsilon", "1", "--rows", "50", "--out", str(out)]) == 0
+    privacy = json.loads((out / "privacy.json").read_text())
+    assert set(privacy["domains"].values()) == {"read-from-data"}
+    assert len(privacy["domains"]) == 11
+    assert privacy["randomness"] == "keyed from the operating system"
+    assert "floating-point" in privacy["statement"]
+
+
+def test_seeded_runs_repeat_and_are_marked(run, data, tmp_path, capsys):
+    out = tmp_path / "again"
+    arguments = ["synthesize", str(data / "harbour.parquet"), "--schema", str(data / "harbour.toml")]
+    assert call([*arguments, "--epsilon", "4", "--rows", "500", "--seed", "1", "--out", str(out)]) == 0
+    assert read_frame(out / "synthetic.parquet").equals(read_frame(run / "synthetic.parquet"))
+    assert "reproducible, not private" in capsys.readouterr().out
+    assert "reproducible, not private" in (out / "privacy.json").read_text()
+
+
+def test_unseeded_runs_differ(data, tmp_path):
+    for name in ("a", "b"):
+        arguments = ["synthesize", str(data / "harbour.parquet"), "--schema", str(data / "harbour.toml")]
+        assert call([*arguments, "--epsilon", "1", "--rows", "100", "--out", str(tmp_path / name)]) == 0
+    assert not read_frame(tmp_path / "a/synthetic.parquet").equals(read_frame(tmp_path / "b/synthetic.parquet"))
+
+
+def test_declared_rules_hold_in_every_synthetic_row(run):
+    frame = read_frame(run / "synthetic.parquet").to_pandas()
+    assert (frame["years_in_town"] <= frame["age"]).all()
+
+
+def test_sample_and_where(run, tmp_path, capsys):
+    out = tmp_path / "more.csv"
+    assert call(["sample", str(run), "--rows", "70", "--where", "district=quayside", "-o", str(out)]) == 0
+    frame = read_frame(out)
+    assert frame.num_rows == 70
+    assert set(frame.column("district").to_pylist()) == {"quayside"}
+    assert "4-LDP" in capsys.readouterr().out
+    seeded = [tmp_path / "x.parquet", tmp_path / "y.parquet"]
+    for path in seeded:
+        assert call(["sample", str(run), "--rows", "9", "--seed", "3", "-o", str(path)]) == 0
+    assert read_frame(seeded[0]).equals(read_frame(seeded[1]))
+
+
+def test_evaluate_writes_metrics_and_a_self_contained_page(run, data, capsys):
+    assert call(["evaluate", str(run), "--real", str(data / "harbour.parquet"), "--target", "owns_home"]) == 0
+    assert "2-way TVD" in capsys.readouterr().out
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert 0 < metrics["one_way"]["mean_tvd"] < 0.5
+    assert len(metrics["two_way"]["tvd"]) == 11
+    assert set(metrics["prediction"]["scores"]) >= {"synthetic", "real", "majority class"}
+    assert metrics["prediction"]["scores"]["real"]["auc"] > 0.75
+    page = (run / "report.html").read_text()
+    assert "4-LDP" in page
+    assert "reproducible, not private" in page
+    assert "<script" not in page
+    assert "src=" not in page
+    assert page.count("<svg") == 12
+    assert "populace synthesize" in page
+
+
+def test_evaluate_compares_runs(run, data, tmp_path, capsys):
+    other = tmp_path / "other"
+    arguments = ["synthesize", str(data / "harbour.parquet"), "--schema", str(data / "harbour.toml")]
+    assert call([*arguments, "--epsilon", "1", "--rows", "200", "--seed", "1", "--out", str(other)]) == 0
+    assert call(["evaluate", str(other), str(run), "--real", str(data / "harbour.parquet"), "--json"]) == 0
+    assert len(json.loads((other / "metrics.json").read_text())["runs"]) == 2
+    assert '"1-LDP"' in capsys.readouterr().out
+
+
+def test_schema_proposes_and_marks(data, tmp_path, capsys):
+    out = tmp_path / "proposed.toml"
+    assert call(["schema", str(data / "harbour.parquet"), "-o", str(out)]) == 0
+    assert out.read_text().count('domain = "read-from-data"') == 11
+    assert "read from the data" in capsys.readouterr().out
+    arguments = ["synthesize", str(data / "harbour.parquet"), "--schema", str(out), "--epsilon", "1", "--rows", "10"]
+    assert call([*arguments, "--out", str(tmp_path / "r")]) == 0
+
+
+def test_plan_predicts(data, capsys):
+    arguments = ["plan", "--schema", str(data / "harbour.toml"), "--clients", "5000", "--epsilon", "2"]
+    assert call([*arguments, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["method"]
+    assert document["guarantee"]["bound"] == "2-LDP"
+    assert document["seconds_simulated_here"] > 0
+    assert call(arguments) == 0
+    assert "predicted" in capsys.readouterr().out
+
+
+def test_methods_lists_everything(capsys):
+    assert call(["methods", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert {"independent"} <= {entry["name"] for entry in document}
+    assert call(["methods"]) == 0
+    assert "default for table" in capsys.readouterr().out
+
+
+def test_demo_runs_twice(tmp_path, capsys):
+    for _ in range(2):
+        assert call(["demo", "--out", str(tmp_path / "demo")]) == 0
+    assert (tmp_path / "demo-2" / "report.html").is_file()
+    assert "report.html" in capsys.readouterr().out
+
+
+def test_client_column(data, tmp_path):
+    frame = read_frame(data / "harbour.parquet")
+    import pyarrow as pa
+
+    household = pa.array(np.arange(frame.num_rows) // 3)
+    pq.write_table(frame.append_column("household_id", household), tmp_path / "h.parquet")
+    arguments = ["synthesize", str(tmp_path / "h.parquet"), "--client-column", "household_id", "--epsilon", "2"]
+    assert call([*arguments, "--rows", "20", "--out", str(tmp_path / "r")]) == 0
+    document = json.loads((tmp_path / "r/run.json").read_text())
+    assert document["clients"] == 267
+    assert "household_id" not in read_frame(tmp_path / "r/synthetic.parquet").column_names
+
+
+@pytest.mark.parametrize("command", ["", "demo", "methods", "schema", "plan", "synthesize", "sample", "evaluate"])
+def test_help_shows_an_example(command, capsys):
+    assert call([*([command] if command else []), "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert ("Example" in shown) or not command
+
+
+def test_version(capsys):
+    assert call(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("populace 0.")

@@ -1,0 +1,67 @@
+"""A guarantee says everything at once, and refuses to say half."""
+
+import math
+
+import pytest
+
+from populace.errors import SpecError
+from populace.privacy.guarantee import REPRODUCIBLE, Guarantee, guarantee_from_json
+
+LOCAL = {"unit": "client", "neighbours": "replace", "trust": "local", "mechanism": "one report"}
+
+
+def test_pure_local():
+    guarantee = Guarantee(epsilon=4, **LOCAL)
+    assert guarantee.bound == "4-LDP"
+    assert guarantee.pure
+    text = str(guarantee)
+    for part in ("4-LDP", "everything one client holds", "nobody need be trusted", "one report"):
+        assert part in text
+    assert "read from the data" not in text
+    assert "seed" not in text
+
+
+def test_approximate_central():
+    guarantee = Guarantee(
+        epsilon=8, delta=1e-5, unit="record", neighbours="add-remove", trust="central", mechanism="Gaussian sums"
+    )
+    assert guarantee.bound == "(8, 1e-05)-DP"
+    assert not guarantee.pure
+    assert "one record" in str(guarantee)
+
+
+def test_infinite_needs_a_reason_and_never_shows_a_number():
+    with pytest.raises(SpecError, match="reason"):
+        Guarantee(epsilon=math.inf, **LOCAL)
+    guarantee = Guarantee(epsilon=math.inf, reason="the encoder carries records without noise", **LOCAL)
+    assert "No guarantee (epsilon = inf): the encoder" in str(guarantee)
+    assert guarantee.to_json()["epsilon"] == "inf"
+    assert guarantee.to_json()["kind"] == "none"
+
+
+def test_what_was_read_from_the_data_is_named():
+    guarantee = Guarantee(epsilon=1, read_from_data=("age",), **LOCAL)
+    assert "NOT covered" in str(guarantee)
+    assert "age" in str(guarantee)
+    assert guarantee.to_json()["domains"] == {"age": "read-from-data"}
+    assert "read-from-data" not in str(Guarantee(epsilon=1, **LOCAL).to_json())
+
+
+def test_seeded_runs_are_marked():
+    assert REPRODUCIBLE in str(Guarantee(epsilon=1, seeded=True, **LOCAL))
+
+
+@pytest.mark.parametrize("guarantee", [
+    Guarantee(epsilon=4, seeded=True, read_from_data=("a", "b"), assumptions=("x",), derivation=("y",), **LOCAL),
+    Guarantee(epsilon=math.inf, reason="none", **LOCAL),
+])  # fmt: skip
+def test_json_round_trip(guarantee):
+    assert guarantee_from_json(guarantee.to_json()) == guarantee
+
+
+@pytest.mark.parametrize(("field", "value"), [
+    ("epsilon", 0), ("epsilon", math.nan), ("delta", 1.0), ("delta", -0.1), ("unit", "person"), ("trust", "some"),
+])  # fmt: skip
+def test_nonsense_is_refused(field, value):
+    with pytest.raises(SpecError):
+        Guarantee(**{"epsilon": 1.0, **LOCAL, field: value})
