@@ -19,7 +19,7 @@ SCRIPT = textwrap.dedent("""
     found = {"devices": len(jax.devices())}
     for compiled in (False, True):
         outcome = simulation.run(Independent(epsilon=1.0, batch=50), clients, root=jax.random.key(0), compiled=compiled)
-        found[f"independent {compiled}"] = np.asarray(outcome.state.supports).tolist()
+        found[f"independent {compiled}"] = np.asarray(outcome.state.counts.supports).tolist()
         outcome = simulation.run(Diary(cohort=6, total_rounds=3), clients, root=jax.random.key(0), compiled=compiled)
         found[f"diary {compiled}"] = np.round(np.asarray(outcome.state.total), 3).tolist()
     print(json.dumps(found))

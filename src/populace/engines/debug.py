@@ -85,7 +85,7 @@ def answer_one_by_one(
             values.append(None)
             continue
         records, mask = clients.gather(np.array([client]), population.records)
-        shard = Shard(records=jax.tree.map(lambda x: x[0], records), mask=mask[0], schema=population.schema)
+        shard = Shard(records=jax.tree.map(lambda x: x[0], records), mask=mask[0], population=population)
         own = jax.tree.map(lambda x, slot=slot: x[slot], ask.own)
         source: Source = System() if exact else Keyed(keys.answer(round_id, client))
         with step("answer", round_id, client), jax.disable_jit():

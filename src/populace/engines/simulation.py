@@ -145,7 +145,7 @@ def _answer_cohort(
     slots = jnp.maximum(ask.cohort, 0)
     sources = Keyed(jax.vmap(lambda client: keys.answer(ask.round, client))(ask.cohort))
     held = jax.tree.map(lambda leaf: leaf[slots], memory)
-    shards = Shard(records=records, mask=mask, schema=population.schema)
+    shards = Shard(records=records, mask=mask, population=population)
     values, kept = jax.vmap(protocol.answer, in_axes=(None, 0, 0, 0, 0))(ask.common, ask.own, shards, held, sources)
     present = ask.cohort >= 0
     place = jnp.where(present, ask.cohort, population.clients)  # empty slots write nowhere

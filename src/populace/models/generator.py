@@ -21,7 +21,12 @@ from populace.tables.table import Table
 
 Array = Any
 
-MODULES = {"marginals": "populace.models.marginals"}
+MODULES = {
+    "marginals": "populace.models.marginals",
+    "clique-tree": "populace.models.tree",
+    "records": "populace.models.records",
+    "gaussian-copula": "populace.models.copula",
+}
 CHUNK = 131_072
 HOPELESS = 1e-4  # give up when fewer than this share of draws obeys the declared rules
 

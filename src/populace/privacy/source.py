@@ -25,7 +25,7 @@ class Keyed:
 
     key: Array
 
-    def split(self, count: int) -> tuple[Keyed, ...]:
+    def split(self, count: int) -> tuple[Source, ...]:
         return tuple(Keyed(key) for key in jax.random.split(self.key, count))
 
     def one_of(self, mask: Array) -> Array:
@@ -42,7 +42,7 @@ class Keyed:
 class System:
     """Randomness from the operating system, exact."""
 
-    def split(self, count: int) -> tuple[System, ...]:
+    def split(self, count: int) -> tuple[Source, ...]:
         return (self,) * count
 
     def one_of(self, mask: Array) -> Array:

@@ -73,11 +73,15 @@ class Population:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shard:
-    """One client's records, padded to a public width, under the client's own copy of the schema."""
+    """One client's records, padded to a public width, with the client's own copy of the public facts it agreed to."""
 
     records: Any
     mask: Array
-    schema: Schema | ImageShape = dataclasses.field(metadata={"static": True})
+    population: Population = dataclasses.field(metadata={"static": True})
+
+    @property
+    def table_schema(self) -> Schema:
+        return self.population.table_schema
 
 
 @jax.tree_util.register_dataclass

@@ -14,6 +14,11 @@ from populace.protocols.base import Facts, Kind, Protocol
 
 METHODS: dict[str, str] = {
     "independent": "populace.protocols.independent:Independent",
+    "samprivsyn": "populace.protocols.samprivsyn:SamPrivSyn",
+    "calm": "populace.protocols.calm:Calm",
+    "krr": "populace.protocols.krr:Krr",
+    "lopub": "populace.protocols.lopub:LoPub",
+    "locop": "populace.protocols.locop:LoCop",
 }
 DEFAULTS: dict[Kind, str] = {"table": "independent"}
 

@@ -1,0 +1,172 @@
+"""`python -m benchmarks.oracles`: perturb and count a million reports on one core, beside two published packages.
+
+    pip install --target DIR --no-deps pure-ldp multi-freq-ldpy "xxhash<4" bitarray bitstring tibs numba llvmlite \\
+        statsmodels patsy
+    PYTHONPATH=src:DIR python -m benchmarks.oracles --json FILE
+
+The packages are measured in the same run where they can be imported, on fewer users, scaled up: they take one user at a time.
+Seconds are medians of three after compilation. They perturb and count; what counts become is the same arithmetic everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+
+# One core, before JAX starts its threads.
+os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", NUMBA_NUM_THREADS="1", JAX_PLATFORMS="cpu")
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_thread_eigen=false"
+
+import argparse  # noqa: E402
+import importlib  # noqa: E402
+import json  # noqa: E402
+import statistics  # noqa: E402
+import time  # noqa: E402
+import warnings  # noqa: E402
+from collections.abc import Callable  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+
+from populace.privacy.randomizers.aggregate import tally  # noqa: E402
+from populace.privacy.randomizers.base import Randomizer, simulate_many  # noqa: E402
+from populace.privacy.randomizers.grr import Grr  # noqa: E402
+from populace.privacy.randomizers.hadamard import Hadamard  # noqa: E402
+from populace.privacy.randomizers.hashing import Olh  # noqa: E402
+from populace.privacy.randomizers.rappor import Rappor  # noqa: E402
+from populace.privacy.randomizers.subset import SubsetSelection  # noqa: E402
+from populace.privacy.randomizers.unary import Oue, Sue  # noqa: E402
+
+USERS = 1_000_000
+FEW = 10_000
+SIZE = 64
+EPSILONS = (1.0, 4.0)
+KINDS: dict[str, Any] = {
+    "grr": Grr,
+    "oue": Oue,
+    "sue": Sue,
+    "olh": Olh,
+    "subset": SubsetSelection,
+    "hadamard": Hadamard,
+    "rappor": Rappor,
+}
+
+
+def median_seconds(work: Callable[[], Any]) -> float:
+    work()
+    seconds = []
+    for _ in range(3):
+        began = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds)
+
+
+def ours(oracle: Randomizer, values: Any) -> tuple[float, float]:
+    """Seconds to perturb and to count."""
+    perturb = jax.jit(lambda values, key: simulate_many(oracle.simulate, values, key))
+    key = jax.random.key(0)
+    reports = jax.block_until_ready(perturb(values, key))
+    perturbed = median_seconds(lambda: jax.block_until_ready(perturb(values, key)))
+    return perturbed, median_seconds(lambda: tally(oracle, reports))
+
+
+def multi_freq_ldpy(name: str, epsilon: float, values: list[int]) -> Callable[[], Any] | None:
+    modules = {"grr": "GRR", "oue": "UE", "sue": "UE", "olh": "LH", "subset": "SS"}
+    if name not in modules:
+        return None
+    prefix = modules[name]
+    module = importlib.import_module(f"multi_freq_ldpy.pure_frequency_oracles.{prefix}")
+    client, server = getattr(module, f"{prefix}_Client"), getattr(module, f"{prefix}_Aggregator_MI")
+    if prefix == "UE":
+        optimal = name == "oue"
+        return lambda: server([client(value, SIZE, epsilon, optimal) for value in values], epsilon, optimal)
+    return lambda: server([client(value, SIZE, epsilon) for value in values], SIZE, epsilon)
+
+
+def pure_ldp(name: str, epsilon: float, values: list[int]) -> Callable[[], Any] | None:
+    kinds: dict[str, tuple[str, dict[str, bool]]] = {
+        "grr": ("DE", {}),
+        "oue": ("UE", {"use_oue": True}),
+        "sue": ("UE", {"use_oue": False}),
+        "olh": ("LH", {"use_olh": True}),
+    }
+    if name not in kinds:
+        return None
+    module = importlib.import_module("pure_ldp.frequency_oracles")
+    prefix, options = kinds[name]
+
+    def work() -> Any:
+        client = getattr(module, f"{prefix}Client")(epsilon, SIZE, **options)
+        server = getattr(module, f"{prefix}Server")(epsilon, SIZE, **options)
+        for value in values:
+            server.aggregate(client.privatise(value + 1))
+        return server
+
+    return work
+
+
+def theirs(make: Callable[..., Any], name: str, epsilon: float, values: list[int]) -> float | None:
+    """Seconds scaled to `USERS`, or None where the package or the oracle is missing."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            work = make(name, epsilon, values)
+            return None if work is None else median_seconds(work) * USERS / len(values)
+    except ImportError:
+        return None
+
+
+def measure() -> list[dict[str, Any]]:
+    values = np.random.default_rng(0).integers(0, SIZE, USERS).astype(np.int32)
+    few = values[:FEW].tolist()
+    rows = []
+    for epsilon in EPSILONS:
+        for name, kind in KINDS.items():
+            perturb, count = ours(kind(size=SIZE, epsilon=epsilon), values)
+            row = {
+                "oracle": name,
+                "epsilon": epsilon,
+                "perturb_s": perturb,
+                "count_s": count,
+                "total_s": perturb + count,
+            }
+            for package, make in (("multi_freq_ldpy", multi_freq_ldpy), ("pure_ldp", pure_ldp)):
+                seconds = theirs(make, name, epsilon, few)
+                row[f"{package}_s"] = seconds
+                row[f"{package}_ratio"] = None if seconds is None else seconds / (perturb + count)
+            rows.append(row)
+            show(row)
+    return rows
+
+
+def show(row: dict[str, Any]) -> None:
+    def cell(value: float | None, form: str) -> str:
+        return "-" if value is None else format(value, form)
+
+    print(
+        f"{row['oracle']:>9} {row['epsilon']:>4} {row['perturb_s']:>9.3f} {row['count_s']:>7.3f} {row['total_s']:>7.3f}"
+        f" {cell(row['multi_freq_ldpy_s'], '.1f'):>16} {cell(row['multi_freq_ldpy_ratio'], '.0f'):>6}"
+        f" {cell(row['pure_ldp_s'], '.1f'):>9} {cell(row['pure_ldp_ratio'], '.0f'):>6}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="write the table here as well")
+    arguments = parser.parse_args()
+    print(
+        f"{USERS} users, {SIZE} values, one core; seconds after compilation, median of 3; packages scaled from {FEW} users"
+    )
+    heads = f"{'oracle':>9} {'eps':>4} {'perturb':>9} {'count':>7} {'total':>7}"
+    print(heads + f" {'multi-freq-ldpy':>16} {'ratio':>6} {'pure-ldp':>9} {'ratio':>6}")
+    rows = measure()
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"users": USERS, "size": SIZE, "rows": rows}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

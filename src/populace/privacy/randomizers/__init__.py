@@ -1,0 +1,1 @@
+"""Local randomisers: mechanisms with two faces, `simulate` (JAX) and `release` (operating system, exact)."""

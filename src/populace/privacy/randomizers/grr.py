@@ -1,0 +1,125 @@
+"""Generalised randomised response (kRR): tell the own value with probability p, otherwise another one, evenly."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from fractions import Fraction
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from populace.privacy import secure_random
+from populace.privacy.events import Event, Pure, Repeated
+from populace.privacy.randomizers.base import (
+    FrequencyOracle,
+    check_epsilon,
+    check_size,
+    check_values,
+    number_bytes,
+    read_number,
+)
+from populace.privacy.randomizers.draws import LARGEST_BOUND, below, threshold
+from populace.privacy.source import Keyed, Source
+
+Array = Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Grr(FrequencyOracle):
+    """p = e^eps / (e^eps + k - 1); a report is one value of the domain."""
+
+    size: int
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+        check_size(self.size)
+
+    @functools.cached_property
+    def exact_p(self) -> Fraction:
+        """p as `release` uses it, rounded down so that the guarantee holds exactly."""
+        weight = secure_random.exp_below(self.epsilon)
+        return secure_random.rounded_down(weight / (weight + self.size - 1))
+
+    @property
+    def p(self) -> float:
+        return float(self.exact_p) if self.size > 1 else 1.0
+
+    @property
+    def q(self) -> float:
+        return (1.0 - self.p) / (self.size - 1) if self.size > 1 else 0.0
+
+    def worst_ratio(self) -> float:
+        if self.size == 1:
+            return 1.0
+        return float(self.exact_p * (self.size - 1) / (1 - self.exact_p))
+
+    def simulate(self, value: Array, key: Array) -> Array:
+        if self.size == 1:
+            return jnp.zeros_like(jnp.asarray(value))
+        coin, other = jax.random.bits(key, (2,))
+        if self.size <= LARGEST_BOUND:
+            shift = 1 + below(other, np.uint32(self.size - 1)).astype(jnp.int32)
+        else:
+            shift = jax.random.randint(jax.random.fold_in(key, 0), (), 1, self.size)
+        return jnp.where(coin < threshold(self.p), value, (value + shift) % self.size)
+
+    def release(self, values: Array) -> Array:
+        values = check_values(values, self.size)
+        if self.size == 1:
+            return np.zeros_like(values)
+        keep = secure_random.bernoulli(self.exact_p, values.shape)
+        shift = 1 + secure_random.integers_below(self.size - 1, values.shape)
+        return np.where(keep, values, (values + shift) % self.size)
+
+    def support(self, reports: Array) -> Array:
+        return jnp.asarray(reports)[..., None] == jnp.arange(self.size)
+
+    def counts(self, reports: Array) -> Array:
+        return np.bincount(np.asarray(reports).reshape(-1), minlength=self.size).astype(np.int64)
+
+    @property
+    def wire_bytes(self) -> int:
+        """A whole number below the size of the domain."""
+        return number_bytes(self.size)
+
+    def encode(self, report: Array) -> bytes:
+        return int(report).to_bytes(self.wire_bytes, "little")
+
+    def _read(self, message: bytes) -> Array:
+        return np.int64(read_number(message, self.size))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GrrPanel:
+    """Randomised response over several domains with traced sizes, each use with the same epsilon.
+
+    Guarantee: each value told costs epsilon; a client that tells several spends the sum.
+    """
+
+    sizes: tuple[int, ...]
+    epsilon: float
+
+    @functools.cached_property
+    def members(self) -> tuple[Grr, ...]:
+        return tuple(Grr(size=size, epsilon=self.epsilon) for size in self.sizes)
+
+    def event(self, told: int) -> Event:
+        """What telling so many values is, for the ledger."""
+        one = Pure(float(self.epsilon))
+        return Repeated(one, told) if told > 1 else one
+
+    def apply(self, values: Array, domains: Array, source: Source) -> Array:
+        """Reports about several values, `domains[i]` saying which domain `values[i]` is in."""
+        if isinstance(source, Keyed):
+            size = jnp.asarray(np.asarray(self.sizes, np.int32))[domains]
+            p = jnp.asarray(np.asarray([member.p for member in self.members], np.float32))[domains]
+            keep_key, other_key = jax.random.split(source.key)
+            keep = jax.random.uniform(keep_key, jnp.shape(values)) < p
+            shift = jax.random.randint(other_key, jnp.shape(values), 1, jnp.maximum(size, 2))
+            return jnp.where(keep, values, (values + shift) % size)
+        told = [self.members[int(d)].release(np.array([int(v)]))[0] for v, d in zip(values, domains, strict=True)]
+        return np.array(told, np.int32)

@@ -1,0 +1,175 @@
+"""One question per client about a group of columns, one subset-selection report: shared by several methods.
+
+A question is a group of columns, its values the cells of their joint table. Who is asked what is decided by a public coin;
+the client's record among several is drawn by a private one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from populace.privacy.guarantee import Guarantee
+from populace.privacy.randomizers.subset import SubsetPanel
+from populace.privacy.source import Source
+from populace.protocols.base import Population, Replies, Shard, choose_record
+from populace.tables.schema import Schema
+
+Array = Any
+Groups = tuple[tuple[int, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Survey:
+    """The questions both sides derive from public facts, and the mechanism that answers them."""
+
+    schema: Schema
+    groups: Groups
+    epsilon: float
+
+    @functools.cached_property
+    def panel(self) -> SubsetPanel:
+        return SubsetPanel(sizes=tuple(math.prod(shape) for shape in self.shapes), epsilon=self.epsilon)
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        sizes = self.schema.sizes
+        return tuple(tuple(sizes[column] for column in group) for group in self.groups)
+
+    @functools.cached_property
+    def strides(self) -> Array:
+        """[questions, columns]: the cell of a record is the sum of its codes times these."""
+        table = np.zeros((len(self.groups), len(self.schema.columns)), np.int32)
+        for row, group in zip(table, self.groups, strict=True):
+            step = 1
+            for column in reversed(group):
+                row[column] = step
+                step *= self.schema.sizes[column]
+        return table
+
+    def cell(self, record: Array, question: Array) -> Array:
+        return jnp.sum(jnp.asarray(record) * jnp.asarray(self.strides)[question])
+
+    def answer(self, question: Array, shard: Shard, source: Source) -> Array:
+        """One report about the asked group of one of the client's records."""
+        which, empty, noise = source.split(3)
+        record, any_record = choose_record(shard, which)
+        uniform = empty.below(jnp.asarray(self.panel.sizes)[question])
+        return self.panel.apply(jnp.where(any_record, self.cell(record, question), uniform), question, noise)
+
+    def estimates(self, counts: SupportCounts) -> list[Array]:
+        """Unbiased joint tables, one per question; uniform where nobody was asked."""
+        supports, answers = np.asarray(counts.supports), np.asarray(counts.answers)
+        return [
+            member.estimate(supports[i, : member.size], answers[i]).reshape(shape)
+            for i, (member, shape) in enumerate(zip(self.panel.members, self.shapes, strict=True))
+        ]
+
+    def cell_variances(self) -> Array:
+        """Variance of a cell of each question's table, of one report and a cell of average weight."""
+        return np.array([float(m.variance(1 / m.size, 1)) if m.size > 1 else 0.0 for m in self.panel.members])
+
+    def deviations(self, counts: SupportCounts) -> Array:
+        """Standard deviation of a cell of each estimate, sampling of clients included; inf where nobody was asked."""
+        answers = np.asarray(counts.answers, np.float64)
+        sizes = np.asarray(self.panel.sizes, np.float64)
+        with np.errstate(divide="ignore"):
+            return np.sqrt((self.cell_variances() + 1 / sizes) / answers)
+
+    def wire_bytes(self) -> tuple[float, float]:
+        """Mean bytes to and from one client: a question number, and a report."""
+        index = -(-max(1, (len(self.groups) - 1).bit_length()) // 8)
+        return float(index), float(np.mean([member.wire_bytes for member in self.panel.members]))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SupportCounts:
+    """How often each cell of each question was supported, and how many clients answered each question."""
+
+    supports: Array
+    answers: Array
+
+
+def no_counts(survey: Survey) -> SupportCounts:
+    return SupportCounts(
+        supports=jnp.zeros((len(survey.groups), survey.panel.width), jnp.int32),
+        answers=jnp.zeros(len(survey.groups), jnp.int32),
+    )
+
+
+def add_replies(counts: SupportCounts, questions: Array, replies: Replies) -> SupportCounts:
+    """Counts with these replies added; absent ones do not count."""
+    number = len(counts.answers)
+    question = jnp.where(replies.present, questions, number)  # absent replies fall off the end
+    supports = jax.ops.segment_sum(replies.values.astype(jnp.int32), question, num_segments=number + 1)[:-1]
+    answers = jax.ops.segment_sum(jnp.ones_like(question), question, num_segments=number + 1)[:-1]
+    return SupportCounts(supports=counts.supports + supports, answers=counts.answers + answers)
+
+
+def cohort_of(round_id: Array, size: int, clients: int) -> Array:
+    """Clients in blocks of `size`, each once, empty slots at the end."""
+    slots = round_id * size + jnp.arange(size, dtype=jnp.int32)
+    return jnp.where(slots < clients, slots, -1)
+
+
+def cohorts_of(first: int, count: int, size: int, clients: int) -> Array:
+    slots = np.arange(first * size, (first + count) * size).reshape(count, size)
+    return np.where(slots < clients, slots, -1)
+
+
+def balanced_questions(coin: Array, slots: Array, questions: int) -> Array:
+    """A question per client, all equally often: each block of as many clients as there are questions is asked all of them,
+    in an order of its own drawn from the public coin."""
+    block, place = slots // questions, slots % questions
+    return jax.vmap(lambda b, p: jax.random.permutation(jax.random.fold_in(coin, b), questions)[p])(block, place)
+
+
+def one_report_guarantee(
+    epsilon: float, population: Population, *, mechanism: str, derivation: tuple[str, ...]
+) -> Guarantee:
+    """The guarantee of every method in which each client sends one epsilon-LDP report."""
+    return Guarantee(
+        epsilon=float(epsilon),
+        unit="client",
+        neighbours="replace",
+        trust="local",
+        mechanism=mechanism,
+        read_from_data=population.table_schema.read_from_data,
+        derivation=(
+            *derivation,
+            "a record among several is drawn by the client's private coin",
+            "the server's estimates and all sampling are post-processing",
+        ),
+        assumptions=("the number of clients and who takes part are public", "a person's records sit at one client"),
+    )
+
+
+def expected_distance(variance: float, cells: int, reports: float) -> float:
+    """Predicted total variation distance of a table whose cells have this variance per report, at most 1."""
+    if cells == 1:
+        return 0.0
+    deviation = math.sqrt((max(variance, 0.0) + 1 / cells) / max(reports, 1e-9))
+    return min(1.0, 0.5 * cells * deviation * math.sqrt(2 / math.pi))
+
+
+def is_over(round_id: Array, rounds: int) -> bool:
+    """Whether the run is over; while tracing, the engine knows how many rounds there are."""
+    return not isinstance(round_id, jax.core.Tracer) and int(round_id) >= rounds
+
+
+def mutual_information(table: Array) -> float:
+    """Of a distribution, in nats."""
+    table = np.asarray(table, np.float64)
+    if table.ndim < 2:
+        return 0.0
+    independent = np.outer(table.sum(axis=1), table.sum(axis=0))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        terms = np.where(table > 0, table * np.log(table / independent), 0)
+    return float(max(0.0, terms.sum()))
