@@ -37,6 +37,7 @@ check: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks.simulation
 	$(BIN)/python -m benchmarks.oracles
+	$(BIN)/python -m benchmarks.streaming
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .jax_cache .import_linter_cache demo-run demo-run-*

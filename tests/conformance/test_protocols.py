@@ -224,6 +224,19 @@ def test_memory_cohorts_and_rounds(clients, compiled):
     assert float(slow.state.total[0]) != 0
 
 
+def test_who_was_not_booked_does_not_count(clients):
+    """A protocol whose public schedule and whose questions differ: the compiled loop answers only who was paid for."""
+
+    class Lying(Diary):
+        def cohorts(self, population, state, first, count):
+            return np.where(np.arange(self.cohort) == 0, super().cohorts(population, state, first, count), -1)
+
+    honest = simulation.run(Diary(), clients, root=jax.random.key(3), compiled=True)
+    lying = simulation.run(Lying(), clients, root=jax.random.key(3), compiled=True)
+    assert int(lying.state.replies) == sum(entry[1] for entry in lying.ledger.entries) == 6
+    assert int(honest.state.replies) == sum(entry[1] for entry in honest.ledger.entries) == 21
+
+
 def test_debug_names_client_and_step(clients):
     class Broken(Diary):
         def answer(self, common, own, shard, memory, source):

@@ -150,7 +150,7 @@ def subset_z_scores(most):
     size, chosen = np.int32(6), np.int32(3)  # as when traced: not Python ints
 
     def one(key):
-        return draws.draw_subset(key, OWN, size=size, chosen=chosen, p=np.float32(oracle.p), width=6, most=most)
+        return draws.draw_subset(key, OWN, size=size, chosen=chosen, heads=oracle.heads, width=6, most=most)
 
     reports = np.asarray(jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(2), USERS)))
     found = np.bincount(reports @ (1 << np.arange(6)), minlength=64) / USERS

@@ -16,7 +16,8 @@ import pytest
 from populace.privacy import secure_random
 from populace.privacy.randomizers.base import simulate_many
 from populace.privacy.randomizers.grr import Grr
-from populace.privacy.randomizers.subset import SubsetSelection
+from populace.privacy.randomizers.subset import SubsetPanel, SubsetSelection
+from populace.privacy.source import Keyed
 
 USERS = 600_000
 SIZE = 16
@@ -60,6 +61,24 @@ def test_simulate_and_release_agree(kind, epsilon):
     first, second = supports(kind, epsilon, "simulate"), supports(kind, epsilon, "release")
     pooled = (first + second) / 2
     assert (np.abs(first - second) / np.sqrt(2 * pooled * (1 - pooled) / USERS)).max() < LIMIT
+
+
+def test_panel_draws_have_the_members_probabilities_and_joint():
+    """The path the protocols take: traced sizes; every set of two values of six, not only every value."""
+    panel = SubsetPanel(sizes=(3, 6, 40), epsilon=0.4)
+    member = panel.members[1]
+    assert member.chosen == 2
+    users = 200_000
+    keys = jax.random.split(jax.random.key(11), users)
+    reports = np.asarray(jax.jit(jax.vmap(lambda k: panel.apply(4, 1, Keyed(k))))(keys))[:, :6]
+    sets = np.bincount(reports @ (1 << np.arange(6)), minlength=64)
+    for code in range(64):
+        values = [v for v in range(6) if code >> v & 1]
+        if len(values) != 2:
+            assert sets[code] == 0
+            continue
+        expected = member.p / 5 if 4 in values else (1 - member.p) / 10
+        assert abs(sets[code] / users - expected) < LIMIT * math.sqrt(expected * (1 - expected) / users)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import NoReturn
 
 import typer
 
-from populace import __version__
-from populace.cli import demo, evaluate, methods, plan, sample, schema, synthesize
+from populace.cli import benchmark, demo, evaluate, methods, plan, sample, schema, synthesize
 from populace.errors import PopulaceError
+from populace.version import __version__
 
 #: What typer raises for a wrong option; typer may carry click inside itself, so it is found through a public name.
 UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]
+
+INTERRUPTED = 130
 
 app = typer.Typer(
     name="populace",
@@ -22,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (demo, methods, schema, plan, synthesize, sample, evaluate):
+for module in (demo, methods, schema, plan, synthesize, sample, evaluate, benchmark):
     app.command(name=module.__name__.rpartition(".")[2], epilog=module.EXAMPLE)(module.command)
 
 
@@ -41,7 +44,12 @@ def options(
 
 def run() -> NoReturn:
     """The entry point: 0 on success, 2 on bad input with one sentence, 130 when interrupted."""
-    sys.exit(call(sys.argv[1:]))
+    code = call(sys.argv[1:])
+    if code == INTERRUPTED:  # compiled work may still be under way; leaving the usual way would tear it down badly
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def call(arguments: list[str]) -> int:
@@ -50,10 +58,9 @@ def call(arguments: list[str]) -> int:
     except UsageProblem as error:
         return _fail(error.format_message())  # type: ignore[attr-defined]
     except typer.Exit as error:
-        return error.exit_code
+        result = error.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        typer.echo("populace: interrupted; give the same command again to go on", err=True)
-        return 130
+        return _interrupted()
     except PopulaceError as error:
         return _fail(str(error))
     except BrokenPipeError:
@@ -61,7 +68,14 @@ def call(arguments: list[str]) -> int:
         return 0
     except MemoryError:
         return _fail("out of memory; use fewer clients or rows at a time")
+    if result == INTERRUPTED:  # typer has turned the interrupt into an exit code
+        return _interrupted()
     return result if isinstance(result, int) else 0
+
+
+def _interrupted() -> int:
+    typer.echo("populace: interrupted; give the same command again to go on", err=True)
+    return INTERRUPTED
 
 
 def _fail(sentence: str) -> int:

@@ -31,7 +31,9 @@ def command(
         name, equals, value = pair.partition("=")
         if not equals:
             raise InputError(f"expected --where column=value, got {pair!r}")
+        if name in conditions:
+            raise InputError(f"--where names column {name!r} twice; a row has one value in it")
         conditions[name] = value
     found = load_run(run)
     found.sample(rows, seed=seed, conditions=conditions).save(output)
-    show.say(f"{output}  {rows:,} rows; {found.guarantee.bound}")
+    show.say(f"{output}  {rows:,} rows; {found.guarantee.headline}")

@@ -20,7 +20,6 @@ def command(
     """
     from populace.cli import show
     from populace.errors import InputError, RunError
-    from populace.tables.files import replacing
     from populace.tables.inference import infer
     from populace.tables.table import read_frame
 
@@ -29,8 +28,7 @@ def command(
     if output.exists():
         raise RunError(f"{output} exists; choose another name, or remove it")
     proposed = infer(read_frame(data))
-    with replacing(output) as temporary:
-        proposed.save(temporary)
+    proposed.save(output)
     show.table(
         ["column", "kind", "values", "nullable", "domain"],
         [[c.name, c.kind, str(c.size), "yes" if c.nullable else "no", c.domain] for c in proposed.columns],

@@ -49,6 +49,26 @@ def _plain(title: str) -> Callable[[Any], None]:
     return report
 
 
+@contextlib.contextmanager
+def steps(title: str) -> Iterator[Callable[[Any], None]]:
+    """A callback for the cells of a benchmark: a rich bar on a terminal, one line per cell measured elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda at: None if at.skipped else typer.echo(f"{title}: {_step(at)}", err=True)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda at: bar.update(task, completed=at.done, total=at.total, description=_step(at))
+
+
+def _step(at: Any) -> str:
+    what = ", ".join(f"{name} {value}" for name, value in at.cell.items())
+    return f"cell {at.done} of {at.total} ({what}), {at.seconds:.1f} s"
+
+
 def table(header: list[str], rows: list[list[str]], *, title: str = "") -> None:
     """A table as wide as it needs; numbers line up on the right."""
     widths = [max(len(str(row[i])) for row in [header, *rows]) for i in range(len(header))]

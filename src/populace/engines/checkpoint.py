@@ -18,7 +18,7 @@ import numpy as np
 from populace.engines.exchange import Traffic
 from populace.errors import RunError
 from populace.privacy.ledger import MemoryLedger
-from populace.tables.files import replacing
+from populace.tables.files import read_arrays, replacing
 
 Array = Any
 
@@ -82,10 +82,9 @@ class Checkpoint:
 
     def _read(self) -> dict[str, np.ndarray[Any, Any]]:
         try:
-            with np.load(self.path, allow_pickle=False) as file:
-                return dict(file)
-        except (OSError, ValueError, KeyError) as error:
-            raise RunError(f"cannot resume from {self.path}: {error}; remove the run folder and start again") from error
+            return read_arrays(self.path)
+        except RunError as error:
+            raise RunError(f"cannot resume: {error}; remove the run folder and start again") from error
 
     @staticmethod
     def _fill(template: Any, arrays: dict[str, np.ndarray[Any, Any]], prefix: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from populace.errors import SpecError
+from populace.errors import BudgetError, SpecError
 from populace.models.generator import Generator
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Budget, MemoryLedger
@@ -119,8 +119,13 @@ def check_kind(protocol: Protocol, population: Population) -> None:
         )
 
 
-def new_ledger(protocol: Protocol, population: Population) -> MemoryLedger:
-    """A ledger that allows exactly what the protocol promises."""
+def new_ledger(protocol: Protocol, population: Population, asked: Budget | None = None) -> MemoryLedger:
+    """A ledger that allows exactly what the protocol promises, which may not be more than was asked."""
     claim = protocol.guarantee(population)
+    if asked is not None and (claim.epsilon > asked.epsilon or claim.delta > asked.delta or claim.unit != asked.unit):
+        raise BudgetError(
+            f"method {protocol.facts.name!r} claims {claim.bound} per {claim.unit}, more than the epsilon "
+            f"{asked.epsilon:g} and delta {asked.delta:g} per {asked.unit} that were allowed; nothing was asked of any client"
+        )
     budget = Budget(epsilon=claim.epsilon, delta=claim.delta, unit=claim.unit)
     return MemoryLedger(budget, clients=population.clients)

@@ -7,6 +7,7 @@ loop; the ledger is booked for all of them before it starts.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from typing import Any
@@ -18,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from populace.engines.checkpoint import Checkpoint
 from populace.engines.exchange import Keys, Outcome, Progress, Report, Traffic, check_kind, new_ledger, population_of
-from populace.privacy.ledger import MemoryLedger
+from populace.privacy.ledger import Budget, MemoryLedger
 from populace.privacy.source import Keyed
 from populace.protocols.base import Ask, Population, Protocol, Replies, Shard
 from populace.tables.images import Images
@@ -28,6 +29,8 @@ Array = Any
 
 MOST_BYTES_ON_DEVICE = 4 * 2**30
 SECONDS_BETWEEN_CHECKPOINTS = 2.0
+CHUNK_OF_COHORTS = 64
+MOST_ROUNDS_AT_ONCE = 4_096
 
 
 def run(
@@ -38,11 +41,13 @@ def run(
     checkpoint: Checkpoint | None = None,
     progress: Report | None = None,
     compiled: bool | None = None,
+    asked: Budget | None = None,
 ) -> Outcome:
     """Run a protocol on simulated clients, from the checkpoint if there is one.
 
     `root` is the key everything is drawn from; a resumed run goes on with the key it started from. `compiled` forces or
-    forbids the compiled loop; by default it is used where the protocol allows and the data fit.
+    forbids the compiled loop; by default it is used where the protocol allows and the data fit. `asked` is the most the user
+    allows: a protocol that claims more is refused before it starts.
     """
     population = population_of(clients)
     check_kind(protocol, population)
@@ -50,7 +55,7 @@ def run(
         compiled = protocol.compiles and _bytes(clients) <= MOST_BYTES_ON_DEVICE
     resuming = checkpoint is not None and checkpoint.exists()
     keys = Keys(checkpoint.root() if checkpoint is not None and resuming else root)
-    ledger = new_ledger(protocol, population)
+    ledger = new_ledger(protocol, population, asked)
     state, memory, traffic, done = (
         protocol.begin(population, keys.begin()),
         _memories(protocol, population, keys),
@@ -88,7 +93,7 @@ def run(
 def _next_chunk(chunk: int, advanced: int, seconds: float) -> int:
     """About `SECONDS_BETWEEN_CHECKPOINTS` a chunk, growing at most eightfold (the first chunk also compiles)."""
     wanted = int(SECONDS_BETWEEN_CHECKPOINTS * advanced / max(seconds, 1e-6))
-    return max(1, min(8 * chunk, wanted))
+    return max(1, min(8 * chunk, wanted, MOST_ROUNDS_AT_ONCE))
 
 
 def _bytes(clients: Clients) -> int:
@@ -212,11 +217,17 @@ class _Compiled:
             members = cohort[cohort >= 0]
             self.ledger.book(members, self.protocol.charge(ask, self.population), round_id=round_id)
             traffic = traffic.plus(*self.protocol.reply_bytes(ask, self.population), len(members))
+        booked = jnp.asarray(_padded(cohorts, CHUNK_OF_COHORTS))
         state, memory = _many_rounds(
             self.protocol, self.population, self.keys, state, memory, self._rows, self._starts,
-            jnp.int32(done), jnp.int32(rounds),
+            booked, jnp.int32(done), jnp.int32(rounds),
         )  # fmt: skip
         return _wait(state), memory, traffic, rounds
+
+
+def _padded(cohorts: Array, multiple: int) -> Array:
+    """More empty rounds at the end, so that few lengths, and few compilations, occur."""
+    return np.concatenate([cohorts, np.full((-len(cohorts) % multiple, cohorts.shape[1]), -1, cohorts.dtype)])
 
 
 def _wait(tree: Any) -> Any:
@@ -232,17 +243,22 @@ def _many_rounds(
     memory: Any,
     rows: Any,
     starts: Array,
+    booked: Array,
     done: Array,
     rounds: Array,
 ) -> tuple[Any, Any]:
-    """`rounds` rounds from `done` on, as one compiled loop; compiled once per protocol and population."""
+    """`rounds` rounds from `done` on, as one compiled loop; compiled once per protocol and population.
+
+    Only who was booked answers: a slot of the cohort asked that differs from the cohort booked is left empty.
+    """
 
     def one(round_id: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
         state, memory = carry
         ask = protocol.ask(state, population, Keyed(keys.ask(round_id)))
         if ask is None:
             raise TypeError("a protocol that compiles must not end early while it is traced")
-        ask = _pad_cohort(ask)
+        paid = jnp.where(ask.cohort == booked[round_id - done], ask.cohort, -1)
+        ask = _pad_cohort(dataclasses.replace(ask, cohort=paid))
         records, mask = _shard(_gather(rows, starts, ask.cohort, population.records))
         replies, memory = _answer_cohort(protocol, population, keys, ask, records, mask, memory)
         return protocol.absorb(state, ask, replies, Keyed(keys.absorb(round_id))), memory

@@ -40,17 +40,24 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        return (self / "run.json").is_file() and read_json(self / "run.json").get("status") == "finished"
+        return (self / "run.json").is_file() and self._read().get("status") == "finished"
+
+    def _read(self) -> dict[str, Any]:
+        document = read_json(self / "run.json")
+        if not isinstance(document, dict):
+            raise RunError(f"{self / 'run.json'} is damaged: expected an object; remove the folder, or restore it")
+        return document
 
     def document(self) -> dict[str, Any]:
         """run.json of a finished run."""
         if not (self / "run.json").is_file():
             raise RunError(f"{self.path} is not a run: it has no run.json; `populace synthesize` makes one")
-        document: dict[str, Any] = read_json(self / "run.json")
+        document = self._read()
         if document.get("status") != "finished":
             raise RunError(
                 f"the run in {self.path} is not finished; give the same `populace synthesize` command to resume it"
             )
+        self._sweep()
         return document
 
     @contextlib.contextmanager
@@ -62,6 +69,8 @@ class RunFolder:
         except OSError as error:
             raise RunError(f"cannot make the folder {self.path}: {error.strerror or error}") from error
         with self._locked():
+            self._refuse_others(digest)  # again: another process may have finished it meanwhile
+            self._sweep()
             resuming = (self / "run.json").is_file()
             if not resuming:
                 write_json(self / "run.json", {"status": "unfinished", "digest": digest, "spec": spec})
@@ -73,11 +82,12 @@ class RunFolder:
         if not self.path.is_dir():
             return
         if not (self / "run.json").is_file():
-            if any(entry.name != ".lock" for entry in self.path.iterdir()):
+            if any(not entry.name.startswith(".") for entry in self.path.iterdir()):
                 raise RunError(f"the folder {self.path} is not empty and holds no run; choose another --out")
             return
-        document = read_json(self / "run.json")
-        if document.get("status") == "finished":
+        document = self._read()
+        if document.get("status") != "unfinished":
+            self._sweep()
             raise RunError(f"{self.path} holds a finished run; choose another --out, or remove it")
         if document.get("digest") != digest:
             raise RunError(
@@ -87,19 +97,35 @@ class RunFolder:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
+        """Hold the folder's lock. Its holder removes it at the end, so a waiting process looks whether it still counts."""
+        path = self / ".lock"
         try:
-            handle = (self / ".lock").open("w")
+            handle = path.open("w")
         except OSError as error:
             raise RunError(f"cannot write into {self.path}: {error.strerror or error}") from error
         with handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                current = path.exists() and os.path.samestat(os.fstat(handle.fileno()), path.stat())
             except OSError:
-                raise RunError(
-                    f"another process is working on {self.path}; wait for it, or choose another --out"
-                ) from None
-            yield
-        (self / ".lock").unlink(missing_ok=True)
+                current = False
+            if not current:
+                raise RunError(f"another process is working on {self.path}; wait for it, or choose another --out")
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+
+    def _sweep(self) -> None:
+        """Remove what a killed process may have left: half-written files, and, of a finished run, what resuming needs.
+
+        Both can hold the key the noise was drawn from.
+        """
+        left = list(self.path.glob(".*.tmp"))
+        if self.finished:
+            left += [self.checkpoint.path, self / "resume.json"]
+        for path in left:
+            path.unlink(missing_ok=True)
 
     def check_same_data(self, *parts: bytes) -> None:
         """Refuse to resume on other data. The fingerprint is keyed with a secret of this run and removed at the end: a plain
@@ -113,10 +139,10 @@ class RunFolder:
             if read_json(path)["fingerprint"] != digest.hexdigest():
                 raise RunError(f"the data changed since {self.path} was begun; restore them, or choose another --out")
             return
-        write_json(path, {"salt": salt, "fingerprint": digest.hexdigest()})
-        os.chmod(path, 0o600)
+        path.touch(mode=0o600)
+        write_json(path, {"salt": salt, "fingerprint": digest.hexdigest()}, mode=0o600)
 
     def finish(self, document: dict[str, Any]) -> None:
+        """Write run.json, which makes the run finished, and remove what only a resumed one needs."""
         write_json(self / "run.json", document)
-        self.checkpoint.remove()
-        (self / "resume.json").unlink(missing_ok=True)
+        self._sweep()

@@ -16,11 +16,13 @@ import numpy as np
 
 from populace.engines import simulation
 from populace.engines.exchange import Keys, Outcome, Report, check_kind, population_of
+from populace.errors import RunError
 from populace.experiments.folder import RunFolder
 from populace.experiments.sources import read_clients
 from populace.experiments.spec import RunSpec, make_method
 from populace.models.generator import Generator, load_generator
 from populace.privacy.guarantee import Guarantee, guarantee_from_json
+from populace.privacy.ledger import Budget
 from populace.protocols.base import Protocol
 from populace.tables.files import read_json, write_json
 from populace.tables.images import Images
@@ -42,11 +44,11 @@ class Run:
     details: Mapping[str, Any]
 
     def sample(self, rows: int, *, seed: int | None = None, conditions: Mapping[str, str] | None = None) -> Table:
-        return self.generator.sample(rows, make_key(seed), conditions)
+        return self.generator.sample(rows, Keys(make_key(seed)).sample(), conditions)
 
 
 def make_key(seed: int | None) -> Array:
-    """A JAX key from a seed, or from 128 bits of the operating system's randomness."""
+    """A JAX key from a seed, or from 64 bits of the operating system's randomness: all a simulation's generator takes."""
     if seed is not None:
         return jax.random.fold_in(jax.random.key(seed & 0xFFFFFFFF), seed >> 32)
     words = np.frombuffer(secrets.token_bytes(8), np.uint32)
@@ -56,14 +58,17 @@ def make_key(seed: int | None) -> Array:
 def simulate(protocol: Protocol, clients: Clients, *, seed: int | None = None, progress: Report | None = None) -> Run:
     """Run a method on simulated clients, in memory."""
     outcome = simulation.run(protocol, clients, root=make_key(seed), progress=progress)
-    guarantee = dataclasses.replace(outcome.guarantee, seeded=seed is not None)
+    guarantee = _stated(outcome.guarantee, seeded=seed is not None)
     return Run(generator=outcome.generator, guarantee=guarantee, details=_details(outcome))
 
 
 def load_run(path: str | Path) -> Run:
     folder = RunFolder(path)
     document = folder.document()
-    guarantee = guarantee_from_json(read_json(folder / "privacy.json"))
+    try:
+        guarantee = guarantee_from_json(read_json(folder / "privacy.json"))
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{folder / 'privacy.json'} is damaged: {error!r}") from error
     return Run(generator=load_generator(folder.path), guarantee=guarantee, details=document)
 
 
@@ -84,14 +89,15 @@ def synthesize(spec: RunSpec, out: str | Path, *, progress: Report | None = None
         say(f"{protocol.facts.name}: {len(clients):,} simulated clients ({clients.how})")
         read = time.monotonic()
         outcome = simulation.run(
-            protocol, clients, root=make_key(spec.seed), checkpoint=folder.checkpoint, progress=progress
+            protocol,
+            clients,
+            root=make_key(spec.seed),
+            checkpoint=folder.checkpoint,
+            progress=progress,
+            asked=asked_budget(spec, protocol),
         )
         trained = time.monotonic()
-        guarantee = dataclasses.replace(
-            outcome.guarantee,
-            seeded=spec.seed is not None,
-            assumptions=(*outcome.guarantee.assumptions, *_assumptions(spec)),
-        )
+        guarantee = _stated(outcome.guarantee, seeded=spec.seed is not None)
         table = outcome.generator.sample(spec.rows, Keys(folder.checkpoint.root()).sample())
         sampled = time.monotonic()
         outcome.generator.save(folder.path)
@@ -117,12 +123,16 @@ def synthesize(spec: RunSpec, out: str | Path, *, progress: Report | None = None
     return Run(generator=outcome.generator, guarantee=guarantee, details=document)
 
 
-def _assumptions(spec: RunSpec) -> tuple[str, ...]:
-    drawn = (
-        "simulated on one machine: noise from a floating-point simulation of the mechanism; a deployed client samples exactly, "
-        "from the operating system's generator"
-    )
-    return (drawn,) if spec.seed is None else ()
+SIMULATED = (
+    "simulated on one machine that held all records: the trust named is what deployed clients would need",
+    "noise from a simulation of the mechanism (a generator with a 64-bit key, probabilities to about 2^-24); a deployed client "
+    "samples exactly, from the operating system's generator",
+)
+
+
+def _stated(guarantee: Guarantee, *, seeded: bool) -> Guarantee:
+    """The guarantee as it may be stated about a simulation."""
+    return dataclasses.replace(guarantee, seeded=seeded, assumptions=(*guarantee.assumptions, *SIMULATED))
 
 
 def _details(outcome: Outcome) -> dict[str, Any]:
@@ -139,7 +149,18 @@ def versions() -> dict[str, str]:
     return found
 
 
+def asked_budget(spec: RunSpec, protocol: Protocol) -> Budget | None:
+    """What the user allows; a method that claims nothing (a baseline) has no budget to keep."""
+    if protocol.facts.trust == ("not-private",):
+        return None
+    return Budget(epsilon=spec.epsilon, delta=getattr(protocol, "delta", 0.0) or 0.0, unit=protocol.facts.unit)
+
+
 def _contents(clients: Clients) -> tuple[bytes, ...]:
     data = clients.data
     arrays = (data.x, data.y) if isinstance(data, Images) else (data.codes,)
-    return tuple(np.ascontiguousarray(array).tobytes() for array in (*arrays, clients.order, clients.starts))
+    shape = f"{data.x.shape} {data.classes} {data.domain}" if isinstance(data, Images) else data.schema.digest
+    return (
+        shape.encode(),
+        *(np.ascontiguousarray(array).tobytes() for array in (*arrays, clients.order, clients.starts)),
+    )

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from typing import Any
 
 import pydantic
 
 from populace.errors import SpecError
+from populace.privacy.randomizers.base import check_epsilon
 from populace.protocols.base import Protocol
 from populace.protocols.registry import DEFAULTS, make_protocol, parameters, protocol_class
+from populace.version import __version__
 
 DEFAULT_ROWS = 10_000
 
@@ -44,8 +45,9 @@ class RunSpec(pydantic.BaseModel):
         return DEFAULTS[kind]  # type: ignore[index]
 
     def digest(self) -> str:
-        """A hash of the specification, to recognise an unfinished run."""
-        return hashlib.sha256(json.dumps(self.model_dump(), sort_keys=True).encode()).hexdigest()
+        """A hash of the specification and of the version, to recognise an unfinished run: other code makes other replies."""
+        text = json.dumps({"version": __version__, **self.model_dump()}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
 def make_spec(**values: Any) -> RunSpec:
@@ -56,8 +58,7 @@ def make_spec(**values: Any) -> RunSpec:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise SpecError(f"{where}: {first['msg'].lower()}, got {first.get('input')!r}") from None
-    if not (spec.epsilon > 0 and math.isfinite(spec.epsilon)):
-        raise SpecError(f"expected epsilon above 0 and finite, got {spec.epsilon}")
+    check_epsilon(spec.epsilon)
     if spec.delta is not None and not 0 <= spec.delta < 1:
         raise SpecError(f"expected delta in [0, 1), got {spec.delta}")
     if spec.rows < 1:

@@ -91,6 +91,7 @@ def maximise_likelihood(
     counts: Array | None = None,
     *,
     prior: float = 0.0,
+    start: Array | None = None,
     iterations: int = 200,
     tolerance: float = 1e-7,
 ) -> Array:
@@ -98,7 +99,8 @@ def maximise_likelihood(
 
     `likelihoods[i, v]` is the probability of report i under value v, up to a factor of its own per report; `counts[i]` is how
     often the report came. Few iterations keep the table smooth; `prior` adds so many imagined reports to each value
-    (a Dirichlet prior with parameters 1 + prior).
+    (a Dirichlet prior with parameters 1 + prior). `start` is where to begin, by default the uniform table: it matters
+    where reports say little and iterations are few.
     Edge cases: a value that no report allows gets zero, or its prior's share; a report that no value allows is refused.
     """
     likelihoods = np.asarray(likelihoods, np.float64)
@@ -106,6 +108,8 @@ def maximise_likelihood(
     if prior < 0:
         raise out_of_range("prior", "at least 0", prior)
     table = np.full(likelihoods.shape[1], 1 / likelihoods.shape[1])
+    if start is not None:
+        table = np.asarray(start, np.float64).reshape(-1)
     kept = weights > 0
     likelihoods, weights = likelihoods[kept], weights[kept]
     if (likelihoods.max(axis=1, initial=0.0) <= 0).any():

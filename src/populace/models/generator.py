@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from populace.errors import DataError, RunError, SpecError
 from populace.tables import codec
-from populace.tables.files import read_json, replacing, write_json
+from populace.tables.files import read_arrays, read_json, replacing, write_json
 from populace.tables.schema import Schema, schema_from_dict
 from populace.tables.table import Table
 
@@ -26,6 +26,7 @@ MODULES = {
     "clique-tree": "populace.models.tree",
     "records": "populace.models.records",
     "gaussian-copula": "populace.models.copula",
+    "latent-class": "populace.models.latent_class",
 }
 CHUNK = 131_072
 HOPELESS = 1e-4  # give up when fewer than this share of draws obeys the declared rules
@@ -120,11 +121,7 @@ def load_generator(folder: Path) -> Generator:
     if module is None:
         raise RunError(f"{folder} holds a generator of the unknown kind {document.get('kind')!r}; update populace")
     kinds = {cls.kind: cls for cls in vars(importlib.import_module(module)).values() if _is_generator(cls)}
-    try:
-        with np.load(folder / "generator.npz", allow_pickle=False) as file:
-            arrays = dict(file)
-    except (OSError, ValueError) as error:
-        raise RunError(f"cannot read the generator in {folder}: {error}") from error
+    arrays = read_arrays(folder / "generator.npz")
     found: Generator = kinds[document["kind"]].from_arrays(schema_from_dict(document["schema"]), arrays)
     return found
 

@@ -42,7 +42,10 @@ def epsilon_of(event: Event, *, delta: float, accountant: Accountant = "pld", in
         return min(found, events.pure_epsilon(event)) if events.is_pure(event) else found
     import dp_accounting
 
-    return float(dp_accounting.rdp.RdpAccountant().compose(_renyi_event(event)).get_epsilon(delta))
+    try:
+        return float(dp_accounting.rdp.RdpAccountant().compose(_renyi_event(event)).get_epsilon(delta))
+    except dp_accounting.UnsupportedEventError as error:
+        raise SpecError(f"the Renyi accountant does not know the event {event}; use the default accountant") from error
 
 
 def contains_non_private(event: Event) -> bool:

@@ -67,7 +67,19 @@ class Guarantee:
         if math.isinf(self.epsilon):
             return "no guarantee (epsilon = inf)"
         name = "LDP" if self.trust == "local" else "DP"
-        return f"{self.epsilon:g}-{name}" if self.pure else f"({self.epsilon:g}, {self.delta:g})-{name}"
+        if self.pure:
+            return f"{_exact(self.epsilon)}-{name}"
+        return f"({_exact(self.epsilon)}, {_exact(self.delta)})-{name}"
+
+    @property
+    def headline(self) -> str:
+        """The bound with the marks that must not get lost where it stands alone."""
+        marks = []
+        if self.seeded:
+            marks.append("reproducible, not private")
+        if self.read_from_data:
+            marks.append("domains read from the data, not covered")
+        return self.bound + (f" ({'; '.join(marks)})" if marks else "")
 
     def __str__(self) -> str:
         """One paragraph."""
@@ -93,6 +105,7 @@ class Guarantee:
         document: dict[str, Any] = {
             "statement": str(self),
             "bound": self.bound,
+            "headline": self.headline,
             "epsilon": "inf" if math.isinf(self.epsilon) else self.epsilon,
             "delta": self.delta,
             "kind": "none" if math.isinf(self.epsilon) else "pure" if self.pure else "approximate",
@@ -112,6 +125,11 @@ class Guarantee:
         if self.reason:
             document["reason"] = self.reason
         return document
+
+
+def _exact(number: float) -> str:
+    """All digits of a number, so that no statement rounds in its own favour."""
+    return repr(float(number)).removesuffix(".0")
 
 
 def guarantee_from_json(document: dict[str, Any]) -> Guarantee:

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import json
 import math
+import os
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
@@ -142,6 +143,10 @@ CREATE TABLE IF NOT EXISTS entry (
     UNIQUE (account, run, round)
 );
 CREATE TABLE IF NOT EXISTS memory (account TEXT NOT NULL, run TEXT NOT NULL, content BLOB NOT NULL, PRIMARY KEY (account, run));
+CREATE TABLE IF NOT EXISTS budget (only_one INTEGER PRIMARY KEY CHECK (only_one = 1), epsilon REAL, delta REAL, unit TEXT);
+CREATE TRIGGER IF NOT EXISTS entry_never_replaced BEFORE INSERT ON entry
+    WHEN EXISTS (SELECT 1 FROM entry WHERE id = NEW.id OR (account = NEW.account AND run = NEW.run AND round = NEW.round))
+    BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
 CREATE TRIGGER IF NOT EXISTS entry_never_changes BEFORE UPDATE ON entry
     BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
 CREATE TRIGGER IF NOT EXISTS entry_never_leaves BEFORE DELETE ON entry
@@ -155,19 +160,35 @@ class SqliteLedger:
     Guarantee: after `commit` returns the charge is on disk (WAL, synchronous=FULL); a process killed at any moment leaves
     either all of a commit or none of it.
     Edge cases: the same (account, run, round) with the same question returns the stored reply through `stored`; with another
-    question it is refused.
+    question it is refused. The file is readable by its owner alone. The budget is kept in it: reopening with another one is
+    refused, unless `raise_budget` says that its owner means it.
     """
 
-    def __init__(self, path: str | Path, budget: Budget) -> None:
+    def __init__(self, path: str | Path, budget: Budget, *, raise_budget: bool = False) -> None:
         self.budget = budget
         self.path = Path(path)
         try:
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
             self._db = sqlite3.connect(self.path, isolation_level=None, timeout=30.0)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.executescript(SCHEMA)
-        except sqlite3.Error as error:
+            kept = self._db.execute("SELECT epsilon, delta, unit FROM budget").fetchone()
+        except (OSError, sqlite3.Error) as error:
             raise RunError(f"cannot open the ledger {path}: {error}") from error
+        self._keep_budget(kept, raise_budget=raise_budget)
+
+    def _keep_budget(self, kept: tuple[float, float, str] | None, *, raise_budget: bool) -> None:
+        wanted = (float(self.budget.epsilon), float(self.budget.delta), self.budget.unit)
+        if kept == wanted:
+            return
+        if kept is not None and not raise_budget:
+            self.close()
+            raise BudgetError(
+                f"the ledger {self.path} keeps a budget of epsilon {kept[0]:g}, delta {kept[1]:g} per {kept[2]}, not epsilon "
+                f"{wanted[0]:g}, delta {wanted[1]:g} per {wanted[2]}; its owner may change it, nobody else"
+            )
+        self._db.execute("INSERT OR REPLACE INTO budget VALUES (1, ?, ?, ?)", wanted)
 
     def close(self) -> None:
         self._db.close()

@@ -124,6 +124,13 @@ class Estimates:
         return [member.likelihoods(rows[:, c]) for c, member in enumerate(self.filters.members)]
 
     def one_way(self, column: int) -> Array:
+        return self.one_ways[column]
+
+    @functools.cached_property
+    def one_ways(self) -> list[Array]:
+        return [self._one_way(column) for column in range(len(self.filters.sizes))]
+
+    def _one_way(self, column: int) -> Array:
         member = self.filters.members[column]
         if self.how == "em":
             return maximise_likelihood(self.likelihoods[column], iterations=100)
@@ -139,9 +146,11 @@ class Estimates:
         x = self.rows[:, first].astype(np.float32) - a.flip
         y = self.rows[:, second].astype(np.float32) - b.flip
         products = (x.T @ y) / len(self.rows) / ((1 - 2 * a.flip) * (1 - 2 * b.flip))
-        design = np.kron(a.candidates.T.astype(np.float32), b.candidates.T.astype(np.float32))
-        used = design.any(axis=1)
-        return regress(design[used], products.reshape(-1)[used]).reshape(a.size, b.size)
+        # The same regression in fewer rows: filters of k values span k of the 64 x 64 products of bits, so that each side is
+        # replaced by its QR decomposition.
+        (left, first_design), (right, second_design) = (np.linalg.qr(m.candidates.T.astype(np.float64)) for m in (a, b))
+        observed = left.T @ products @ right
+        return regress(np.kron(first_design, second_design), observed.reshape(-1)).reshape(a.size, b.size)
 
 
 class BloomProtocol(Protocol):
@@ -200,7 +209,7 @@ class BloomProtocol(Protocol):
         return survey.one_report_guarantee(
             self.epsilon,
             population,
-            mechanism="a Bloom filter with flipped bits for every attribute of one record, epsilon split evenly, each client once",
+            mechanism="a Bloom filter with flipped bits for every attribute of a record, epsilon split evenly, clients once",
             derivation=(
                 f"each client sends: {self.filters(population.table_schema).event}",
                 f"filters of two values differ in at most {2 * self.hashes} bits",

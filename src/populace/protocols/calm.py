@@ -10,15 +10,15 @@ import dataclasses
 import functools
 import itertools
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from populace.errors import out_of_range
-from populace.models.estimation import NoisyTable, make_consistent
-from populace.models.graphical import fit_graphical_model
+from populace.models.estimation import NoisyTable
+from populace.models.shrinkage import fit_consistent_model, fit_shrunk_model
 from populace.models.tree import TreeGenerator
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
@@ -102,11 +102,13 @@ class Calm(Protocol):
     """Guarantee: epsilon-LDP, pure, for everything a client holds: one report about one group of columns of one record.
 
     Edge cases: `width` 0 lets the predicted error choose the group size from public facts; a client without records
-    answers as if its cell were drawn evenly.
+    answers as if its cell were drawn evenly. `estimate=consistent` is as published; `shrunk` pulls tables towards
+    independence by their noise first.
     """
 
     epsilon: float
     width: int = 0
+    estimate: Literal["consistent", "shrunk"] = "shrunk"
     batch: int = 16_384
 
     facts: ClassVar[Facts] = Facts(
@@ -174,9 +176,8 @@ class Calm(Protocol):
             for group, table, deviation in zip(asked.groups, asked.estimates(state.counts), deviations, strict=True)
             if math.isfinite(deviation)
         ]
-        consistent = make_consistent(measured)
-        tables = [(noisy.columns, table, noisy.stddev) for noisy, table in zip(measured, consistent, strict=True)]
-        return TreeGenerator(schema=schema, tree=fit_graphical_model(schema.sizes, tables))
+        fit = fit_shrunk_model if self.estimate == "shrunk" else fit_consistent_model
+        return TreeGenerator(schema=schema, tree=fit(schema.sizes, measured))
 
     def guarantee(self, population: Population) -> Guarantee:
         return survey.one_report_guarantee(

@@ -25,6 +25,8 @@ from populace.protocols.survey import mutual_information
 
 Array = Any
 
+LEAST_START = 0.01  # even share of where expectation maximisation begins, so that no cell is ruled out
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoPub(BloomProtocol):
@@ -80,7 +82,12 @@ class LoPub(BloomProtocol):
             return pairs[clique[0], clique[1]]
         likelihoods = functools.reduce(pair_likelihoods, [estimates.likelihoods[column] for column in clique])
         shape = [estimates.filters.sizes[column] for column in clique]
-        return maximise_likelihood(likelihoods, iterations=20).reshape(shape)
+        # Ren et al., section 4.3: expectation maximisation starts from the regression's result; from an even table it
+        # would stay there, because one report of a randomised filter says next to nothing.
+        start: Array = functools.reduce(np.multiply.outer, [estimates.one_way(column) for column in clique])
+        even = np.full(start.shape, 1 / start.size)
+        start = (1 - LEAST_START) * start + LEAST_START * even
+        return maximise_likelihood(likelihoods, start=start, iterations=20).reshape(shape)
 
 
 def bounded_graph(sizes: tuple[int, ...], edges: list[tuple[int, int]], cells: int) -> Any:

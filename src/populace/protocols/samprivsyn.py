@@ -1,9 +1,10 @@
 """`samprivsyn`: each client answers about one pair of columns, pairs that look dependent more often (Chen et al. 2023).
 
-Clients come in batches. The pair a client is asked about is drawn by the server from what earlier batches said, never from the
+Clients come in batches. What a client is asked about is drawn by the server from what earlier batches said, never from the
 client's own data, so each client has epsilon-LDP by its one answer (sequentially interactive). As published: both values by
 randomised response with half the epsilon each, LASSO, and a data set built by swaps. Beside it, and better: one
-subset-selection report about the pair with the whole epsilon, and a graphical model.
+subset-selection report with the whole epsilon about the pair (or, where pairs would drown, a single column), and a
+graphical model of tables pulled towards independence.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import dataclasses
 import functools
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -19,15 +21,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.errors import out_of_range
+from populace.models.channels import channel, invert_pair, pair_variance
 from populace.models.estimation import NoisyTable, project_to_simplex, regress
 from populace.models.generator import Generator
-from populace.models.graphical import dependence, fit_graphical_model, pool_singles
-from populace.models.records import Records, move_to_marginals, move_to_pair
+from populace.models.graphical import pool_singles
+from populace.models.records import Records
+from populace.models.shrinkage import dependence_energy, fit_consistent_model, fit_shrunk_model
+from populace.models.swaps import build_rows
 from populace.models.tree import TreeGenerator
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.randomizers.grr import GrrPanel
+from populace.privacy.randomizers.subset import SubsetSelection
 from populace.privacy.source import Source
 from populace.protocols import survey
 from populace.protocols.base import Ask, Facts, Plan, Population, Protocol, Replies, Shard, choose_record
@@ -35,7 +41,9 @@ from populace.tables.schema import Schema
 
 Array = Any
 MOST_ROWS = 60_000
-LEAST_SHARE = 0.02  # of an even choice: no pair is ever written off
+LEAST_SHARE = 0.02  # of an even choice, under mutual information: no pair is ever written off
+LEAST_DEPENDENT_SHARE = 0.3  # the same under noise-corrected dependence, whose scores may be zero
+LASSO_STEPS_WHILE_ASKING = 200
 
 
 @jax.tree_util.register_dataclass
@@ -47,11 +55,11 @@ class State:
 
 
 @functools.lru_cache(maxsize=32)
-def survey_for(schema: Schema, epsilon: float) -> survey.Survey:
-    """One question per pair: d(d - 1)/2 of them (the paper's text has d(d - 2)/2)."""
+def survey_for(schema: Schema, epsilon: float, singles: bool) -> survey.Survey:
+    """One question per pair, d(d - 1)/2 of them (the paper's text has d(d - 2)/2), then one per column where wanted."""
     columns = range(len(schema.columns))
-    pairs = tuple(itertools.combinations(columns, 2)) or ((0,),)
-    return survey.Survey(schema, pairs, epsilon)
+    pairs = tuple(itertools.combinations(columns, 2))
+    return survey.Survey(schema, pairs + tuple((c,) for c in columns if singles or not pairs), epsilon)
 
 
 @functools.lru_cache(maxsize=32)
@@ -64,14 +72,17 @@ class SamPrivSyn(Protocol):
     """Guarantee: epsilon-LDP, pure, for everything a client holds. One report (`joint`), or two of epsilon/2 (`split-krr`).
 
     Edge cases: a client is asked once, and its ledger refuses a second time; a client without records answers as if its
-    values were drawn evenly; with one column there is one question.
+    values were drawn evenly; with one column there is one question. `singles` is the share of clients asked about one
+    column, which tells more about one-way tables than a pair does; only the corrected variant (joint, pgm, dependence)
+    uses it, the others ask about pairs.
     """
 
     epsilon: float
     oracle: Literal["split-krr", "joint"] = "joint"
-    estimate: Literal["lasso", "projected", "pgm"] = "pgm"
+    estimate: Literal["lasso", "projected", "consistent", "pgm"] = "pgm"
     choice: Literal["mutual-information", "dependence", "uniform"] = "dependence"
     batch: int = 2_000
+    singles: float = 0.3
 
     facts: ClassVar[Facts] = Facts(
         name="samprivsyn",
@@ -87,6 +98,21 @@ class SamPrivSyn(Protocol):
         check_epsilon(self.epsilon)
         if self.batch < 1:
             raise out_of_range("batch", "at least 1", self.batch)
+        if not 0 <= self.singles < 1:
+            raise out_of_range("singles", "in [0, 1)", self.singles)
+
+    @property
+    def single_share(self) -> float:
+        """The share of clients asked about a single column."""
+        corrected = self.oracle == "joint" and self.choice == "dependence" and self.estimate == "pgm"
+        return self.singles if corrected else 0.0
+
+    def questions(self, schema: Schema) -> survey.Survey:
+        """What can be asked, derived alike by both sides."""
+        return survey_for(schema, self.epsilon, self.single_share > 0)
+
+    def _splits(self, schema: Schema) -> bool:
+        return self.oracle == "split-krr" and len(schema.columns) > 1
 
     def rounds(self, population: Population) -> int:
         return -(-population.clients // self._cohort(population))
@@ -95,7 +121,7 @@ class SamPrivSyn(Protocol):
         return min(self.batch, population.clients)
 
     def begin(self, population: Population, key: Array, warm: Any = None) -> State:
-        asked = survey_for(population.table_schema, self.epsilon)
+        asked = self.questions(population.table_schema)
         return State(round=jnp.int32(0), coin=key, counts=survey.no_counts(asked))
 
     def ask(self, state: State, population: Population, source: Source) -> Ask | None:
@@ -103,7 +129,7 @@ class SamPrivSyn(Protocol):
             return None
         size = self._cohort(population)
         coin = jax.random.fold_in(state.coin, state.round)
-        shares = jnp.asarray(self.shares(state, population.table_schema))
+        shares = jnp.asarray(self.shares(state, population))
         own = jax.random.choice(coin, len(shares), (size,), p=shares).astype(jnp.int32)
         return Ask(
             round=state.round, cohort=survey.cohort_of(state.round, size, population.clients), common=(), own=own
@@ -111,13 +137,13 @@ class SamPrivSyn(Protocol):
 
     def charge(self, ask: Ask, population: Population) -> Charge:
         schema = population.table_schema
-        if self.oracle == "joint" or len(schema.columns) == 1:
-            return Charge(event=survey_for(schema, self.epsilon).panel.event, unit="client")
-        return Charge(event=halves_for(schema, self.epsilon).event(2), unit="client")
+        if self._splits(schema):
+            return Charge(event=halves_for(schema, self.epsilon).event(2), unit="client")
+        return Charge(event=self.questions(schema).panel.event, unit="client")
 
     def answer(self, common: Any, own: Array, shard: Shard, memory: Any, source: Source) -> tuple[Array, Any]:
-        asked = survey_for(shard.table_schema, self.epsilon)
-        if self.oracle == "joint" or len(asked.groups[0]) == 1:
+        asked = self.questions(shard.table_schema)
+        if not self._splits(shard.table_schema):
             return asked.answer(own, shard, source), memory
         panel = halves_for(shard.table_schema, self.epsilon)
         pair = jnp.asarray(np.asarray(asked.groups, np.int32))[own]
@@ -133,202 +159,206 @@ class SamPrivSyn(Protocol):
         counts = survey.add_replies(state.counts, ask.own, replies)
         return dataclasses.replace(state, round=state.round + 1, counts=counts)
 
-    def shares(self, state: State, schema: Schema) -> Array:
-        """How often each pair is asked next, from earlier answers alone: even at first, then by what looks dependent.
+    def shares(self, state: State, population: Population) -> Array:
+        """How often each question is asked next, from public facts and earlier answers alone.
 
-        The plug-in mutual information of the paper grows with the noise of a pair; `dependence` takes the noise off
-        (research: about K/2 times the variance), so it asks where there is something to learn.
+        Pairs are asked evenly at first, then by what looks dependent. The plug-in mutual information of the paper grows with
+        the noise of a pair (by about K/2 times its variance over its weight); `dependence` takes the noise off.
         """
-        pairs = len(state.counts.answers)
-        even = np.full(pairs, 1 / pairs)
-        if self.choice == "uniform" or int(state.round) == 0 or pairs == 1:
-            return even
-        if self.choice == "mutual-information":
-            scores = np.array(
-                [survey.mutual_information(project_to_simplex(t)) for t in self.pair_tables(state.counts, schema)]
-            )
-        else:
-            scores = self._dependence(state.counts, schema)
-        if not scores.sum() > 0:
-            return even
-        return (1 - LEAST_SHARE) * scores / scores.sum() + LEAST_SHARE * even
+        schema = population.table_schema
+        asked = self.questions(schema)
+        pairs = [i for i, group in enumerate(asked.groups) if len(group) == 2]
+        single = self.single_share if pairs else 1.0
+        among = np.full(len(pairs), 1 / max(len(pairs), 1))
+        if self.choice != "uniform" and int(state.round) > 0 and len(pairs) > 1:
+            scores, least = self._scores(state.counts, schema)
+            if scores.sum() > 0:
+                among = (1 - least) * scores / scores.sum() + least * among
+        alone = np.array([difficulty(schema.sizes[g[0]], self.epsilon) if len(g) == 1 else 0.0 for g in asked.groups])
+        shares = single * alone / max(alone.sum(), 1e-300)
+        shares[pairs] += (1 - single) * among
+        return shares / shares.sum()
 
-    def _dependence(self, counts: survey.SupportCounts, schema: Schema) -> Array:
-        asked = survey_for(schema, self.epsilon)
-        tables = dataclasses.replace(self, estimate="pgm").pair_tables(counts, schema)
-        deviations = self.deviations(counts, schema)
-        noisy = [
-            NoisyTable(pair, table, float(deviation) if math.isfinite(deviation) else 1.0)
-            for pair, table, deviation in zip(asked.groups, tables, deviations, strict=True)
-        ]
-        singles = pool_singles(schema.sizes, noisy)
-        return np.maximum([dependence(table, singles) for table in noisy], 0.0)
+    def _scores(self, counts: survey.SupportCounts, schema: Schema) -> tuple[Array, float]:
+        """How much each pair deserves to be asked about, and the share of the choice that stays even."""
+        if self.choice == "mutual-information":
+            how: Any = "lasso" if self.estimate == "lasso" else "projected"
+            tables = self.pair_tables(counts, schema, how, LASSO_STEPS_WHILE_ASKING)
+            return np.array([survey.mutual_information(table) for table in tables]), LEAST_SHARE
+        noisy, singles = self.noisy_tables(counts, schema)
+        energy = {table.columns: dependence_energy(table, singles) for table in noisy if len(table.columns) == 2}
+        pairs = [group for group in self.questions(schema).groups if len(group) == 2]
+        return np.sqrt([energy.get(pair, 0.0) for pair in pairs]), LEAST_DEPENDENT_SHARE
 
     def finish(self, state: State, population: Population, key: Array) -> Generator:
         schema = population.table_schema
-        tables = self.pair_tables(state.counts, schema)
+        noisy, singles = self.noisy_tables(state.counts, schema)
         if self.estimate == "pgm":
-            deviations = self.deviations(state.counts, schema)
-            asked = survey_for(schema, self.epsilon)
-            measured = [
-                (pair, table, float(deviation))
-                for pair, table, deviation in zip(asked.groups, tables, deviations, strict=True)
-                if math.isfinite(deviation)
-            ]
-            return TreeGenerator(schema=schema, tree=fit_graphical_model(schema.sizes, measured))
-        return self.build_records(tables, population, key)
+            return TreeGenerator(schema=schema, tree=fit_shrunk_model(schema.sizes, noisy, singles))
+        if self.estimate == "consistent":
+            return TreeGenerator(schema=schema, tree=fit_consistent_model(schema.sizes, noisy))
+        return self.build_records(state.counts, population, key)
 
-    def pair_tables(self, counts: survey.SupportCounts, schema: Schema) -> list[Array]:
-        """Estimated tables of all pairs: unbiased for pgm, distributions otherwise."""
-        asked = survey_for(schema, self.epsilon)
-        if self.oracle == "joint" or len(asked.groups[0]) == 1:
-            unbiased = asked.estimates(counts)
-            channels = [_subset_channel(member.p, member.q, member.size) for member in asked.panel.members]
-        else:
-            panel = halves_for(schema, self.epsilon)
-            pairs = [tuple(_krr_channel(panel.members[c].p, panel.sizes[c]) for c in group) for group in asked.groups]
-            unbiased = [
-                _invert_pair(_shares(counts, i, shape), pair)
-                for i, (shape, pair) in enumerate(zip(asked.shapes, pairs, strict=True))
-            ]
-            channels = [np.kron(*pair) for pair in pairs] if self.estimate == "lasso" else []
-        if self.estimate == "pgm":
-            return unbiased
-        if self.estimate == "projected":
-            return [project_to_simplex(table) for table in unbiased]
-        supports, answers = np.asarray(counts.supports), np.asarray(counts.answers)
-        return [
-            regress(channel, supports[i, : len(channel)] / max(answers[i], 1)).reshape(shape)
-            for i, (channel, shape) in enumerate(zip(channels, asked.shapes, strict=True))
-        ]
-
-    def deviations(self, counts: survey.SupportCounts, schema: Schema) -> Array:
-        """Standard deviation of a cell of each unbiased pair table."""
-        asked = survey_for(schema, self.epsilon)
-        if self.oracle == "joint" or len(asked.groups[0]) == 1:
-            return asked.deviations(counts)
-        members = halves_for(schema, self.epsilon).members
+    def noisy_tables(self, counts: survey.SupportCounts, schema: Schema) -> tuple[list[NoisyTable], list[NoisyTable]]:
+        """Unbiased tables of all questions asked, with their deviations, and the best one-way tables they give together."""
+        asked = self.questions(schema)
         answers = np.asarray(counts.answers, np.float64)
-        cells = np.array([_split_variance(members[a].p, members[b].p, members[a].size, members[b].size)
-                          for a, b in asked.groups])  # fmt: skip
-        with np.errstate(divide="ignore"):
-            return np.sqrt(cells / answers)
+        if not self._splits(schema):
+            rows = zip(asked.groups, asked.estimates(counts), asked.deviations(counts), strict=True)
+            tables = [NoisyTable(*row[:2], float(row[2])) for row in rows if math.isfinite(row[2])]
+            return tables, pool_singles(schema.sizes, tables)
+        sides = [(member.p, member.q, member.size) for member in halves_for(schema, self.epsilon).members]
+        rows = zip(asked.groups, self.pair_tables(counts, schema, "unbiased"), answers, strict=True)
+        tables = [
+            NoisyTable(pair, table, math.sqrt(pair_variance(sides[pair[0]], sides[pair[1]]) / n))
+            for pair, table, n in rows
+            if n > 0
+        ]
+        return tables, self._told_singles(counts, schema)
 
-    def build_records(self, tables: list[Array], population: Population, key: Array) -> Records:
+    def _told_singles(self, counts: survey.SupportCounts, schema: Schema) -> list[NoisyTable]:
+        """One-way tables of the split oracle: each value was randomised on its own, whatever it was told with."""
+        found = []
+        told = [_shares(counts, i, shape, total=True) for i, shape in enumerate(self.questions(schema).shapes)]
+        for column, member in enumerate(halves_for(schema, self.epsilon).members):
+            heard = np.zeros(member.size)
+            for pair, table in zip(self.questions(schema).groups, told, strict=True):
+                if column in pair:
+                    heard += table.sum(axis=1 - pair.index(column))
+            reports = max(heard.sum(), 1e-9)
+            deviation = math.sqrt((float(member.variance(1 / member.size, 1)) + 1 / member.size) / reports)
+            known = heard.sum() > 0 and member.size > 1
+            table = member.estimate(heard, heard.sum())
+            found.append(NoisyTable((column,), table, deviation if known else math.inf))
+        return found
+
+    def pair_tables(
+        self, counts: survey.SupportCounts, schema: Schema, how: str | None = None, steps: int = 2_000
+    ) -> list[Array]:
+        """Estimated tables of all pairs: `unbiased`, or as distributions, `projected` or by `lasso`."""
+        asked = self.questions(schema)
+        how = how or self.estimate
+        if self._splits(schema):
+            members = halves_for(schema, self.epsilon).members
+            sides = [channel(member.p, member.q, member.size) for member in members]
+            groups = [tuple(sides[c] for c in group) for group in asked.groups]
+        else:
+            groups = [(channel(member.p, member.q, member.size),) for member in asked.panel.members]
+        tables = []
+        for i, (group, sides_of, shape) in enumerate(zip(asked.groups, groups, asked.shapes, strict=True)):
+            if len(group) == 1 and len(asked.groups) > 1:
+                continue
+            if how == "lasso":
+                observed = np.asarray(counts.supports[i, : math.prod(shape)]) / max(int(counts.answers[i]), 1)
+                design = functools.reduce(np.kron, sides_of)
+                tables.append(regress(design, observed, iterations=steps).reshape(shape))
+                continue
+            if self._splits(schema):
+                table = invert_pair(_shares(counts, i, shape), *sides_of)
+            else:
+                supports = np.asarray(counts.supports[i, : math.prod(shape)])
+                table = asked.panel.members[i].estimate(supports, int(counts.answers[i])).reshape(shape)
+            tables.append(table if how == "unbiased" else project_to_simplex(table))
+        return tables
+
+    def build_records(self, counts: survey.SupportCounts, population: Population, key: Array) -> Records:
         """The paper's generator: a random data set moved to the one-way tables, then pair by pair by swaps (algorithm 2)."""
         schema = population.table_schema
-        asked = survey_for(schema, self.epsilon)
+        groups = [group for group in self.questions(schema).groups if len(group) == 2 or len(schema.columns) == 1]
+        tables = self.pair_tables(counts, schema)
+        singles = one_way_tables(tables, groups, schema)
+        pairs = {(g[0], g[1]): table for g, table in zip(groups, tables, strict=True) if len(g) == 2}
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-        information = np.array([survey.mutual_information(table) for table in tables])
-        rows = min(MOST_ROWS, max(population.clients, 1_000))
-        codes = np.stack([rng.integers(0, size, rows) for size in schema.sizes], axis=1)
-        codes = move_to_marginals(codes, one_way_tables(tables, asked.groups, information, schema), rng)
-        settled: dict[int, list[int]] = {column: [] for column in range(len(schema.columns))}
-        by_pair = dict(zip(asked.groups, tables, strict=True))
-        for pair in _chain_first(asked.groups):
-            if len(pair) == 2:
-                codes = move_to_pair(codes, pair, by_pair[pair], rng, within=_settled(codes, settled[pair[1]]))
-                settled[pair[0]].append(pair[1])
-                settled[pair[1]].append(pair[0])
+        codes = build_rows(schema.sizes, singles, pairs, min(MOST_ROWS, max(population.clients, 1_000)), rng)
         return Records(schema=schema, codes=codes, weights=np.ones(len(codes)))
 
     def guarantee(self, population: Population) -> Guarantee:
         told = (
-            "one subset-selection report about the pair"
-            if self.oracle == "joint"
-            else "two values by randomised response"
+            "two values by randomised response"
+            if self._splits(population.table_schema)
+            else "one subset-selection report"
         )
         return survey.one_report_guarantee(
             self.epsilon,
             population,
-            mechanism=f"{told} of columns the client was asked about, each client once",
+            mechanism=f"{told} about the pair of columns (or single column) the client was asked about, each client once",
             derivation=(
                 f"each client answers once: {self.charge(None, population).event}",  # type: ignore[arg-type]
-                "the pair is drawn from earlier clients' randomised answers and a public coin, never from the client's data",
+                "the question is drawn from earlier clients' randomised answers by a public coin, never from the client's data",
             ),
         )
 
     def plan(self, population: Population) -> Plan:
         schema = population.table_schema
-        asked = survey_for(schema, self.epsilon)
-        even = survey.SupportCounts(
-            supports=np.zeros((len(asked.groups), 1)),
-            answers=np.full(len(asked.groups), population.clients / len(asked.groups)),
-        )
-        deviations = self.deviations(even, schema)
-        distances = np.minimum(1, 0.5 * np.asarray(asked.panel.sizes) * deviations * math.sqrt(2 / math.pi))
+        pairs = [group for group in self.questions(schema).groups if len(group) == 2]
+        reports = (1 - self.single_share) * population.clients / max(len(pairs), 1)
+        errors = [self._pair_error(pair, schema, reports) for pair in pairs]
         down, up = self.reply_bytes(None, population)  # type: ignore[arg-type]
         return Plan(
             guarantee=self.guarantee(population),
             rounds=self.rounds(population),
             bytes_up=up,
             bytes_down=down,
-            errors={"two-way total variation distance, mean over pairs, before the model": float(np.mean(distances))},
-            notes=("the model pools pairs and usually does better than each pair's own table",),
+            errors={
+                "two-way total variation distance, mean over pairs, before the model": float(np.mean(errors or [0.0]))
+            },
+            notes=(
+                f"{self.single_share:.0%} of the clients are asked about a single column",
+                "the model pools pairs and usually does better than each pair's own table",
+            ),
         )
 
+    def _pair_error(self, pair: tuple[int, ...], schema: Schema, reports: float) -> float:
+        cells = math.prod(schema.sizes[c] for c in pair)
+        if not self._splits(schema):
+            return survey.expected_distance(oracle_variance(cells, self.epsilon), cells, reports)
+        members = halves_for(schema, self.epsilon).members
+        first, second = ((members[c].p, members[c].q, members[c].size) for c in pair)
+        return survey.expected_distance(pair_variance(first, second) - 1 / cells, cells, reports)
+
     def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
-        asked = survey_for(population.table_schema, self.epsilon)
-        down, up = asked.wire_bytes()
-        if self.oracle == "joint" or len(asked.groups[0]) == 1:
-            return down, up
-        members = halves_for(population.table_schema, self.epsilon).members
-        return down, float(np.mean([members[a].wire_bytes + members[b].wire_bytes for a, b in asked.groups]))
+        """Means over the questions, weighted with how often each is asked before anything is known."""
+        schema = population.table_schema
+        asked = self.questions(schema)
+        down, _ = asked.wire_bytes()
+        if self._splits(schema):
+            members = halves_for(schema, self.epsilon).members
+            sent = [sum(members[c].wire_bytes for c in group) for group in asked.groups]
+        else:
+            sent = [member.wire_bytes for member in asked.panel.members]
+        before = State(round=jnp.int32(0), coin=None, counts=survey.no_counts(asked))
+        return down, float(np.average(sent, weights=self.shares(before, population)))
 
 
-def one_way_tables(tables: list[Array], pairs: survey.Groups, information: Array, schema: Schema) -> list[Array]:
+def one_way_tables(tables: list[Array], groups: Sequence[tuple[int, ...]], schema: Schema) -> list[Array]:
     """Each column's table: what its pairs say, weighted with their mutual information (eq. 11, with the sum it lacks)."""
+    information = [survey.mutual_information(table) for table in tables]
     found = []
     for column, size in enumerate(schema.sizes):
         weights, views = [], []
-        for pair, table, weight in zip(pairs, tables, information, strict=True):
-            if column in pair:
-                axis = tuple(i for i in range(len(pair)) if pair[i] != column)
+        for group, table, weight in zip(groups, tables, information, strict=True):
+            if column in group:
+                axis = tuple(i for i in range(len(group)) if group[i] != column)
                 views.append(np.asarray(table).sum(axis=axis))
                 weights.append(weight + 1e-6)
         found.append(np.average(views, axis=0, weights=weights) if views else np.full(size, 1 / size))
     return [project_to_simplex(table) for table in found]
 
 
-def _chain_first(pairs: survey.Groups) -> list[tuple[int, ...]]:
-    """(1, 2), (2, 3), ... and then the rest (section 4.2.2)."""
-    return sorted(pairs, key=lambda pair: (pair[-1] - pair[0] != 1, pair))
+@functools.lru_cache(maxsize=1024)
+def oracle_variance(size: int, epsilon: float) -> float:
+    """Variance of an average cell of a subset-selection table from one report."""
+    return float(SubsetSelection(size=size, epsilon=epsilon).variance(1 / size, 1)) if size > 1 else 0.0
 
 
-def _settled(codes: Array, columns: list[int]) -> Array:
-    """One number per combination of the columns whose tables with this one must not change any more."""
-    group = np.zeros(len(codes), np.int64)
-    for column in columns:
-        _, group = np.unique(group * (codes[:, column].max() + 1) + codes[:, column], return_inverse=True)
-    return group
+def difficulty(size: int, epsilon: float) -> float:
+    """How many reports a column deserves relative to others: the optimum for errors that fall with the root of reports."""
+    return (size * math.sqrt(oracle_variance(size, epsilon) + 1 / size)) ** (2 / 3) if size > 1 else 0.0
 
 
-def _krr_channel(p: float, size: int) -> Array:
-    q = (1 - p) / (size - 1) if size > 1 else 0.0
-    return np.full((size, size), q) + (p - q) * np.eye(size)
-
-
-def _subset_channel(p: float, q: float, size: int) -> Array:
-    return np.full((size, size), q) + (p - q) * np.eye(size)
-
-
-def _shares(counts: survey.SupportCounts, question: int, shape: tuple[int, ...]) -> Array:
-    """Shares of the randomised pairs of values, as a table."""
+def _shares(counts: survey.SupportCounts, question: int, shape: tuple[int, ...], *, total: bool = False) -> Array:
+    """Shares (or numbers, `total`) of the randomised pairs of values, as a table."""
     told = np.asarray(counts.supports[question, : math.prod(shape)], np.float64).reshape(shape)
-    return told / max(told.sum(), 1.0) if told.sum() else np.full(shape, 1 / math.prod(shape))
-
-
-def _invert_pair(shares: Array, channels: tuple[Array, ...]) -> Array:
-    """Unbiased table of a pair whose values were randomised one by one (eq. 7, by solving, not by inverting)."""
-    first, second = channels
-    return np.linalg.solve(second, np.linalg.solve(first, shares).T).T
-
-
-def _split_variance(p_first: float, p_second: float, first: int, second: int) -> float:
-    """Variance of a cell of one report's inverted pair, for a cell of average weight, sampling included."""
-    total = 1.0
-    for p, size in ((p_first, first), (p_second, second)):
-        q = (1 - p) / (size - 1) if size > 1 else 0.0
-        told = q + (p - q) / size
-        total *= (told * (1 - q) ** 2 + (1 - told) * q**2) / (p - q) ** 2
-    return total - (1 / (first * second)) ** 2
+    if total:
+        return told
+    return told / told.sum() if told.sum() else np.full(shape, 1 / math.prod(shape))

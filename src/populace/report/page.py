@@ -11,6 +11,7 @@ import jinja2
 import markupsafe
 import numpy as np
 
+from populace.errors import DataError
 from populace.evaluation.evaluate import evaluate_table
 from populace.experiments.folder import RunFolder
 from populace.experiments.sources import read_rows
@@ -48,7 +49,6 @@ def evaluate(synthetic: Table, *, real: Table, target: str | None = None, seed: 
 def evaluate_runs(folders: list[Path], real_file: str, *, target: str | None = None) -> list[dict[str, Any]]:
     """metrics.json and report.html into the first run's folder; returns one document per run."""
     runs = []
-    real: Table | None = None
     for path in folders:
         folder = RunFolder(path)
         details = folder.document()
@@ -63,16 +63,18 @@ def evaluate_runs(folders: list[Path], real_file: str, *, target: str | None = N
                 "privacy": read_json(folder / "privacy.json"),
                 "metrics": metrics,
                 "synthetic": synthetic,
+                "real": real,
                 "command": command_of(details["spec"]),
             }
         )
-    if real is None:
-        return []
-    documents = [{"run": run["name"], "privacy": run["privacy"]["bound"], **run["metrics"]} for run in runs]
+    if any(run["real"].schema.names != runs[0]["real"].schema.names for run in runs):
+        raise DataError("the runs have different columns, so they do not compare; evaluate them one by one")
+    documents = [{"run": run["name"], "privacy": run["privacy"]["headline"], **run["metrics"]} for run in runs]
     first = RunFolder(folders[0])
-    write_json(first / "metrics.json", documents[0] if len(documents) == 1 else {"runs": documents})
     title = f"{runs[0]['name']}: synthetic data by {runs[0]['details']['method']}"
-    write_text(first / "report.html", render(title, runs, real))
+    page = render(title, runs, runs[0]["real"])
+    write_json(first / "metrics.json", documents[0] if len(documents) == 1 else {"runs": documents})
+    write_text(first / "report.html", page)
     return documents
 
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from populace.errors import RunError
 
@@ -28,13 +32,23 @@ def replacing(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
     with replacing(path) as temporary:
+        temporary.touch(mode=mode)
         temporary.write_text(text, encoding="utf-8")
 
 
-def write_json(path: Path, document: Any) -> None:
-    write_text(path, json.dumps(document, indent=2, ensure_ascii=False, allow_nan=True) + "\n")
+def write_json(path: Path, document: Any, *, mode: int = 0o644) -> None:
+    write_text(path, json.dumps(document, indent=2, ensure_ascii=False, allow_nan=True) + "\n", mode=mode)
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """All arrays of an npz file; never anything that would have to be unpickled."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            return dict(stored)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise RunError(f"cannot read {path}: {error}; the file is damaged") from error
 
 
 def read_json(path: Path) -> Any:

@@ -47,7 +47,7 @@ def test_privacy_json_marks_domains_only_when_they_were_read(run, data, tmp_path
     assert set(privacy["domains"].values()) == {"read-from-data"}
     assert len(privacy["domains"]) == 11
     assert privacy["randomness"] == "keyed from the operating system"
-    assert "floating-point" in privacy["statement"]
+    assert "simulated on one machine that held all records" in privacy["statement"]
 
 
 def test_seeded_runs_repeat_and_are_marked(run, data, tmp_path, capsys):
@@ -107,7 +107,7 @@ def test_evaluate_compares_runs(run, data, tmp_path, capsys):
     assert call([*arguments, "--epsilon", "1", "--rows", "200", "--seed", "1", "--out", str(other)]) == 0
     assert call(["evaluate", str(other), str(run), "--real", str(data / "harbour.parquet"), "--json"]) == 0
     assert len(json.loads((other / "metrics.json").read_text())["runs"]) == 2
-    assert '"1-LDP"' in capsys.readouterr().out
+    assert '"1-LDP (reproducible, not private)"' in capsys.readouterr().out
 
 
 def test_schema_proposes_and_marks(data, tmp_path, capsys):
@@ -168,3 +168,26 @@ def test_help_shows_an_example(command, capsys):
 def test_version(capsys):
     assert call(["--version"]) == 0
     assert capsys.readouterr().out.startswith("populace 0.")
+
+
+def test_evaluate_without_a_target_says_so(data, tmp_path, capsys):
+    arguments = ["synthesize", str(data / "harbour.parquet"), "--epsilon", "1", "--rows", "60", "--seed", "1"]
+    assert call([*arguments, "--out", str(tmp_path / "r")]) == 0
+    assert call(["evaluate", str(tmp_path / "r"), "--real", str(data / "harbour.parquet")]) == 0
+    assert "no target was named" in capsys.readouterr().out
+    assert "No prediction" in (tmp_path / "r/report.html").read_text()
+
+
+def test_runs_with_other_columns_do_not_compare(run, data, tmp_path, capsys):
+    frame = read_frame(data / "harbour.parquet").drop_columns(["age", "years_in_town"])
+    pq.write_table(frame, tmp_path / "less.parquet")
+    arguments = ["synthesize", str(tmp_path / "less.parquet"), "--epsilon", "1", "--rows", "60", "--seed", "1"]
+    assert call([*arguments, "--out", str(tmp_path / "r")]) == 0
+    capsys.readouterr()
+    assert call(["evaluate", str(run), str(tmp_path / "r"), "--real", str(data / "harbour.parquet")]) == 2
+    assert "different columns" in capsys.readouterr().err
+
+
+def test_marks_travel_with_the_bound(run, tmp_path, capsys):
+    assert call(["sample", str(run), "--rows", "3", "-o", str(tmp_path / "x.csv")]) == 0
+    assert "4-LDP (reproducible, not private)" in capsys.readouterr().out

@@ -71,7 +71,7 @@ def test_conditions_and_their_errors(small_schema):
 def test_damaged_generators_are_refused(tmp_path, small_schema):
     Marginals(schema=small_schema, tables=tuple(np.full(s, 1 / s) for s in small_schema.sizes)).save(tmp_path)
     (tmp_path / "generator.npz").write_bytes(b"no")
-    with pytest.raises(RunError, match="cannot read the generator"):
+    with pytest.raises(RunError, match=r"cannot read .*generator\.npz"):
         load_generator(tmp_path)
     document = json.loads((tmp_path / "generator.json").read_text())
     (tmp_path / "generator.json").write_text(json.dumps({**document, "kind": "oracle"}))

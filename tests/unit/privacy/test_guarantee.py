@@ -21,6 +21,13 @@ def test_pure_local():
     assert "seed" not in text
 
 
+def test_no_digit_is_rounded_away():
+    assert Guarantee(epsilon=4.0000004, **LOCAL).bound == "4.0000004-LDP"
+    assert Guarantee(epsilon=4, seeded=True, read_from_data=("a",), **LOCAL).headline == (
+        "4-LDP (reproducible, not private; domains read from the data, not covered)"
+    )
+
+
 def test_approximate_central():
     guarantee = Guarantee(
         epsilon=8, delta=1e-5, unit="record", neighbours="add-remove", trust="central", mechanism="Gaussian sums"

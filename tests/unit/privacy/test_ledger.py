@@ -108,6 +108,19 @@ def test_sqlite_ledger_is_append_only(tmp_path):
     raw.close()
 
 
+def test_sqlite_ledger_keeps_its_budget_and_its_secrets(tmp_path):
+    with SqliteLedger(tmp_path / "l.db", Budget(epsilon=1.0)) as ledger:
+        commit(ledger)
+    assert (tmp_path / "l.db").stat().st_mode & 0o077 == 0
+    with pytest.raises(BudgetError, match="keeps a budget of epsilon 1"):
+        SqliteLedger(tmp_path / "l.db", Budget(epsilon=5.0))
+    with SqliteLedger(tmp_path / "l.db", Budget(epsilon=5.0), raise_budget=True) as ledger:
+        commit(ledger, round_id=1)
+    with sqlite3.connect(tmp_path / "l.db") as raw, pytest.raises(sqlite3.IntegrityError, match="append-only"):
+        raw.execute("INSERT OR REPLACE INTO entry SELECT * FROM entry WHERE id = 1")
+    raw.close()
+
+
 def test_memory_is_kept_with_the_charge(tmp_path):
     with SqliteLedger(tmp_path / "l.db", Budget(epsilon=2.0)) as ledger:
         commit(ledger, memory=b"first")

@@ -7,7 +7,6 @@ so with support counts c of n reports the unbiased estimate of a frequency is (c
 from __future__ import annotations
 
 import abc
-import math
 from collections.abc import Callable
 from decimal import Decimal, localcontext
 from fractions import Fraction
@@ -23,6 +22,7 @@ from populace.privacy.source import Keyed, Source
 
 Array = Any
 
+LEAST_EPSILON, MOST_EPSILON = 1e-6, 50.0
 RELEASE_DRAWS = 2**20  # exact coins drawn at a time: 16 MiB of operating-system bits
 
 
@@ -146,8 +146,9 @@ def simulate_many(simulate: Callable[[Array, Array], Array], values: Array, key:
 
 
 def check_epsilon(epsilon: float) -> None:
-    if not isinstance(epsilon, int | float) or not (epsilon > 0 and math.isfinite(epsilon)):
-        raise out_of_range("epsilon", "above 0 and finite", epsilon)
+    """The house range: below it nothing can be learned, above it nothing is protected, and arithmetic ends."""
+    if not isinstance(epsilon, int | float) or not LEAST_EPSILON <= epsilon <= MOST_EPSILON:
+        raise out_of_range("epsilon", f"above 0 and finite, in [{LEAST_EPSILON:g}, {MOST_EPSILON:g}]", epsilon)
 
 
 def check_size(size: int) -> None:

@@ -7,6 +7,7 @@ is used in full: a word makes eight equal coins by an alias table, or one whole 
 from __future__ import annotations
 
 import functools
+from fractions import Fraction
 from typing import Any
 
 import jax
@@ -20,9 +21,9 @@ WORD = 2**32
 LARGEST_BOUND = 2**16  # of `below`
 
 
-def threshold(probability: float) -> np.uint32:
-    """The word below which a coin of this probability shows heads; off by at most 2^-32."""
-    return np.uint32(min(WORD - 1, round(probability * WORD)))
+def threshold(probability: Fraction | float) -> np.uint32:
+    """The word below which a coin of this probability shows heads: rounded down, by less than 2^-32."""
+    return np.uint32(min(WORD - 1, int(probability * WORD)))
 
 
 def below(word: Array, bound: Array) -> Array:
@@ -74,31 +75,33 @@ def _unpack(words: Array, bits: int, width: int) -> Array:
 
 
 def draw_subset(
-    key: Array, value: Array, *, size: Array, chosen: Array, p: Array, width: int, most: int | None = None
+    key: Array, value: Array, *, size: Array, chosen: Array, heads: Array, width: int, most: int | None = None
 ) -> Array:
     """A report of subset selection as a row of `width` booleans, of which only the first `size` can be true.
 
-    `size`, `chosen` and `p` may be traced, so that clients with different questions share one compiled function; `most` is
-    a static bound on `chosen`. The other values are picked by Floyd's method, which needs one word per chosen value, or, if
+    `heads` is the `threshold` of p. `size`, `chosen` and `heads` may be traced, so that clients with different questions share
+    one compiled function; `most` is a static bound on `chosen`.
+    The other values are picked by Floyd's method, which needs one word per chosen value, or, if
     there are too many of them, by selection sampling, which needs one per value of the domain.
     """
     most = chosen if most is None and isinstance(chosen, int) else most
     # Costs per client, in steps: a word of randomness about 10, a word of the set or a step of selection about 1 or 2.
     if most is None or width > LARGEST_BOUND or most * (10 + width // 32) > 12 * width:
-        return _draw_by_selection(key, value, size=size, chosen=chosen, p=p, width=width)
-    return _draw_by_floyd(key, value, size=size, chosen=chosen, p=p, width=width, most=most)
+        return _draw_by_selection(key, value, size=size, chosen=chosen, heads=heads, width=width)
+    return _draw_by_floyd(key, value, size=size, chosen=chosen, heads=heads, width=width, most=most)
 
 
-def _own_coin(word: Array, p: Array) -> Array:
-    p = jnp.asarray(p, jnp.float32)
-    heads = jnp.minimum(p * np.float32(WORD), np.float32(WORD - 256)).astype(jnp.uint32)
-    return (word < heads) | (p >= 1)
+def _own_coin(word: Array, heads: Array, size: Array) -> Array:
+    """Heads below the threshold; a domain of one value has nothing else to tell."""
+    return (word < heads) | (size == 1)
 
 
-def _draw_by_floyd(key: Array, value: Array, *, size: Array, chosen: Array, p: Array, width: int, most: int) -> Array:
+def _draw_by_floyd(
+    key: Array, value: Array, *, size: Array, chosen: Array, heads: Array, width: int, most: int
+) -> Array:
     """Floyd (Bentley and Floyd 1987, algorithm F2) over the other values, the set held as bits of words."""
     words = jax.random.bits(key, (most + 1,))
-    own = _own_coin(words[most], p)
+    own = _own_coin(words[most], heads, size)
     value = jnp.asarray(value).astype(jnp.uint32)
     needed = jnp.asarray(chosen).astype(jnp.uint32) - own
     first = jnp.asarray(size).astype(jnp.uint32) - 1 - needed
@@ -121,10 +124,10 @@ def _draw_by_floyd(key: Array, value: Array, *, size: Array, chosen: Array, p: A
     return _unpack(members, 32, width)
 
 
-def _draw_by_selection(key: Array, value: Array, *, size: Array, chosen: Array, p: Array, width: int) -> Array:
+def _draw_by_selection(key: Array, value: Array, *, size: Array, chosen: Array, heads: Array, width: int) -> Array:
     """Selection sampling (Knuth, algorithm S): value j is taken with probability needed/left."""
     own_key, others_key = jax.random.split(key)
-    own = _own_coin(jax.random.bits(own_key), p)
+    own = _own_coin(jax.random.bits(own_key), heads, size)
     uniforms = jax.random.uniform(others_key, (width,))
 
     def visit(carry: tuple[Array, Array], item: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:

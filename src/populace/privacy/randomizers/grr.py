@@ -60,12 +60,13 @@ class Grr(FrequencyOracle):
     def simulate(self, value: Array, key: Array) -> Array:
         if self.size == 1:
             return jnp.zeros_like(jnp.asarray(value))
-        coin, other = jax.random.bits(key, (2,))
         if self.size <= LARGEST_BOUND:
+            coin, other = jax.random.bits(key, (2,))
             shift = 1 + below(other, np.uint32(self.size - 1)).astype(jnp.int32)
         else:
-            shift = jax.random.randint(jax.random.fold_in(key, 0), (), 1, self.size)
-        return jnp.where(coin < threshold(self.p), value, (value + shift) % self.size)
+            coin_key, other_key = jax.random.split(key)
+            coin, shift = jax.random.bits(coin_key), jax.random.randint(other_key, (), 1, self.size)
+        return jnp.where(coin < threshold(self.exact_p), value, (value + shift) % self.size)
 
     def release(self, values: Array) -> Array:
         values = check_values(values, self.size)
@@ -116,9 +117,9 @@ class GrrPanel:
         """Reports about several values, `domains[i]` saying which domain `values[i]` is in."""
         if isinstance(source, Keyed):
             size = jnp.asarray(np.asarray(self.sizes, np.int32))[domains]
-            p = jnp.asarray(np.asarray([member.p for member in self.members], np.float32))[domains]
+            heads = jnp.asarray(np.asarray([threshold(member.exact_p) for member in self.members], np.uint32))[domains]
             keep_key, other_key = jax.random.split(source.key)
-            keep = jax.random.uniform(keep_key, jnp.shape(values)) < p
+            keep = jax.random.bits(keep_key, jnp.shape(values)) < heads
             shift = jax.random.randint(other_key, jnp.shape(values), 1, jnp.maximum(size, 2))
             return jnp.where(keep, values, (values + shift) % size)
         told = [self.members[int(d)].release(np.array([int(v)]))[0] for v, d in zip(values, domains, strict=True)]

@@ -26,7 +26,7 @@ from populace.privacy.randomizers.base import (
     count_rows,
     total_variance,
 )
-from populace.privacy.randomizers.draws import draw_subset as draw_subset
+from populace.privacy.randomizers.draws import draw_subset, threshold
 from populace.privacy.source import Keyed, Source
 
 Array = Any
@@ -83,6 +83,11 @@ class SubsetSelection(FrequencyOracle):
         return float(self.exact_p)
 
     @property
+    def heads(self) -> np.uint32:
+        """p as `simulate` uses it: a threshold for a random word, rounded down too."""
+        return threshold(self.exact_p)
+
+    @property
     def q(self) -> float:
         if self.size == 1:
             return 0.0
@@ -94,7 +99,7 @@ class SubsetSelection(FrequencyOracle):
         return float(self.exact_p / (1 - self.exact_p) * Fraction(self.size - self.chosen, self.chosen))
 
     def simulate(self, value: Array, key: Array) -> Array:
-        return draw_subset(key, value, size=self.size, chosen=self.chosen, p=self.p, width=self.size)
+        return draw_subset(key, value, size=self.size, chosen=self.chosen, heads=self.heads, width=self.size)
 
     def release(self, values: Array) -> Array:
         values = check_values(values, self.size)
@@ -182,13 +187,13 @@ class SubsetPanel:
         if isinstance(source, Keyed):
             sizes = np.asarray(self.sizes, np.int32)
             chosen = np.asarray([member.chosen for member in self.members], np.int32)
-            p = np.asarray([member.p for member in self.members], np.float32)
+            heads = np.asarray([member.heads for member in self.members], np.uint32)
             return draw_subset(
                 source.key,
                 value,
                 size=jnp.asarray(sizes)[question],
                 chosen=jnp.asarray(chosen)[question],
-                p=jnp.asarray(p)[question],
+                heads=jnp.asarray(heads)[question],
                 width=self.width,
                 most=int(chosen.max()),
             )

@@ -1,0 +1,55 @@
+"""`populace benchmark`: a published experiment, as a table with the paper's figures beside."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from populace.experiments.benchmarks.registry import BENCHMARKS, find_benchmark
+
+EXAMPLE = "Example:  POPULACE_DATA=data populace benchmark local-adult9 --quick"
+
+
+def command(
+    name: str = typer.Argument(help=f"One of: {', '.join(BENCHMARKS)}."),
+    quick: bool = typer.Option(False, "--quick", help="Fewer cells; they count for the full run too."),
+    as_json: bool = typer.Option(False, "--json", help="Print the result document as JSON."),
+    out: Path | None = typer.Option(None, "--out", help="Folder of the cells and results; default benchmark-NAME."),
+    seeds: int = typer.Option(1, "--seeds", help="How many seeds to average over."),
+) -> None:
+    """Run a published experiment; what was measured before is not measured again."""
+    from populace.cli import show
+    from populace.experiments.benchmarks.grid import run_benchmark
+
+    benchmark = find_benchmark(name)
+    folder = out or Path(f"benchmark-{name}")
+    with show.steps(name) as report:
+        document = run_benchmark(
+            benchmark, folder, quick=quick, seeds=seeds, command=_command(name, quick, out, seeds), progress=report
+        )
+    from populace.report.lines import write_charts
+
+    written = write_charts(benchmark.charts(document["cells"]), folder)
+    if as_json:
+        show.say_json(document)
+        return
+    _show(document, [folder / "result.json", *written])
+
+
+def _show(document: dict[str, Any], files: list[Path]) -> None:
+    from populace.cli import show
+
+    show.say(f"{document['title']}\n{document['reference']}\n")
+    for view in document["tables"]:
+        show.table(list(view["header"]), [list(row) for row in view["rows"]], title=view["title"])
+    show.say("\n" + "\n".join(str(path) for path in files))
+
+
+def _command(name: str, quick: bool, out: Path | None, seeds: int) -> str:
+    words = ["populace", "benchmark", name]
+    words += ["--quick"] if quick else []
+    words += ["--out", str(out)] if out else []
+    return shlex.join(words + (["--seeds", str(seeds)] if seeds != 1 else []))

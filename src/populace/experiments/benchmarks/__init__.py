@@ -1,0 +1,1 @@
+"""Published experiments as grids of resumable cells: one file per experiment, one line in the registry."""

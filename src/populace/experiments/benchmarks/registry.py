@@ -1,0 +1,25 @@
+"""Every benchmark by name. A new one is one file and one line here."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from populace.errors import SpecError
+
+if TYPE_CHECKING:  # the command line lists the names and must not wait for JAX
+    from populace.experiments.benchmarks.grid import Benchmark
+
+BENCHMARKS: dict[str, str] = {
+    "local-adult9": "populace.experiments.benchmarks.local:ADULT9",
+    "local-bank": "populace.experiments.benchmarks.local:BANK",
+}
+
+
+def find_benchmark(name: str) -> Benchmark:
+    """A benchmark by name, imported when it is asked for."""
+    if name not in BENCHMARKS:
+        raise SpecError(f"unknown benchmark {name!r}; benchmarks are {', '.join(BENCHMARKS)}")
+    module, _, attribute = BENCHMARKS[name].partition(":")
+    found: Benchmark = getattr(importlib.import_module(module), attribute)
+    return found

@@ -1,0 +1,50 @@
+"""Line charts of benchmarks, as SVG and PNG files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from populace.experiments.benchmarks.grid import Chart
+from populace.report.figures import to_svg
+from populace.tables.files import replacing, write_text
+
+COLOURS = (
+    "#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#9d755d", "#eeca3b", "#ff9da6", "#79706e",
+)  # fmt: skip
+MARKS = "os^vDPX*<>"
+
+
+def draw_lines(chart: Chart) -> Figure:
+    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for number, (name, points) in enumerate(chart.lines.items()):
+        x, y = zip(*sorted(points), strict=True)
+        axes.plot(
+            x, y, color=COLOURS[number % len(COLOURS)], marker=MARKS[number % len(MARKS)], ms=4, lw=1.3, label=name
+        )
+    for name, value in chart.level.items():
+        axes.axhline(value, color="#888888", lw=1, ls="--", label=name)
+    if chart.logarithmic:
+        axes.set_yscale("log")
+    if max(x for points in chart.lines.values() for x, _ in points) > 100:
+        axes.set_xscale("log")
+    axes.set(xlabel=chart.across, ylabel=chart.up, title=chart.title)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+def write_charts(charts: Sequence[Chart], folder: Path) -> list[Path]:
+    """`<name>.svg` and `<name>.png` for each chart; returns the SVG files."""
+    written = []
+    for chart in charts:
+        figure = draw_lines(chart)
+        path = folder / f"{chart.name}.svg"
+        write_text(path, '<?xml version="1.0" encoding="utf-8"?>\n' + to_svg(figure))
+        with replacing(path.with_suffix(".png")) as temporary:
+            figure.savefig(temporary, format="png", dpi=130)
+        written.append(path)
+    return written

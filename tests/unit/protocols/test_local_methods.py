@@ -1,0 +1,174 @@
+"""Each method with next to no noise gives back the tables it asks about, and asks as it promises to."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from populace.engines import simulation
+from populace.engines.exchange import Keys, population_of
+from populace.errors import SpecError
+from populace.evaluation.marginals import mean_over_pairs, two_way_distances
+from populace.privacy.source import Keyed
+from populace.protocols.calm import Calm, best_width, cover
+from populace.protocols.lopub import bounded_graph, clique_order
+from populace.protocols.registry import make_protocol
+from populace.protocols.samprivsyn import SamPrivSyn
+from populace.tables.partition import split
+from populace.tables.schema import Column, Schema
+from populace.tables.table import from_codes
+
+LOUD = 40.0  # an epsilon at which randomisers all but tell the truth
+VARIANTS = {
+    "krr": ("krr", {}),
+    "lopub": ("lopub", {"hashes": 2, "phi": 0.2}),
+    "lopub em": ("lopub", {"hashes": 2, "phi": 0.2, "estimate": "em"}),
+    "calm": ("calm", {}),
+    "calm consistent": ("calm", {"estimate": "consistent", "width": 2}),
+    "samprivsyn": ("samprivsyn", {"batch": 1000}),
+    "samprivsyn published": (
+        "samprivsyn",
+        {"oracle": "split-krr", "estimate": "lasso", "choice": "mutual-information", "batch": 1000},
+    ),
+    "samprivsyn split pgm": ("samprivsyn", {"oracle": "split-krr", "estimate": "pgm", "choice": "uniform"}),
+    "samprivsyn split consistent": (
+        "samprivsyn",
+        {"oracle": "split-krr", "estimate": "consistent", "choice": "uniform"},
+    ),
+    "samprivsyn joint projected": ("samprivsyn", {"estimate": "projected"}),
+}
+
+
+@pytest.fixture(scope="module")
+def chain():
+    """Columns of which each leans on the one before: pairs say all there is to say."""
+    rng = np.random.default_rng(3)
+    schema = Schema(columns=tuple(Column(name=n, kind="categorical", categories=("x", "y", "z")) for n in "abcd"))
+    columns = [rng.choice(3, 4000, p=(0.5, 0.3, 0.2))]
+    for _ in range(3):
+        columns.append(np.where(rng.random(4000) < 0.6, columns[-1], rng.integers(0, 3, 4000)))
+    return from_codes(np.stack(columns, axis=1).astype(np.int32), schema, rng)
+
+
+def distances(table, protocol, seed=0):
+    outcome = simulation.run(protocol, split(table, records_per_client=1), root=jax.random.key(seed))
+    matrix = two_way_distances(table, outcome.generator.sample(20_000, jax.random.key(1)))
+    return float(np.diag(matrix).mean()), mean_over_pairs(matrix)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_without_noise_the_tables_come_back(chain, variant):
+    name, settings = VARIANTS[variant]
+    one_way, two_way = distances(chain, make_protocol(name, {"epsilon": LOUD, **settings}))
+    # What is left is the sampling of clients over questions and of 20,000 rows.
+    assert one_way < 0.03
+    assert two_way < 0.06
+
+
+def test_locop_without_noise_keeps_one_way_tables_and_some_dependence(chain):
+    """A Gaussian copula cannot hold any pair table; it must still beat independence (.27 here)."""
+    one_way, two_way = distances(chain, make_protocol("locop", {"epsilon": LOUD, "hashes": 2}))
+    assert one_way < 0.02
+    assert two_way < 0.2
+
+
+@pytest.mark.parametrize("choice", ["dependence", "mutual-information", "uniform"])
+@pytest.mark.parametrize("oracle", ["joint", "split-krr"])
+def test_the_question_depends_on_earlier_replies_only(chain, oracle, choice):
+    """Other data of clients in the current and later batches: the same questions, up to and including this batch."""
+    protocol = SamPrivSyn(epsilon=2.0, oracle=oracle, choice=choice, batch=500)
+    asked = [questions(protocol, table) for table in (chain, altered(chain, first=1000))]
+    for before, after in zip(asked[0][:3], asked[1][:3], strict=True):
+        np.testing.assert_array_equal(before, after)
+    if choice != "uniform":
+        assert any((a != b).any() for a, b in zip(asked[0][3:], asked[1][3:], strict=True))
+
+
+def altered(table, first):
+    codes = table.codes.copy()
+    codes[first:] = (codes[first:] * 2 + np.arange(codes.shape[1])) % 3
+    return from_codes(codes, table.schema, np.random.default_rng(0))
+
+
+def questions(protocol, table):
+    clients = split(table, records_per_client=1)
+    population, keys = population_of(clients), Keys(jax.random.key(0))
+    state, found = protocol.begin(population, keys.begin()), []
+    while (ask := protocol.ask(state, population, Keyed(keys.ask(int(state.round))))) is not None:
+        records, mask = clients.gather(np.asarray(ask.cohort), 1)
+        replies, _ = simulation._answer_cohort(protocol, population, keys, ask, records, mask, ())
+        state = protocol.absorb(state, ask, replies, Keyed(keys.absorb(int(state.round))))
+        found.append(np.asarray(ask.own))
+    return found
+
+
+@pytest.mark.parametrize("name", ["samprivsyn"])  # the conformance tests hold the others to it
+def test_a_client_is_asked_once(chain, name):
+    clients = split(chain, records_per_client=1)
+    protocol = make_protocol(name, {"epsilon": 2.0, "batch": 900})
+    population = population_of(clients)
+    outcome = simulation.run(protocol, clients, root=jax.random.key(0))
+    spent = outcome.ledger.spent()
+    assert spent["charges"] == spent["accounts_charged"] == population.clients
+    assert spent["epsilon"] == pytest.approx(2.0)
+
+
+def test_noise_is_not_followed(chain):
+    """At a small epsilon the corrected method is well ahead of the published one."""
+    _, corrected = distances(chain, SamPrivSyn(epsilon=1.0))
+    _, published = distances(
+        chain, SamPrivSyn(epsilon=1.0, oracle="split-krr", estimate="lasso", choice="mutual-information")
+    )
+    assert corrected < 0.8 * published
+
+
+def test_dependent_pairs_are_asked_more_often(chain):
+    protocol = SamPrivSyn(epsilon=6.0, batch=2000, singles=0.0)
+    first, last = (np.bincount(own, minlength=6) / len(own) for own in questions(protocol, chain)[:2])
+    near = [0, 3, 5]  # (a, b), (b, c), (c, d)
+    assert abs(first[near].sum() - 0.5) < 0.05
+    assert last[near].sum() > 0.6
+
+
+def test_samprivsyn_shares_add_up_and_single_columns_get_theirs(chain):
+    protocol = SamPrivSyn(epsilon=1.0, singles=0.4)
+    population = population_of(split(chain, records_per_client=1))
+    shares = protocol.shares(protocol.begin(population, jax.random.key(0)), population)
+    assert shares.sum() == pytest.approx(1)
+    assert shares[6:].sum() == pytest.approx(0.4)
+    published = dataclasses.replace(protocol, choice="mutual-information")
+    assert len(published.questions(chain.schema).groups) == 6
+
+
+def test_bad_settings_are_named():
+    with pytest.raises(SpecError, match=r"singles in \[0, 1\)"):
+        SamPrivSyn(epsilon=1.0, singles=1.0)
+    with pytest.raises(SpecError, match="width"):
+        Calm(epsilon=1.0, width=1)
+    with pytest.raises(SpecError, match="phi"):
+        make_protocol("lopub", {"epsilon": 1.0, "phi": 0.0})
+
+
+def test_calm_covers_all_pairs_and_grows_its_groups_with_epsilon():
+    sizes = (2,) * 10
+    for width in (2, 3, 5):
+        covered = {(a, b) for group in cover(sizes, width) for a in group for b in group if a < b}
+        assert len(covered) == 45
+        assert max(map(len, cover(sizes, width))) <= width
+    assert best_width(sizes, 1.0, 30_000) <= best_width(sizes, 4.0, 30_000) <= best_width(sizes, 8.0, 30_000)
+    assert best_width(sizes, 8.0, 30_000) > 3
+
+
+def test_lopub_stays_small_whatever_the_graph():
+    """All pairs look dependent, as they do when only noise is seen: cliques stay within bounds and form a tree."""
+    sizes = (10,) * 12
+    edges = [(a, b) for a in range(12) for b in range(a + 1, 12)]
+    cliques, parents = clique_order(bounded_graph(sizes, edges, 1500))
+    assert max(10 ** len(clique) for clique in cliques) <= 1500
+    assert {c for clique in cliques for c in clique} == set(range(12))
+    for place, (clique, parent) in enumerate(zip(cliques, parents, strict=True)):
+        earlier = {c for other in cliques[:place] for c in other}
+        shared = set(clique) & earlier
+        assert parent < place
+        assert shared <= (set(cliques[parent]) if parent >= 0 else set())
