@@ -13,6 +13,7 @@ from populace.errors import SpecError
 from populace.protocols.base import Facts, Kind, Protocol
 
 METHODS: dict[str, str] = {
+    "poll": "populace.protocols.poll:Poll",
     "independent": "populace.protocols.independent:Independent",
     "samprivsyn": "populace.protocols.samprivsyn:SamPrivSyn",
     "calm": "populace.protocols.calm:Calm",
