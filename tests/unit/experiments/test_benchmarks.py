@@ -106,7 +106,7 @@ def test_registered_benchmarks_list_cells_and_show_partial_results(name):
     quick, full = benchmark.cells(True, 1), benchmark.cells(False, 1)
     assert {slug(cell) for cell in quick} <= {slug(cell) for cell in full}
     assert len({slug(cell) for cell in full}) == len(full)
-    values = dict.fromkeys((*local.METRICS, "information", "information_real"), 0.5)
+    values = dict.fromkeys((*local.METRICS, *local.INFORMATION), 0.5)
     results = [{"cell": cell, "seconds": 1.0, **values} for cell in quick]
     assert all(len(row) == len(view.header) for view in benchmark.views(results) for row in view.rows)
     assert benchmark.charts(results)
