@@ -14,16 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from populace.errors import out_of_range
 from populace.models.estimation import maximise_likelihood, pair_likelihoods, regress
 from populace.privacy.events import Event, Pure, Repeated
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
-from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.randomizers.rappor import Rappor
 from populace.privacy.source import Source
 from populace.protocols import survey
-from populace.protocols.base import Ask, Plan, Population, Protocol, Replies, Shard, choose_record
+from populace.protocols.base import Ask, Plan, Population, Replies, Shard, choose_record
 from populace.tables.schema import Column, Schema
 
 Array = Any
@@ -153,7 +151,7 @@ class Estimates:
         return regress(np.kron(first_design, second_design), observed.reshape(-1)).reshape(a.size, b.size)
 
 
-class BloomProtocol(Protocol):
+class BloomProtocol(survey.OneShot):
     """What LoPub and LoCop share: everything but what the server makes of the tables."""
 
     epsilon: float
@@ -164,9 +162,7 @@ class BloomProtocol(Protocol):
     compiles: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_epsilon(self.epsilon)
-        if self.batch < 1:
-            raise out_of_range("batch", "at least 1", self.batch)
+        super().__post_init__()
         filters_for(_ONE_COLUMN, self.epsilon, self.bits, self.hashes).members[0]
 
     def filters(self, schema: Schema) -> Filters:
@@ -175,26 +171,11 @@ class BloomProtocol(Protocol):
     def estimates(self, state: Bits, schema: Schema) -> Estimates:
         return Estimates(self.filters(schema), state, self.estimate)
 
-    def rounds(self, population: Population) -> int:
-        return -(-population.clients // self._cohort(population))
-
-    def _cohort(self, population: Population) -> int:
-        return min(self.batch, population.clients)
-
     def begin(self, population: Population, key: Array, warm: Any = None) -> Bits:
         return no_bits(population.clients, len(population.table_schema.columns), self.bits)
 
-    def cohorts(self, population: Population, state: Bits, first: int, count: int) -> Array:
-        return survey.cohorts_of(first, count, self._cohort(population), population.clients)
-
-    def ask(self, state: Bits, population: Population, source: Source) -> Ask | None:
-        if survey.is_over(state.round, self.rounds(population)):
-            return None
-        size = self._cohort(population)
-        own = jnp.zeros(size, jnp.int32)
-        return Ask(
-            round=state.round, cohort=survey.cohort_of(state.round, size, population.clients), common=(), own=own
-        )
+    def own_questions(self, state: Any, population: Population, slots: Array) -> Array:
+        return jnp.zeros_like(slots)
 
     def charge(self, ask: Ask, population: Population) -> Charge:
         return Charge(event=self.filters(population.table_schema).event, unit="client")

@@ -22,11 +22,10 @@ from populace.models.shrinkage import fit_consistent_model, fit_shrunk_model
 from populace.models.tree import TreeGenerator
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
-from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.randomizers.subset import SubsetSelection
 from populace.privacy.source import Source
 from populace.protocols import survey
-from populace.protocols.base import Ask, Facts, Plan, Population, Protocol, Replies, Shard
+from populace.protocols.base import Ask, Facts, Plan, Population, Replies, Shard
 from populace.tables.schema import Schema
 
 Array = Any
@@ -98,7 +97,7 @@ def best_width(sizes: tuple[int, ...], epsilon: float, clients: int) -> int:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Calm(Protocol):
+class Calm(survey.OneShot):
     """Guarantee: epsilon-LDP, pure, for everything a client holds: one report about one group of columns of one record.
 
     Edge cases: `width` 0 lets the predicted error choose the group size from public facts; a client without records
@@ -123,9 +122,7 @@ class Calm(Protocol):
     compiles: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_epsilon(self.epsilon)
-        if self.batch < 1:
-            raise out_of_range("batch", "at least 1", self.batch)
+        super().__post_init__()
         if self.width < 0 or self.width == 1:
             raise out_of_range("width", "0 (chosen), or at least 2", self.width)
 
@@ -134,28 +131,11 @@ class Calm(Protocol):
         width = self.width or best_width(schema.sizes, self.epsilon, population.clients)
         return survey_for(schema, self.epsilon, width)
 
-    def rounds(self, population: Population) -> int:
-        return -(-population.clients // self._cohort(population))
-
-    def _cohort(self, population: Population) -> int:
-        return min(self.batch, population.clients)
-
     def begin(self, population: Population, key: Array, warm: Any = None) -> State:
         return State(round=jnp.int32(0), coin=key, counts=survey.no_counts(self.survey(population)))
 
-    def cohorts(self, population: Population, state: State, first: int, count: int) -> Array:
-        return survey.cohorts_of(first, count, self._cohort(population), population.clients)
-
-    def ask(self, state: State, population: Population, source: Source) -> Ask | None:
-        if survey.is_over(state.round, self.rounds(population)):
-            return None
-        size = self._cohort(population)
-        slots = state.round * size + jnp.arange(size, dtype=jnp.int32)
-        asked = self.survey(population)
-        own = survey.balanced_questions(state.coin, slots, len(asked.groups))
-        return Ask(
-            round=state.round, cohort=survey.cohort_of(state.round, size, population.clients), common=(), own=own
-        )
+    def own_questions(self, state: Any, population: Population, slots: Array) -> Array:
+        return survey.balanced_questions(state.coin, slots, len(self.survey(population).groups))
 
     def charge(self, ask: Ask, population: Population) -> Charge:
         return Charge(event=self.survey(population).panel.event, unit="client")

@@ -14,15 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from populace.errors import out_of_range
 from populace.models.estimation import project_to_simplex
 from populace.models.marginals import Marginals
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
-from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.source import Source
 from populace.protocols import survey
-from populace.protocols.base import Ask, Facts, Plan, Population, Protocol, Replies, Shard
+from populace.protocols.base import Ask, Facts, Plan, Population, Replies, Shard
 from populace.tables.schema import Schema
 
 Array = Any
@@ -43,7 +41,7 @@ def survey_for(schema: Schema, epsilon: float) -> survey.Survey:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Independent(Protocol):
+class Independent(survey.OneShot):
     """Guarantee: epsilon-LDP, pure, for everything a client holds: it sends one report, about one of its records.
 
     Edge cases: a client without records answers as if its value were drawn evenly; which column a client was asked about is
@@ -64,34 +62,13 @@ class Independent(Protocol):
     )
     compiles: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        check_epsilon(self.epsilon)
-        if self.batch < 1:
-            raise out_of_range("batch", "at least 1", self.batch)
-
-    def rounds(self, population: Population) -> int:
-        return -(-population.clients // self._cohort(population))
-
-    def _cohort(self, population: Population) -> int:
-        return min(self.batch, population.clients)
-
     def begin(self, population: Population, key: Array, warm: Any = None) -> State:
         del warm
         asked = survey_for(population.table_schema, self.epsilon)
         return State(round=jnp.int32(0), coin=key, counts=survey.no_counts(asked))
 
-    def cohorts(self, population: Population, state: State, first: int, count: int) -> Array:
-        return survey.cohorts_of(first, count, self._cohort(population), population.clients)
-
-    def ask(self, state: State, population: Population, source: Source) -> Ask | None:
-        if survey.is_over(state.round, self.rounds(population)):
-            return None
-        size = self._cohort(population)
-        slots = state.round * size + jnp.arange(size, dtype=jnp.int32)
-        own = survey.balanced_questions(state.coin, slots, len(population.table_schema.columns))
-        return Ask(
-            round=state.round, cohort=survey.cohort_of(state.round, size, population.clients), common=(), own=own
-        )
+    def own_questions(self, state: Any, population: Population, slots: Array) -> Array:
+        return survey.balanced_questions(state.coin, slots, len(population.table_schema.columns))
 
     def charge(self, ask: Ask, population: Population) -> Charge:
         return Charge(event=survey_for(population.table_schema, self.epsilon).panel.event, unit="client")

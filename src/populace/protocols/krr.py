@@ -19,11 +19,10 @@ from populace.models.estimation import regress
 from populace.models.records import Records
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
-from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.randomizers.grr import GrrPanel
 from populace.privacy.source import Source
 from populace.protocols import survey
-from populace.protocols.base import Ask, Facts, Plan, Population, Protocol, Replies, Shard, choose_record
+from populace.protocols.base import Ask, Facts, Plan, Population, Replies, Shard, choose_record
 from populace.tables.schema import Schema
 
 Array = Any
@@ -42,7 +41,7 @@ def panel_for(schema: Schema, epsilon: float) -> GrrPanel:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Krr(Protocol):
+class Krr(survey.OneShot):
     """Guarantee: epsilon-LDP, pure, for everything a client holds: d reports of epsilon/d about one record.
 
     Edge cases: a client without records answers as if all its values were drawn evenly. `combinations` bounds the joint table.
@@ -64,32 +63,16 @@ class Krr(Protocol):
     compiles: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_epsilon(self.epsilon)
-        for name in ("batch", "combinations"):
-            if getattr(self, name) < 1:
-                raise out_of_range(name, "at least 1", getattr(self, name))
-
-    def rounds(self, population: Population) -> int:
-        return -(-population.clients // self._cohort(population))
-
-    def _cohort(self, population: Population) -> int:
-        return min(self.batch, population.clients)
+        super().__post_init__()
+        if self.combinations < 1:
+            raise out_of_range("combinations", "at least 1", self.combinations)
 
     def begin(self, population: Population, key: Array, warm: Any = None) -> State:
         columns = len(population.table_schema.columns)
         return State(round=jnp.int32(0), told=jnp.full((population.clients, columns), -1, jnp.int32))
 
-    def cohorts(self, population: Population, state: State, first: int, count: int) -> Array:
-        return survey.cohorts_of(first, count, self._cohort(population), population.clients)
-
-    def ask(self, state: State, population: Population, source: Source) -> Ask | None:
-        if survey.is_over(state.round, self.rounds(population)):
-            return None
-        size = self._cohort(population)
-        own = jnp.zeros(size, jnp.int32)
-        return Ask(
-            round=state.round, cohort=survey.cohort_of(state.round, size, population.clients), common=(), own=own
-        )
+    def own_questions(self, state: Any, population: Population, slots: Array) -> Array:
+        return jnp.zeros_like(slots)
 
     def charge(self, ask: Ask, population: Population) -> Charge:
         schema = population.table_schema

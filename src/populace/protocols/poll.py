@@ -22,11 +22,10 @@ from populace.models.latent_class import LatentClass, mixture_of
 from populace.models.latent_fit import Answers, Layout, Settings, fit, log_likelihood, log_tables
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
-from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.randomizers.subset import SubsetSelection
 from populace.privacy.source import Source
 from populace.protocols import survey
-from populace.protocols.base import Ask, Facts, Plan, Population, Protocol, Replies, Shard
+from populace.protocols.base import Ask, Facts, Plan, Population, Replies, Shard
 
 Array = Any
 
@@ -121,7 +120,7 @@ def survey_for(population: Population, epsilon: float, target: str | None) -> su
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Poll(Protocol):
+class Poll(survey.OneShot):
     """Guarantee: epsilon-LDP, pure, for everything a client holds: it sends one report, about one of its records.
 
     Edge cases: a client without records answers as if its cell were drawn evenly; the estimate weighs clients, not records;
@@ -147,21 +146,14 @@ class Poll(Protocol):
     compiles: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_epsilon(self.epsilon)
-        for name in ("batch", "members"):
-            if getattr(self, name) < 1:
-                raise out_of_range(name, "at least 1", getattr(self, name))
+        super().__post_init__()
+        if self.members < 1:
+            raise out_of_range("members", "at least 1", self.members)
         if self.classes < 0 or self.pull < 0:
             raise SpecError(f"expected classes and pull of at least 0, got {self.classes} and {self.pull}")
 
     def survey(self, population: Population) -> survey.Survey:
         return survey_for(population, self.epsilon, self.target or population.table_schema.target)
-
-    def rounds(self, population: Population) -> int:
-        return -(-population.clients // self._cohort(population))
-
-    def _cohort(self, population: Population) -> int:
-        return min(self.batch, population.clients)
 
     def begin(self, population: Population, key: Array, warm: Any = None) -> State:
         width = self.survey(population).panel.width
@@ -172,18 +164,8 @@ class Poll(Protocol):
             reports=jnp.zeros((population.clients, -(-width // 8)), jnp.uint8),
         )
 
-    def cohorts(self, population: Population, state: State, first: int, count: int) -> Array:
-        return survey.cohorts_of(first, count, self._cohort(population), population.clients)
-
-    def ask(self, state: State, population: Population, source: Source) -> Ask | None:
-        if survey.is_over(state.round, self.rounds(population)):
-            return None
-        size = self._cohort(population)
-        slots = state.round * size + jnp.arange(size, dtype=jnp.int32)
-        own = survey.balanced_questions(state.coin, slots, len(self.survey(population).groups))
-        return Ask(
-            round=state.round, cohort=survey.cohort_of(state.round, size, population.clients), common=(), own=own
-        )
+    def own_questions(self, state: Any, population: Population, slots: Array) -> Array:
+        return survey.balanced_questions(state.coin, slots, len(self.survey(population).groups))
 
     def charge(self, ask: Ask, population: Population) -> Charge:
         return Charge(event=self.survey(population).panel.event, unit="client")

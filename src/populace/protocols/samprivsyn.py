@@ -31,12 +31,11 @@ from populace.models.swaps import build_rows
 from populace.models.tree import TreeGenerator
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
-from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.randomizers.grr import GrrPanel
 from populace.privacy.randomizers.subset import SubsetSelection
 from populace.privacy.source import Source
 from populace.protocols import survey
-from populace.protocols.base import Ask, Facts, Plan, Population, Protocol, Replies, Shard, choose_record
+from populace.protocols.base import Ask, Facts, Plan, Population, Replies, Shard, choose_record
 from populace.tables.schema import Schema
 
 Array = Any
@@ -68,7 +67,7 @@ def halves_for(schema: Schema, epsilon: float) -> GrrPanel:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SamPrivSyn(Protocol):
+class SamPrivSyn(survey.OneShot):
     """Guarantee: epsilon-LDP, pure, for everything a client holds. One report (`joint`), or two of epsilon/2 (`split-krr`).
 
     Edge cases: a client is asked once, and its ledger refuses a second time; a client without records answers as if its
@@ -95,9 +94,7 @@ class SamPrivSyn(Protocol):
     )
 
     def __post_init__(self) -> None:
-        check_epsilon(self.epsilon)
-        if self.batch < 1:
-            raise out_of_range("batch", "at least 1", self.batch)
+        super().__post_init__()
         if not 0 <= self.singles < 1:
             raise out_of_range("singles", "in [0, 1)", self.singles)
 
@@ -114,26 +111,14 @@ class SamPrivSyn(Protocol):
     def _splits(self, schema: Schema) -> bool:
         return self.oracle == "split-krr" and len(schema.columns) > 1
 
-    def rounds(self, population: Population) -> int:
-        return -(-population.clients // self._cohort(population))
-
-    def _cohort(self, population: Population) -> int:
-        return min(self.batch, population.clients)
-
     def begin(self, population: Population, key: Array, warm: Any = None) -> State:
         asked = self.questions(population.table_schema)
         return State(round=jnp.int32(0), coin=key, counts=survey.no_counts(asked))
 
-    def ask(self, state: State, population: Population, source: Source) -> Ask | None:
-        if survey.is_over(state.round, self.rounds(population)):
-            return None
-        size = self._cohort(population)
+    def own_questions(self, state: State, population: Population, slots: Array) -> Array:
         coin = jax.random.fold_in(state.coin, state.round)
         shares = jnp.asarray(self.shares(state, population))
-        own = jax.random.choice(coin, len(shares), (size,), p=shares).astype(jnp.int32)
-        return Ask(
-            round=state.round, cohort=survey.cohort_of(state.round, size, population.clients), common=(), own=own
-        )
+        return jax.random.choice(coin, len(shares), slots.shape, p=shares).astype(jnp.int32)
 
     def charge(self, ask: Ask, population: Population) -> Charge:
         schema = population.table_schema

@@ -6,6 +6,7 @@ the client's record among several is drawn by a private one.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
 import math
@@ -15,10 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from populace.errors import out_of_range
 from populace.privacy.guarantee import Guarantee
+from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.randomizers.subset import SubsetPanel
 from populace.privacy.source import Source
-from populace.protocols.base import Population, Replies, Shard, choose_record
+from populace.protocols.base import Ask, Population, Protocol, Replies, Shard, choose_record
 from populace.tables.schema import Schema
 
 Array = Any
@@ -113,15 +116,39 @@ def add_replies(counts: SupportCounts, questions: Array, replies: Replies) -> Su
     return SupportCounts(supports=counts.supports + supports, answers=counts.answers + answers)
 
 
-def cohort_of(round_id: Array, size: int, clients: int) -> Array:
-    """Clients in blocks of `size`, each once, empty slots at the end."""
-    slots = round_id * size + jnp.arange(size, dtype=jnp.int32)
-    return jnp.where(slots < clients, slots, -1)
+class OneShot(Protocol):
+    """Methods that ask each client once, in batches of `batch` in their order: all but what is asked and what becomes of it."""
 
+    epsilon: float
+    batch: int
 
-def cohorts_of(first: int, count: int, size: int, clients: int) -> Array:
-    slots = np.arange(first * size, (first + count) * size).reshape(count, size)
-    return np.where(slots < clients, slots, -1)
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+        if self.batch < 1:
+            raise out_of_range("batch", "at least 1", self.batch)
+
+    @abc.abstractmethod
+    def own_questions(self, state: Any, population: Population, slots: Array) -> Array:
+        """What the clients in these slots are asked; traceable where the method compiles."""
+
+    def cohort_size(self, population: Population) -> int:
+        return min(self.batch, population.clients)
+
+    def rounds(self, population: Population) -> int:
+        return -(-population.clients // self.cohort_size(population))
+
+    def cohorts(self, population: Population, state: Any, first: int, count: int) -> Array:
+        size = self.cohort_size(population)
+        slots = np.arange(first * size, (first + count) * size).reshape(count, size)
+        return np.where(slots < population.clients, slots, -1)
+
+    def ask(self, state: Any, population: Population, source: Source) -> Ask | None:
+        if not isinstance(state.round, jax.core.Tracer) and int(state.round) >= self.rounds(population):
+            return None
+        size = self.cohort_size(population)
+        slots = state.round * size + jnp.arange(size, dtype=jnp.int32)
+        cohort = jnp.where(slots < population.clients, slots, -1)
+        return Ask(round=state.round, cohort=cohort, common=(), own=self.own_questions(state, population, slots))
 
 
 def balanced_questions(coin: Array, slots: Array, questions: int) -> Array:
@@ -157,11 +184,6 @@ def expected_distance(variance: float, cells: int, reports: float) -> float:
         return 0.0
     deviation = math.sqrt((max(variance, 0.0) + 1 / cells) / max(reports, 1e-9))
     return min(1.0, 0.5 * cells * deviation * math.sqrt(2 / math.pi))
-
-
-def is_over(round_id: Array, rounds: int) -> bool:
-    """Whether the run is over; while tracing, the engine knows how many rounds there are."""
-    return not isinstance(round_id, jax.core.Tracer) and int(round_id) >= rounds
 
 
 def mutual_information(table: Array) -> float:

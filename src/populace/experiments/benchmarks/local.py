@@ -213,10 +213,10 @@ def information(table: Table) -> float:
 
 def estimated_information(protocol: SamPrivSyn, state: Any, schema: Schema) -> float:
     """The same of the pair's estimated table, before rows are made from it: what the paper's figure 8 must show."""
-    pair = tuple(sorted(schema.index(name) for name in PAIR))
+    wanted = sorted(schema.index(name) for name in PAIR)
     how = "lasso" if protocol.estimate == "lasso" else "projected"
-    groups = [group for group in protocol.questions(schema).groups if len(group) == 2]
-    return mutual_information(protocol.pair_tables(state.counts, schema, how)[groups.index(pair)])
+    pairs = [sorted(group) for group in protocol.questions(schema).groups if len(group) == 2]
+    return mutual_information(protocol.pair_tables(state.counts, schema, how)[pairs.index(wanted)])
 
 
 def _of(results: Sequence[Result], part: str) -> list[Result]:
