@@ -93,8 +93,6 @@ class SamPrivSyn(survey.OneShot):
         traffic="one report of a few bytes per client, one round per batch of clients",
     )
 
-    shuffles: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.singles < 1:

@@ -10,7 +10,7 @@ import abc
 import dataclasses
 import functools
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -117,16 +117,10 @@ def add_replies(counts: SupportCounts, questions: Array, replies: Replies) -> Su
 
 
 class OneShot(Protocol):
-    """Methods that ask each client once, in batches of `batch`: all but what is asked and what becomes of it.
-
-    A method whose batches are asked different questions sets `shuffles`: clients then come in an order drawn by the public coin.
-    In the order of a file kept by time, early and late clients would tell of different columns, and all estimates lean.
-    """
+    """Methods that ask each client once, in batches of `batch` in their order: all but what is asked and what becomes of it."""
 
     epsilon: float
     batch: int
-    #: Not for methods that compile: their cohorts are known ahead.
-    shuffles: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
@@ -153,19 +147,8 @@ class OneShot(Protocol):
             return None
         size = self.cohort_size(population)
         slots = state.round * size + jnp.arange(size, dtype=jnp.int32)
-        clients = jnp.asarray(arrival(state.coin, population.clients))[slots] if self.shuffles else slots
-        cohort = jnp.where(slots < population.clients, clients, -1)
+        cohort = jnp.where(slots < population.clients, slots, -1)
         return Ask(round=state.round, cohort=cohort, common=(), own=self.own_questions(state, population, slots))
-
-
-def arrival(coin: Array, clients: int) -> Array:
-    """All clients once, in an order drawn by the public coin."""
-    return _permutation(np.asarray(jax.random.key_data(coin)).tobytes(), clients)
-
-
-@functools.lru_cache(maxsize=2)
-def _permutation(seed: bytes, clients: int) -> Array:
-    return np.random.default_rng(np.frombuffer(seed, np.uint32)).permutation(clients).astype(np.int32)
 
 
 def balanced_questions(coin: Array, slots: Array, questions: int) -> Array:

@@ -78,41 +78,29 @@ def test_locop_without_noise_keeps_one_way_tables_and_some_dependence(chain):
 def test_the_question_depends_on_earlier_replies_only(chain, oracle, choice):
     """Other data of clients in the current and later batches: the same questions, up to and including this batch."""
     protocol = SamPrivSyn(epsilon=2.0, oracle=oracle, choice=choice, batch=500)
-    cohorts, before = questions(protocol, chain)
-    later = np.concatenate(cohorts[2:])
-    cohorts_again, after = questions(protocol, altered(chain, later))
-    np.testing.assert_array_equal(cohorts, cohorts_again)
-    np.testing.assert_array_equal(before[:3], after[:3])
+    asked = [questions(protocol, table) for table in (chain, altered(chain, first=1000))]
+    for before, after in zip(asked[0][:3], asked[1][:3], strict=True):
+        np.testing.assert_array_equal(before, after)
     if choice != "uniform":
-        assert (np.array(before[3:]) != np.array(after[3:])).any()
+        assert any((a != b).any() for a, b in zip(asked[0][3:], asked[1][3:], strict=True))
 
 
-def altered(table, rows):
+def altered(table, first):
     codes = table.codes.copy()
-    codes[rows] = (codes[rows] * 2 + np.arange(codes.shape[1])) % 3
+    codes[first:] = (codes[first:] * 2 + np.arange(codes.shape[1])) % 3
     return from_codes(codes, table.schema, np.random.default_rng(0))
 
 
 def questions(protocol, table):
-    """Who was asked what, round by round."""
     clients = split(table, records_per_client=1)
     population, keys = population_of(clients), Keys(jax.random.key(0))
-    state, cohorts, found = protocol.begin(population, keys.begin()), [], []
+    state, found = protocol.begin(population, keys.begin()), []
     while (ask := protocol.ask(state, population, Keyed(keys.ask(int(state.round))))) is not None:
         records, mask = clients.gather(np.asarray(ask.cohort), 1)
         replies, _ = simulation._answer_cohort(protocol, population, keys, ask, records, mask, ())
         state = protocol.absorb(state, ask, replies, Keyed(keys.absorb(int(state.round))))
-        cohorts.append(np.asarray(ask.cohort))
         found.append(np.asarray(ask.own))
-    return cohorts, found
-
-
-def test_the_order_of_the_file_does_not_matter(chain):
-    """Rows in order of a column, as in a file kept by time: early and late batches are asked different questions."""
-    ordered = chain.take(np.argsort(chain.codes[:, 3], kind="stable"))
-    one_way, two_way = distances(ordered, SamPrivSyn(epsilon=LOUD, batch=500))
-    assert one_way < 0.03
-    assert two_way < 0.06
+    return found
 
 
 @pytest.mark.parametrize("name", ["samprivsyn"])  # the conformance tests hold the others to it
@@ -137,7 +125,7 @@ def test_noise_is_not_followed(chain):
 
 def test_dependent_pairs_are_asked_more_often(chain):
     protocol = SamPrivSyn(epsilon=6.0, batch=2000, singles=0.0)
-    first, last = (np.bincount(own, minlength=6) / len(own) for own in questions(protocol, chain)[1][:2])
+    first, last = (np.bincount(own, minlength=6) / len(own) for own in questions(protocol, chain)[:2])
     near = [0, 3, 5]  # (a, b), (b, c), (c, d)
     assert abs(first[near].sum() - 0.5) < 0.05
     assert last[near].sum() > 0.6
