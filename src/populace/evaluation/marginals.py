@@ -1,32 +1,61 @@
-"""How far the tables of synthetic rows are from those of real rows: total variation distance, one and two columns at a time."""
+"""How far the tables of synthetic rows are from those of real rows, one and two columns at a time.
+
+one-way, two-way distance    total variation distance (half the L1 distance) of the tables of a column, of a pair of columns
+relative error               mean over the non-empty cells of all two-way tables of |P - P'| / P (SamPrivSyn, eq. 13, as far as
+                             it is defined: over d-way tables almost every cell of the denominator is zero)
+
+All are functions of one matrix, the shares of rows in which two values occur together. A row's influence on such a function is
+x' D x, x the row in one-hot form and D the derivative by that matrix: as cheap as counting.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any
 
 import numpy as np
 
 from populace.errors import DataError
+from populace.evaluation.estimate import Estimate, from_influence
 from populace.tables.codec import one_hot
 from populace.tables.table import Table
 
 Array = np.ndarray[Any, Any]
 
 CHUNK = 65_536
+COUNTING_COST = 100  # counting a row's pair costs about as much as so many products of one-hot entries
+INFLUENCE_ROWS = 20_000  # rows, drawn at random, on which the spread of the influence is measured
 
 
 def co_occurrence(table: Table) -> Array:
     """All one- and two-way tables at once: entry (a, b) is the share of rows in which values a and b both occur.
 
-    Values are numbered through all columns, in schema order; the diagonal holds the one-way tables.
+    Values are numbered through all columns, in schema order; the diagonal holds the one-way tables. Few columns are counted
+    pair by pair, many narrow ones by a product of one-hot rows: whichever is cheaper.
     """
-    width = sum(table.schema.sizes)
-    total = np.zeros((width, width))
+    sizes = table.schema.sizes
+    if len(sizes) * (len(sizes) - 1) / 2 * COUNTING_COST < sum(sizes) ** 2:
+        return _counted_pairs(table) / len(table)
+    total = np.zeros((sum(sizes), sum(sizes)))
     for start in range(0, len(table), CHUNK):
-        rows = one_hot(table.codes[start : start + CHUNK], table.schema.sizes)
+        rows = one_hot(table.codes[start : start + CHUNK], sizes)
         total += rows.T @ rows
     return total / len(table)
+
+
+def _counted_pairs(table: Table) -> Array:
+    sizes = table.schema.sizes
+    parts = blocks(sizes)
+    columns = [np.ascontiguousarray(column, np.int64) for column in table.codes.T]
+    total = np.zeros((sum(sizes), sum(sizes)))
+    for i, first in enumerate(columns):
+        total[parts[i], parts[i]] = np.diag(np.bincount(first, minlength=sizes[i]))
+        for j in range(i):
+            cells = np.bincount(first * sizes[j] + columns[j], minlength=sizes[i] * sizes[j])
+            total[parts[i], parts[j]] = cells.reshape(sizes[i], sizes[j])
+            total[parts[j], parts[i]] = total[parts[i], parts[j]].T
+    return total
 
 
 def blocks(sizes: tuple[int, ...]) -> list[slice]:
@@ -41,6 +70,111 @@ def check_comparable(real: Table, synthetic: Table) -> None:
         )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Pairs:
+    """The co-occurrence matrices of two tables, whose functions are the metrics below.
+
+    `rows` and `some` (one-hot rows drawn at random, for intervals) have one entry per table; one only, where the second matrix is
+    the product of the first's one-way tables.
+    """
+
+    sizes: tuple[int, ...]
+    real: Array
+    synthetic: Array
+    rows: tuple[int, ...]
+    some: tuple[Array, ...]
+
+    @property
+    def parts(self) -> list[slice]:
+        return blocks(self.sizes)
+
+    def weights(self, *, diagonal: bool) -> Array:
+        """1 in the blocks of one column (`diagonal`) or of two different ones, each pair counted twice; else 0."""
+        same = np.zeros_like(self.real)
+        for part in self.parts:
+            same[part, part] = 1.0
+        return np.diag(np.ones(len(same))) if diagonal else 1.0 - same
+
+    def estimate(self, value: float, by_real: Array, by_synthetic: Array, *, most: float = np.inf) -> Estimate:
+        """The interval of a figure with these derivatives."""
+        if len(self.rows) == 1:  # a row moves the product too, through the one-way tables
+            through = 2 * (by_synthetic * self.weights(diagonal=False)) @ np.diag(self.real) + np.diag(by_synthetic)
+            by_real, by_synthetic = by_real + np.diag(through), by_synthetic[:0]
+        influences = [
+            np.einsum("ij,ij->i", x @ slope.astype(np.float32), x, dtype=np.float64)
+            for x, slope in zip(self.some, (by_real, by_synthetic), strict=False)
+        ]
+        return from_influence(value, *influences, rows=self.rows, most=most)
+
+    def distances(self) -> Array:
+        """Total variation distance of every pair's table, symmetric, with the one-way distances on the diagonal."""
+        gap = np.abs(self.real - self.synthetic)
+        bounds = [part.start for part in self.parts]
+        halves = np.add.reduceat(np.add.reduceat(gap, bounds, axis=0), bounds, axis=1) / 2
+        return np.asarray((halves + halves.T) / 2)  # the two orders of addition differ in the last digit
+
+    def mean_distance(self, *, ways: int) -> Estimate:
+        """The mean distance over all columns (1) or over all pairs of different columns (2)."""
+        matrix = self.distances()
+        count = len(self.sizes)
+        weights = self.weights(diagonal=ways == 1) / (2 * (count if ways == 1 else count * (count - 1)))
+        value = float(np.diag(matrix).mean()) if ways == 1 else mean_over_pairs(matrix)
+        slope = np.sign(self.real - self.synthetic) * weights
+        return self.estimate(value, slope, -slope, most=1.0)
+
+    def one_way(self) -> list[Estimate]:
+        """The distance of each column."""
+        found = []
+        for part in self.parts:
+            gap = np.diag(self.real)[part] - np.diag(self.synthetic)[part]
+            influences = [x[:, part] @ np.sign(gap) / 2 for x in self.some]
+            found.append(from_influence(np.abs(gap).sum() / 2, *influences, rows=self.rows, most=1.0))
+        return found
+
+    def relative_error(self) -> Estimate:
+        """Mean of |P - P'| / P over the cells of all two-way tables that occur in the real rows.
+
+        Edge cases: rare cells dominate it (one row more or less in a cell of one row is an error of 1); with one column, of
+        its own table.
+        """
+        used = (self.weights(diagonal=len(self.sizes) == 1) > 0) & (self.real > 0)
+        true, guess = np.where(used, self.real, 1.0), np.where(used, self.synthetic, 1.0)
+        cells = int(used.sum())
+        value = float((np.abs(true - guess) / true)[used].mean())
+        sign = np.sign(true - guess)
+        return self.estimate(value, sign * guess / true**2 / cells, -sign / true / cells)
+
+
+def compare_pairs(real: Table, synthetic: Table, *, of_real: Array | None = None) -> Pairs:
+    """All that two tables' one- and two-way tables say; `of_real`, if it was counted before, saves counting it again."""
+    check_comparable(real, synthetic)
+    return Pairs(
+        sizes=real.schema.sizes, real=co_occurrence(real) if of_real is None else of_real,
+        synthetic=co_occurrence(synthetic), rows=(len(real), len(synthetic)), some=(_some(real), _some(synthetic)),
+    )  # fmt: skip
+
+
+def compare_product(real: Table, *, of_real: Array | None = None) -> Pairs:
+    """The real rows against the product of their own one-way tables, exactly."""
+    matrix = co_occurrence(real) if of_real is None else of_real
+    product = product_matrix(matrix, real.schema.sizes)
+    return Pairs(sizes=real.schema.sizes, real=matrix, synthetic=product, rows=(len(real),), some=(_some(real),))
+
+
+def _some(table: Table) -> Array:
+    chosen = np.sort(np.random.default_rng(5).permutation(len(table))[:INFLUENCE_ROWS])
+    return one_hot(table.codes[chosen], table.schema.sizes)
+
+
+def product_matrix(matrix: Array, sizes: tuple[int, ...]) -> Array:
+    """The co-occurrence matrix of independent columns with the same one-way tables."""
+    ways = np.diag(matrix)
+    found = np.outer(ways, ways)
+    for part in blocks(sizes):
+        found[part, part] = np.diag(ways[part])
+    return found
+
+
 def one_way_distances(real: Table, synthetic: Table) -> dict[str, float]:
     """Total variation distance of each column's table."""
     check_comparable(real, synthetic)
@@ -53,14 +187,11 @@ def one_way_distances(real: Table, synthetic: Table) -> dict[str, float]:
 
 def two_way_distances(real: Table, synthetic: Table) -> Array:
     """Total variation distance of every pair's table, as a symmetric matrix with the one-way distances on its diagonal."""
-    check_comparable(real, synthetic)
-    gap = np.abs(co_occurrence(real) - co_occurrence(synthetic))
-    parts = blocks(real.schema.sizes)
-    matrix = np.zeros((len(parts), len(parts)))
-    for i, a in enumerate(parts):
-        for j, b in enumerate(parts[: i + 1]):
-            matrix[i, j] = matrix[j, i] = gap[a, b].sum() / 2
-    return matrix
+    return compare_pairs(real, synthetic).distances()
+
+
+def relative_error(real: Table, synthetic: Table) -> float:
+    return compare_pairs(real, synthetic).relative_error().value
 
 
 def mean_over_pairs(matrix: Array) -> float:

@@ -3,26 +3,36 @@
 m-way AVD         mean over sets of m columns of the total variation distance (half the L1 distance) of their joint tables:
                   "average variation distance" of the papers
 relative error    mean over the non-empty cells of all two-way tables of |P - P'| / P (SamPrivSyn, eq. 13, as far as it is
-                  defined: over d-way tables almost every cell of the denominator is zero)
+                  defined: over d-way tables almost every cell of the denominator is zero); see `marginals`
+
+Rows are combined into one whole number each and sorted, so that memory and time follow the rows and not the product of the
+domains: a million rows of six columns take some ten milliseconds.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import itertools
-from collections.abc import Sequence
+import math
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from populace.errors import DataError, out_of_range
-from populace.evaluation.marginals import blocks, check_comparable, co_occurrence
+from populace.evaluation.estimate import Estimate, from_influence, left_out
+from populace.evaluation.marginals import check_comparable
 from populace.tables.table import Table
 
 Array = np.ndarray[Any, Any]
 Sets = Sequence[Sequence[int]]
+Tally = tuple[Array, Array, Array]
 
 MOST_DENSE = 2**16  # cells up to which a table is counted in full rather than by sorting
 LARGEST_CODE = 2**62
+INFLUENCE_ROWS = 20_000  # rows, drawn at random, on which the spread of the influence is measured
 
 
 def random_sets(columns: int, width: int, *, count: int = 100, seed: int = 7) -> list[tuple[int, ...]]:
@@ -37,64 +47,178 @@ def all_sets(columns: int, width: int) -> list[tuple[int, ...]]:
     return list(itertools.combinations(range(columns), width))
 
 
-def set_distances(real: Table, synthetic: Table, sets: Sets) -> Array:
-    """Total variation distance (half L1) of the joint table of each set of columns.
+class Columns:
+    """A table's codes column by column, narrow, and the rows on which influences are measured."""
 
-    Rows are combined into one whole number each. Small tables are counted in full; of large ones only combinations that occur,
-    so that memory follows the rows and not the product of the domains.
-    """
-    check_comparable(real, synthetic)
-    columns = [np.ascontiguousarray(np.concatenate([real.codes[:, c], synthetic.codes[:, c]])) for c in _used(sets)]
-    place = {c: i for i, c in enumerate(_used(sets))}
-    sizes = real.schema.sizes
-    found = np.empty(len(sets))
-    for number, group in enumerate(sets):
-        if len(set(group)) != len(group) or not group:
-            raise DataError(f"expected sets of different columns, got {tuple(group)}")
-        cells, combined = combine([columns[place[c]] for c in group], [sizes[c] for c in group])
-        if cells > MOST_DENSE:
-            _, combined = np.unique(combined, return_inverse=True)
-            cells = int(combined.max()) + 1
-        first = np.bincount(combined[: len(real)], minlength=cells) / len(real)
-        second = np.bincount(combined[len(real) :], minlength=cells) / len(synthetic)
-        found[number] = np.abs(first - second).sum() / 2
-    return found
+    def __init__(self, table: Table) -> None:
+        sizes = table.schema.sizes
+        self.rows = len(table)
+        self.parts = [np.ascontiguousarray(table.codes[:, j], _whole(size)) for j, size in enumerate(sizes)]
+        chosen = np.random.default_rng(5).permutation(self.rows)[:INFLUENCE_ROWS]
+        self.chosen = np.sort(chosen)
+
+    def tally(self, combined: Array, cells: int) -> Tally:
+        """The combinations that occur, in order; the share of rows in each; the combinations of the chosen rows."""
+        codes, counts = count(combined, cells)
+        return codes, counts / self.rows, combined[self.chosen]
 
 
-def combine(columns: Sequence[Array], sizes: Sequence[int]) -> tuple[int, Array]:
-    """Codes of several columns as one number per row, and a bound on it; renumbered where it would grow too large."""
-    cells = 1
-    combined = np.zeros(len(columns[0]), np.int64)
-    for column, size in zip(columns, sizes, strict=True):
+def tallies(tables: Sequence[Columns], group: Sequence[int], sizes: Sequence[int]) -> list[Tally]:
+    """The tally of a set of columns in each table, all in one numbering."""
+    if len(set(group)) != len(group) or not group:
+        raise DataError(f"expected sets of different columns, got {tuple(group)}")
+    inside = [sizes[c] for c in group]
+    if math.prod(inside) <= LARGEST_CODE:
+        return [table.tally(combine([table.parts[c] for c in group], inside), math.prod(inside)) for table in tables]
+    together = combine([np.concatenate([table.parts[c] for table in tables]) for c in group], inside)
+    parts = np.split(together, np.cumsum([table.rows for table in tables])[:-1])
+    return [table.tally(part, LARGEST_CODE) for table, part in zip(tables, parts, strict=True)]
+
+
+def _whole(most: int) -> type[np.signedinteger[Any]]:
+    return np.int16 if most < 2**15 else np.int32 if most < 2**31 else np.int64
+
+
+def combine(columns: Sequence[Array], sizes: Sequence[int]) -> Array:
+    """Codes of several columns as one number per row; renumbered on the way where it would grow too large."""
+    cells = sizes[0]
+    combined = columns[0].astype(_whole(min(math.prod(sizes), LARGEST_CODE)))
+    for column, size in zip(columns[1:], sizes[1:], strict=True):
         if cells * size > LARGEST_CODE:
             _, combined = np.unique(combined, return_inverse=True)
             cells = int(combined.max()) + 1
-        combined = combined * size + column
+        combined *= size
+        combined += column
         cells *= size
-    return cells, combined
+    return combined
 
 
-def _used(sets: Sets) -> list[int]:
-    return sorted({int(c) for group in sets for c in group})
+def count(combined: Array, cells: int) -> tuple[Array, Array]:
+    """The numbers that occur, in order, and how often each does."""
+    if cells <= MOST_DENSE:
+        counts = np.bincount(combined, minlength=cells)
+        codes = np.flatnonzero(counts)
+        return codes.astype(combined.dtype), counts[codes]
+    ordered = np.sort(combined)
+    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    return ordered[starts], np.diff(np.append(starts, len(ordered)))
+
+
+def set_distances(real: Table, synthetic: Table, sets: Sets) -> Array:
+    """Total variation distance (half L1) of the joint table of each set of columns."""
+    check_comparable(real, synthetic)
+    tables = Columns(real), Columns(synthetic)
+    return np.array([_compare(*tallies(tables, group, real.schema.sizes))[0] for group in sets])
+
+
+def _compare(first: Tally, second: Tally) -> tuple[float, Array, Array]:
+    """The distance of two tallies, and the influence on it of the chosen rows of each.
+
+    With p and q the shares, the distance is the sum of q - p over the cells with p < q. A row of the first table moves it by
+    -1 in those cells, by -1/2 where p = q (one more row there shrinks the gap or opens one); a row of the second likewise.
+    """
+    codes, p, rows = first
+    other, q, other_rows = second
+    place, hit = _lookup(codes, other)
+    shared, share = place[hit], q[hit]
+    value = float(np.maximum(share - p[shared], 0).sum() + q[~hit].sum())
+    below = np.zeros(len(p), np.float32)
+    below[shared] = _half_steps(share - p[shared])
+    above = np.zeros(len(q), np.float32)
+    above[hit] = _half_steps(p[shared] - share)
+    return value, -below[_lookup(codes, rows)[0]], -above[_lookup(other, other_rows)[0]]
+
+
+def _half_steps(gap: Array) -> Array:
+    return np.asarray((np.sign(gap) + 1) / 2, np.float32)
+
+
+def _lookup(codes: Array, wanted: Array) -> tuple[Array, Array]:
+    """Where each wanted number stands among the ordered codes, and whether it is there."""
+    place = np.minimum(np.searchsorted(codes, wanted), len(codes) - 1)
+    return place, codes[place] == wanted
+
+
+def _product(tally: Tally, sizes: Sequence[int]) -> tuple[float, Array]:
+    """The distance to the product of the set's own one-way tables, exactly, and the influence of the chosen rows.
+
+    It is the sum of p - q over cells with p > q, all of which occur; q follows from the one-way tables, which a row moves too.
+    """
+    codes, p, rows = tally
+    if math.prod(sizes) > LARGEST_CODE:
+        return math.nan, np.zeros(len(rows))
+    values, chosen = _split_codes(codes, sizes), _split_codes(rows, sizes)
+    ways = [np.bincount(value, weights=p, minlength=size) for value, size in zip(values, sizes, strict=True)]
+    q = np.ones(len(p))
+    for way, value in zip(ways, values, strict=True):
+        q *= way[value]
+    more = p > q
+    influence = more[_lookup(codes, rows)[0]].astype(np.float64)
+    for way, value, row, size in zip(ways, values, chosen, sizes, strict=True):
+        moved = np.bincount(value[more], weights=q[more], minlength=size)
+        influence -= (moved / np.maximum(way, 1e-300))[row]
+    return float((p - q)[more].sum()), influence
+
+
+def _split_codes(codes: Array, sizes: Sequence[int]) -> list[Array]:
+    found = []
+    left = codes.astype(np.int64)
+    for size in reversed(sizes):
+        left, value = np.divmod(left, size)
+        found.append(value)
+    return found[::-1]
+
+
+def average_distances(
+    real: Table, candidates: Mapping[str, Table], width: int, *, product: str | None = None
+) -> dict[str, Estimate]:
+    """m-way AVD of every candidate over the 100 fixed sets, with intervals; under `product`, that of the real one-way tables."""
+    for table in candidates.values():
+        check_comparable(real, table)
+    if product is not None and product in candidates:
+        raise DataError(f"expected a name for the product that no candidate has, got {product!r}")
+    sizes = real.schema.sizes
+    chosen = Counter(tuple(sorted(group)) for group in random_sets(len(sizes), width))
+    total = sum(chosen.values())
+    first, others = Columns(real), {name: Columns(table) for name, table in candidates.items()}
+    values = dict.fromkeys([*candidates, *([product] if product else [])], 0.0)
+    rows = {name: (first, others[name]) if name in others else (first,) for name in values}
+    moved = {name: [np.zeros(len(table.chosen)) for table in of] for name, of in rows.items()}
+
+    def one(item: tuple[tuple[int, ...], int]) -> tuple[float, dict[str, tuple[Any, ...]]]:
+        group, times = item
+        tally, *rest = tallies([first, *others.values()], group, sizes)
+        found: dict[str, tuple[Any, ...]] = {
+            name: _compare(tally, other) for name, other in zip(others, rest, strict=True)
+        }
+        if product is not None:
+            found[product] = _product(tally, [sizes[c] for c in group])
+        return times / total, found
+
+    for weight, found in _in_threads(one, list(chosen.items())):
+        for name, (value, *influences) in found.items():
+            values[name] += weight * value
+            for kept, influence in zip(moved[name], influences, strict=True):
+                kept += weight * influence
+    return {
+        name: _bounded(value, moved[name], [table.rows for table in rows[name]]) for name, value in values.items()
+    }
+
+
+def _bounded(value: float, influences: Sequence[Array], rows: Sequence[int]) -> Estimate:
+    if not math.isfinite(value):
+        return left_out("a set of columns has more than 2^62 combinations, too many to factor")
+    return from_influence(value, *influences, rows=rows, most=1.0)
+
+
+def _in_threads(function: Any, items: Sequence[Any]) -> Iterator[Any]:
+    """In order, a few at a time: sorting and arithmetic leave the interpreter free, so two cores do the work of two."""
+    workers = min(4, os.cpu_count() or 1)
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        for start in range(0, len(items), 2 * workers):
+            yield from pool.map(function, items[start : start + 2 * workers])
 
 
 def average_distance(real: Table, synthetic: Table, width: int) -> float:
     """m-way AVD over the 100 fixed sets."""
-    return float(set_distances(real, synthetic, random_sets(len(real.schema.columns), width)).mean())
-
-
-def relative_error(real: Table, synthetic: Table) -> float:
-    """Mean of |P - P'| / P over the cells of all two-way tables that occur in the real rows.
-
-    Edge cases: rare cells dominate it (one row more or less in a cell of one row is an error of 1); with one column, of its
-    own table.
-    """
-    check_comparable(real, synthetic)
-    first, second = co_occurrence(real), co_occurrence(synthetic)
-    parts = blocks(real.schema.sizes)
-    pairs = [(a, b) for a, b in itertools.combinations(parts, 2)] or [(parts[0], parts[0])]
-    errors = []
-    for a, b in pairs:
-        true, guess = first[a, b], second[a, b]
-        errors.append((np.abs(true - guess)[true > 0] / true[true > 0]).ravel())
-    return float(np.concatenate(errors).mean())
+    return average_distances(real, {"": synthetic}, width)[""].value

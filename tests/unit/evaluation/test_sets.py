@@ -9,8 +9,8 @@ import pytest
 from populace.errors import DataError, SpecError
 from populace.evaluation import sets as sets_module
 from populace.evaluation.correlation import correlation_distance, correlation_matrix
-from populace.evaluation.marginals import two_way_distances
-from populace.evaluation.sets import all_sets, average_distance, random_sets, relative_error, set_distances
+from populace.evaluation.marginals import relative_error, two_way_distances
+from populace.evaluation.sets import all_sets, average_distance, random_sets, set_distances
 from populace.tables.schema import Column, Schema
 from populace.tables.table import Table, from_codes
 
@@ -91,10 +91,10 @@ def test_relative_error_matches_a_loop(two_tables):
 
 def test_correlation_distance_is_zero_for_the_same_and_uses_correlations(two_tables):
     real, synthetic = two_tables
-    assert correlation_distance(real, real) == pytest.approx(0, abs=1e-12)
+    assert correlation_distance(real, real).value == pytest.approx(0, abs=1e-12)
     first, second = np.corrcoef(real.codes.T), np.corrcoef(synthetic.codes.T)
     expected = 1 - np.trace(first @ second) / np.linalg.norm(first) / np.linalg.norm(second)
-    assert correlation_distance(real, synthetic) == pytest.approx(expected, rel=1e-9)
+    assert correlation_distance(real, synthetic).value == pytest.approx(expected, rel=1e-9)
 
 
 def test_a_constant_column_is_uncorrelated(two_tables):
@@ -104,4 +104,4 @@ def test_a_constant_column_is_uncorrelated(two_tables):
     assert np.isfinite(matrix).all()
     assert matrix[2].tolist() == [0, 0, 1, 0, 0]
     constant = Table(schema=two_tables[0].schema, codes=codes, frame=two_tables[0].frame)
-    assert 0 <= correlation_distance(two_tables[0], constant) < 1
+    assert 0 <= correlation_distance(two_tables[0], constant).value < 1

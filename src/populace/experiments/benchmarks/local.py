@@ -18,9 +18,9 @@ import jax
 import numpy as np
 
 from populace.engines import simulation
-from populace.evaluation.marginals import mean_over_pairs, two_way_distances
+from populace.evaluation.marginals import mean_over_pairs, relative_error, two_way_distances
 from populace.evaluation.prediction import Score, logistic_score, majority_score
-from populace.evaluation.sets import all_sets, relative_error, set_distances
+from populace.evaluation.sets import all_sets, set_distances
 from populace.experiments.benchmarks.grid import Benchmark, Cell, Chart, Result, View, mean_over_seeds
 from populace.experiments.run import make_key
 from populace.models.graphical import fit_graphical_model
