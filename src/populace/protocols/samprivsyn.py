@@ -92,6 +92,7 @@ class SamPrivSyn(survey.OneShot):
         kinds=("table",),
         traffic="one report of a few bytes per client, one round per batch of clients",
     )
+    shuffles: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,7 +10,7 @@ import abc
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from populace.tables.schema import Schema
 
 Array = Any
 Groups = tuple[tuple[int, ...], ...]
+ARRIVAL = 2**32 - 1  # sets the draw of the order apart from the rounds' own, which count from 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,10 +118,16 @@ def add_replies(counts: SupportCounts, questions: Array, replies: Replies) -> Su
 
 
 class OneShot(Protocol):
-    """Methods that ask each client once, in batches of `batch` in their order: all but what is asked and what becomes of it."""
+    """Methods that ask each client once, in batches of `batch`: all but what is asked and what becomes of it.
+
+    A method whose batches are asked different questions sets `shuffles`: clients then come in an order drawn by the public
+    coin. In the order of a file kept by time, early and late clients would tell of different columns, and all estimates lean.
+    """
 
     epsilon: float
     batch: int
+    #: Not for methods that compile: drawing the order is not traced.
+    shuffles: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
@@ -140,15 +147,31 @@ class OneShot(Protocol):
     def cohorts(self, population: Population, state: Any, first: int, count: int) -> Array:
         size = self.cohort_size(population)
         slots = np.arange(first * size, (first + count) * size).reshape(count, size)
-        return np.where(slots < population.clients, slots, -1)
+        return np.asarray(self._seated(state, population, slots))
 
     def ask(self, state: Any, population: Population, source: Source) -> Ask | None:
         if not isinstance(state.round, jax.core.Tracer) and int(state.round) >= self.rounds(population):
             return None
         size = self.cohort_size(population)
         slots = state.round * size + jnp.arange(size, dtype=jnp.int32)
-        cohort = jnp.where(slots < population.clients, slots, -1)
+        cohort = self._seated(state, population, slots)
         return Ask(round=state.round, cohort=cohort, common=(), own=self.own_questions(state, population, slots))
+
+    def _seated(self, state: Any, population: Population, slots: Array) -> Array:
+        """The client in each slot; -1 where there are more slots than clients."""
+        clients = jnp.asarray(arrival(state.coin, population.clients))[slots] if self.shuffles else slots
+        return jnp.where(slots < population.clients, clients, -1)
+
+
+def arrival(coin: Array, clients: int) -> Array:
+    """All clients once, in an order drawn by the public coin, as [clients]."""
+    return _permutation(np.asarray(jax.random.key_data(jax.random.fold_in(coin, ARRIVAL))).tobytes(), clients)
+
+
+@functools.lru_cache(maxsize=2)
+def _permutation(seed: bytes, clients: int) -> Array:
+    """Drawn once for all rounds of a run."""
+    return np.random.default_rng(np.frombuffer(seed, np.uint32)).permutation(clients).astype(np.int32)
 
 
 def balanced_questions(coin: Array, slots: Array, questions: int) -> Array:

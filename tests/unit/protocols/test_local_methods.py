@@ -78,29 +78,66 @@ def test_locop_without_noise_keeps_one_way_tables_and_some_dependence(chain):
 def test_the_question_depends_on_earlier_replies_only(chain, oracle, choice):
     """Other data of clients in the current and later batches: the same questions, up to and including this batch."""
     protocol = SamPrivSyn(epsilon=2.0, oracle=oracle, choice=choice, batch=500)
-    asked = [questions(protocol, table) for table in (chain, altered(chain, first=1000))]
-    for before, after in zip(asked[0][:3], asked[1][:3], strict=True):
-        np.testing.assert_array_equal(before, after)
+    cohorts, asked = exchanges(protocol, chain)
+    same, after = exchanges(protocol, altered(chain, np.concatenate(cohorts[2:])))
+    np.testing.assert_array_equal(cohorts, same)
+    np.testing.assert_array_equal(asked[:3], after[:3])
     if choice != "uniform":
-        assert any((a != b).any() for a, b in zip(asked[0][3:], asked[1][3:], strict=True))
+        assert (np.stack(asked[3:]) != np.stack(after[3:])).any()
 
 
-def altered(table, first):
+def altered(table, rows):
     codes = table.codes.copy()
-    codes[first:] = (codes[first:] * 2 + np.arange(codes.shape[1])) % 3
+    codes[rows] = (codes[rows] * 2 + np.arange(codes.shape[1])) % 3
     return from_codes(codes, table.schema, np.random.default_rng(0))
 
 
-def questions(protocol, table):
+def exchanges(protocol, table):
+    """Who was asked what, batch by batch."""
     clients = split(table, records_per_client=1)
     population, keys = population_of(clients), Keys(jax.random.key(0))
-    state, found = protocol.begin(population, keys.begin()), []
+    state, cohorts, asked = protocol.begin(population, keys.begin()), [], []
     while (ask := protocol.ask(state, population, Keyed(keys.ask(int(state.round))))) is not None:
         records, mask = clients.gather(np.asarray(ask.cohort), 1)
         replies, _ = simulation._answer_cohort(protocol, population, keys, ask, records, mask, ())
         state = protocol.absorb(state, ask, replies, Keyed(keys.absorb(int(state.round))))
-        found.append(np.asarray(ask.own))
-    return found
+        cohorts.append(np.asarray(ask.cohort))
+        asked.append(np.asarray(ask.own))
+    return cohorts, asked
+
+
+class InFileOrder(SamPrivSyn):
+    """Planted: clients come in the order of the file."""
+
+    shuffles = False
+
+
+def test_the_order_of_the_file_does_not_matter(chain):
+    """Rows sorted, as in a file kept by time: as near as shuffled ones, where asking in the order of the file leans."""
+    kept_by_time = chain.take(np.lexsort(chain.codes.T))
+
+    def error(protocol, table):
+        return np.mean([distances(table, protocol(epsilon=8.0, batch=500), seed)[1] for seed in range(3)])
+
+    shuffled, by_time = error(SamPrivSyn, chain), error(SamPrivSyn, kept_by_time)
+    assert 0.75 < by_time / shuffled < 1.33
+    assert error(InFileOrder, kept_by_time) > 1.4 * by_time
+
+
+def test_each_client_comes_once_in_an_order_of_the_public_coin(chain):
+    population = population_of(split(chain, records_per_client=1))
+    protocol = SamPrivSyn(epsilon=2.0, batch=900)  # the last of five batches has empty slots
+    orders = []
+    for seed in (0, 0, 1):
+        state = protocol.begin(population, jax.random.key(seed))
+        ahead = protocol.cohorts(population, state, 0, 5)
+        np.testing.assert_array_equal(ahead[0], protocol.ask(state, population, Keyed(jax.random.key(7))).cohort)
+        assert (ahead.ravel()[population.clients :] == -1).all()
+        orders.append(ahead.ravel()[: population.clients])
+        np.testing.assert_array_equal(np.sort(orders[-1]), np.arange(population.clients))
+    np.testing.assert_array_equal(orders[0], orders[1])
+    assert (orders[0] == orders[2]).mean() < 0.01
+    assert abs(np.corrcoef(orders[0], np.arange(population.clients))[0, 1]) < 0.08  # five standard errors
 
 
 @pytest.mark.parametrize("name", ["samprivsyn"])  # the conformance tests hold the others to it
@@ -115,17 +152,19 @@ def test_a_client_is_asked_once(chain, name):
 
 
 def test_noise_is_not_followed(chain):
-    """At a small epsilon the corrected method is well ahead of the published one."""
-    _, corrected = distances(chain, SamPrivSyn(epsilon=1.0))
-    _, published = distances(
-        chain, SamPrivSyn(epsilon=1.0, oracle="split-krr", estimate="lasso", choice="mutual-information")
-    )
-    assert corrected < 0.8 * published
+    """At a small epsilon the corrected method is well ahead of the published one.
+
+    On the mean of seeds: single runs have ratios from 0.4 to 1.2 on a table as small as this.
+    """
+    published = SamPrivSyn(epsilon=1.0, oracle="split-krr", estimate="lasso", choice="mutual-information")
+    corrected = SamPrivSyn(epsilon=1.0)
+    errors = np.array([[distances(chain, p, seed)[1] for p in (corrected, published)] for seed in range(5)])
+    assert errors[:, 0].mean() < 0.8 * errors[:, 1].mean()
 
 
 def test_dependent_pairs_are_asked_more_often(chain):
     protocol = SamPrivSyn(epsilon=6.0, batch=2000, singles=0.0)
-    first, last = (np.bincount(own, minlength=6) / len(own) for own in questions(protocol, chain)[:2])
+    first, last = (np.bincount(own, minlength=6) / len(own) for own in exchanges(protocol, chain)[1][:2])
     near = [0, 3, 5]  # (a, b), (b, c), (c, d)
     assert abs(first[near].sum() - 0.5) < 0.05
     assert last[near].sum() > 0.6
