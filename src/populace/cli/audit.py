@@ -1,0 +1,91 @@
+"""`populace audit`: a lower bound on epsilon, measured, beside the claim."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import typer
+
+EXAMPLE = "Example:  populace audit independent --epsilon 2 --schema adult.toml"
+FLAGGED = 1
+
+
+def command(
+    what: str = typer.Argument(
+        metavar="METHOD",
+        help="A method, a mechanism (grr, subset, oue, sue, olh, hadamard, rappor), `all`, the folder of a run, or `canaries`.",
+    ),
+    epsilon: float | None = typer.Option(None, "--epsilon", help="The claim; default 2, or the run's."),
+    schema: str | None = typer.Option(
+        None, "--schema", help="For methods: a schema (TOML), or a table; default the embedded one."
+    ),
+    pairs: list[str] = typer.Option([], "--set", help="A parameter of the method, name=value.", metavar="NAME=VALUE"),
+    clients: int = typer.Option(10_000, "--clients", help="For methods: how many clients the run would have."),
+    records: int = typer.Option(1, "--records-per-client", help="For methods: the most records one client holds."),
+    size: int = typer.Option(16, "--size", help="For mechanisms: how many values the domain has."),
+    samples: int | None = typer.Option(
+        None, "--samples", help="Messages about each of two inputs; default 100,000 (2,000 with --exact)."
+    ),
+    confidence: float = typer.Option(0.95, "--confidence", help="Of the bound shown; claims are judged at 1 - 1e-6."),
+    exact: bool = typer.Option(
+        False, "--exact", help="For methods: the noise deployed clients use, one client at a time (slow)."
+    ),
+    seed: int | None = typer.Option(None, "--seed", help="Makes the audit reproducible."),
+    canaries: int = typer.Option(0, "--canaries", help="With `canaries`: how many were put in by a fair coin."),
+    guesses: int = typer.Option(0, "--guesses", help="With `canaries`: how many were guessed about."),
+    correct: int = typer.Option(0, "--correct", help="With `canaries`: how many guesses were right."),
+    delta: float = typer.Option(0.0, "--delta", help="With `canaries`: the delta of the claim."),
+    out: Path | None = typer.Option(None, "--out", help="Also write the JSON here; for a run it goes into its folder."),
+    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+) -> None:
+    """Measure how much what clients send can tell about them, over worst-case inputs. Reads no records.
+
+    Exit code 1 if a claim is refuted at confidence 1 - 1e-6.
+    """
+    from populace.cli import show
+    from populace.experiments.audits.order import Order, perform, write
+
+    order = Order(
+        what=what, epsilon=epsilon, schema=schema, settings=show.settings(pairs), clients=clients, records=records,
+        size=size, samples=samples, confidence=confidence, exact=exact, seed=seed, canaries=canaries, guesses=guesses,
+        correct=correct, delta=delta,
+    )  # fmt: skip
+    document = perform(
+        order, command=shlex.join(["populace", *sys.argv[1:]]), say=lambda line: typer.echo(line, err=True)
+    )
+    written = write(document, order, out)
+    if as_json:
+        show.say_json(document)
+    else:
+        _show(document, written)
+    if document["flagged"]:
+        raise typer.Exit(FLAGGED)
+
+
+def _show(document: dict[str, Any], written: Path | None) -> None:
+    from populace.cli import show
+
+    show.table(
+        ["audited", "claimed", "measured at least", "confidence", "at 1 - 1e-6", "samples", "verdict"],
+        [
+            [
+                row["what"],
+                _number(row["claimed_epsilon"], ".4g"),
+                f"{row['measured_epsilon']:.3f}", f"{row['confidence']:g}", _number(row["certain_epsilon"], ".3f"),
+                f"{row['samples']:,}", "CLAIM REFUTED" if row["flagged"] else "not refuted",
+            ]
+            for row in document["rows"]
+        ],
+    )  # fmt: skip
+    show.say("")
+    for note in document["notes"]:
+        show.say(f"note: {note}")
+    if written is not None:
+        show.say(f"\n{written}")
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

@@ -1,0 +1,224 @@
+"""A lower bound on epsilon from samples: what a randomiser shows about two inputs, against what it claims.
+
+For two inputs and any event E, epsilon-DP says P[E | first] <= e^eps P[E | second] + delta. So counts of E under both inputs
+bound epsilon from below (Clopper-Pearson on each side). Which pair of inputs and which event is free to choose, as long as
+the choice does not look at the samples that are counted. Four samples that share nothing:
+
+    pilot      which pair of inputs
+    fit        several scores of a message, high where the first input looks likelier
+    select     which score, which threshold, which direction
+    count      the bound
+
+A bound below the claim proves nothing about other events and inputs; one above it refutes the claim.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from populace.errors import DataError, out_of_range
+from populace.evaluation.binomial import check_confidence, lower_bound, upper_bound
+from populace.evaluation.scores import SCORES, Score
+
+Array = Any
+#: Messages about the two inputs of a pair: (number of the pair, messages per input, part) -> two arrays [count, features].
+Draw = Callable[[int, int, int], tuple[Array, Array]]
+
+FLAG_CONFIDENCE = 1 - 1e-6
+FIT, SELECT = 0.25, 0.25  # of the samples; the rest is counted
+PILOT = 0.1  # more, for each pair
+MOST_THRESHOLDS = 512
+LEAST_SAMPLES = 100
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Event:
+    """A set of messages: those whose score lies on one side of a threshold."""
+
+    name: str
+    score: Score
+    threshold: float
+    above: bool
+
+    def count(self, messages: Array) -> int:
+        scores = self.score(messages)
+        return int((scores >= self.threshold).sum() if self.above else (scores <= self.threshold).sum())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Bound:
+    """Epsilon is at least this, at this confidence: an event seen so often under one input, so often under the other."""
+
+    epsilon: float
+    confidence: float
+    event: str
+    hits: tuple[int, int]
+    trials: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finding:
+    """The claim of one randomiser beside what was measured.
+
+    `flagged` means that the claim is refuted: the bound at the flag confidence exceeds it.
+    """
+
+    what: str
+    claimed: float
+    delta: float
+    measured: Bound
+    certain: Bound
+    pair: str
+    samples: int
+
+    @property
+    def flagged(self) -> bool:
+        return self.certain.epsilon > self.claimed
+
+    def row(self) -> dict[str, Any]:
+        """As it stands in audit.json."""
+        return {
+            "what": self.what,
+            "claimed_epsilon": "inf" if math.isinf(self.claimed) else self.claimed,
+            "delta": self.delta,
+            "measured_epsilon": self.measured.epsilon,
+            "confidence": self.measured.confidence,
+            "samples": self.samples,
+            "flagged": self.flagged,
+            "share_of_claim": 0.0 if math.isinf(self.claimed) else self.measured.epsilon / self.claimed,
+            "certain_epsilon": self.certain.epsilon,
+            "certain_confidence": self.certain.confidence,
+            "pair": self.pair,
+            "event": self.measured.event,
+            "hits": list(self.measured.hits),
+            "counted": self.measured.trials,
+        }
+
+
+def audit(
+    draw: Draw,
+    pairs: Sequence[str],
+    *,
+    what: str,
+    claimed: float,
+    delta: float = 0.0,
+    samples: int = 100_000,
+    confidence: float = 0.95,
+) -> Finding:
+    """Bound epsilon from `samples` messages about each of two inputs, which are the most telling of the named pairs."""
+    check_confidence(confidence)
+    if confidence >= FLAG_CONFIDENCE:
+        raise out_of_range("confidence", "below 1 - 1e-6, at which claims are judged anyway", confidence)
+    if samples < LEAST_SAMPLES:
+        raise out_of_range("samples", f"at least {LEAST_SAMPLES}", samples)
+    if not pairs:
+        raise DataError(f"{what}: expected at least one pair of inputs; a domain of one value has nothing to tell")
+    best = _most_telling(draw, len(pairs), samples, delta) if len(pairs) > 1 else 0
+    cuts = [int(FIT * samples), int((FIT + SELECT) * samples)]
+    parts = [np.split(check_messages(side), cuts) for side in draw(best, samples, 1)]
+    (fit, select, count) = zip(*parts, strict=True)
+    candidates = scored(*fit)
+    certain = _bound(candidates, select, count, alpha=1 - FLAG_CONFIDENCE, delta=delta)
+    measured = _bound(candidates, select, count, alpha=FLAG_CONFIDENCE - confidence, delta=delta)
+    # Both hold at once with probability `confidence`, so the better one may be shown.
+    measured = dataclasses.replace(certain if certain.epsilon > measured.epsilon else measured, confidence=confidence)
+    return Finding(
+        what=what,
+        claimed=claimed,
+        delta=delta,
+        measured=measured,
+        certain=certain,
+        pair=pairs[best],
+        samples=2 * samples,
+    )
+
+
+def _bound(
+    candidates: Sequence[tuple[str, Score]],
+    select: tuple[Array, ...],
+    count: tuple[Array, ...],
+    *,
+    alpha: float,
+    delta: float,
+) -> Bound:
+    """Choose an event on some samples, count it on others."""
+    _, event = best_event(candidates, select[0], select[1], alpha=alpha, delta=delta)
+    hits = (event.count(count[0]), event.count(count[1]))
+    epsilon = float(epsilon_bound(*_ordered(hits, event.above), len(count[0]), alpha=alpha, delta=delta))
+    return Bound(epsilon=epsilon, confidence=1 - alpha, event=event.name, hits=hits, trials=len(count[0]))
+
+
+def _most_telling(draw: Draw, pairs: int, samples: int, delta: float) -> int:
+    """The pair whose pilot samples promise the largest bound."""
+    count = max(LEAST_SAMPLES, int(PILOT * samples))
+    promises = []
+    for pair in range(pairs):
+        first, second = (check_messages(side) for side in draw(pair, count, 0))
+        candidates = scored(first[: count // 2], second[: count // 2])
+        promises.append(best_event(candidates, first[count // 2 :], second[count // 2 :], alpha=0.05, delta=delta)[0])
+    return int(np.argmax(promises))
+
+
+def scored(first: Array, second: Array) -> list[tuple[str, Score]]:
+    """All scores that can be fitted to these messages."""
+    fitted = [(name, fit(first, second)) for name, fit in SCORES.items()]
+    found = [(name, _rounded(score)) for name, score in fitted if score is not None]
+    return found or [("any message", lambda messages: np.zeros(len(messages)))]
+
+
+def _rounded(score: Score) -> Score:
+    """Sums that are equal but for the order of their terms count as equal."""
+    return lambda messages: np.round(score(messages), 9)
+
+
+def best_event(
+    candidates: Sequence[tuple[str, Score]], first: Array, second: Array, *, alpha: float, delta: float
+) -> tuple[float, Event]:
+    """The event with the largest bound on these samples, and that bound, which is too good: the choice looked at it."""
+    found: list[tuple[float, Event]] = []
+    for name, score in candidates:
+        high, low = np.sort(score(first)), np.sort(score(second))
+        values = np.unique(np.concatenate([high, low]))
+        if len(values) > MOST_THRESHOLDS:
+            values = values[np.linspace(0, len(values) - 1, MOST_THRESHOLDS).astype(int)]
+        for above in (True, False):
+            counts = [_beyond(side, values, above) for side in (high, low)]
+            bounds = epsilon_bound(*_ordered(tuple(counts), above), len(high), alpha=alpha, delta=delta)
+            place = int(np.argmax(bounds))
+            event = Event(name=f"{name}, {'above' if above else 'below'} {values[place]:.4g}", score=score,
+                          threshold=float(values[place]), above=above)  # fmt: skip
+            found.append((float(bounds[place]), event))
+    return max(found, key=lambda pair: pair[0])
+
+
+def _beyond(ordered: Array, values: Array, above: bool) -> Array:
+    if above:
+        return len(ordered) - np.searchsorted(ordered, values, side="left")
+    return np.searchsorted(ordered, values, side="right")
+
+
+def _ordered(hits: tuple[Any, Any], above: bool) -> tuple[Any, Any]:
+    """The likelier side first: high scores speak for the first input, low ones for the second."""
+    return hits if above else (hits[1], hits[0])
+
+
+def epsilon_bound(likely: Array, unlikely: Array, trials: int, *, alpha: float, delta: float = 0.0) -> Array:
+    """ln((P - delta) / Q) with P bounded from below and Q from above, each at `alpha`/2; never below 0."""
+    low = lower_bound(likely, trials, alpha / 2) - delta
+    high = upper_bound(unlikely, trials, alpha / 2)
+    return np.maximum(np.log(np.maximum(low, 1e-300)) - np.log(high), 0.0)
+
+
+def check_messages(messages: Array) -> Array:
+    """Messages as rows of numbers."""
+    rows = np.asarray(messages)
+    if rows.ndim != 2 or rows.dtype.kind not in "biuf":
+        raise DataError(f"expected messages as rows of numbers, got {rows.dtype} of shape {rows.shape}")
+    if rows.dtype.kind == "f" and not np.isfinite(rows).all():
+        raise DataError("a message holds a number that is not finite; nothing can be counted of it")
+    return rows

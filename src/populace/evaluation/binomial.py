@@ -1,0 +1,58 @@
+"""Bounds on a probability from counts: Clopper-Pearson, and its form for counts that come in clusters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.special import betainccinv, betaincinv, stdtrit
+
+from populace.errors import out_of_range
+
+Array = Any
+
+
+def lower_bound(hits: Array, trials: Array, alpha: float) -> Array:
+    """Below the true probability except with probability `alpha` (Clopper and Pearson 1934, one side); arrays welcome."""
+    hits, trials = np.asarray(hits, np.float64), np.asarray(trials, np.float64)
+    some = np.maximum(hits, 1)
+    return np.where(hits > 0, betaincinv(some, trials - some + 1, alpha), 0.0)
+
+
+def upper_bound(hits: Array, trials: Array, alpha: float) -> Array:
+    """Above the true probability except with probability `alpha`."""
+    hits, trials = np.asarray(hits, np.float64), np.asarray(trials, np.float64)
+    some = np.minimum(hits, trials - 1)
+    return np.where(hits < trials, betainccinv(some + 1, trials - some, alpha), 1.0)
+
+
+def interval(hits: float, trials: float, confidence: float) -> tuple[float, float]:
+    """Two-sided, `(1 - confidence)/2` on each side; the counts need not be whole."""
+    alpha = (1 - confidence) / 2
+    low = 0.0 if hits <= 0 else float(betaincinv(hits, trials - hits + 1, alpha))
+    high = 1.0 if hits >= trials else float(betainccinv(hits + 1, trials - hits, alpha))
+    return low, high
+
+
+def clustered_interval(right: Array, confidence: float) -> tuple[float, float, float]:
+    """Mean and interval of 0/1 outcomes [clusters, members] whose clusters are independent and whose members may not be.
+
+    Korn and Graubard 1998: Clopper-Pearson at the number of independent trials that would have the variance seen between
+    clusters, never more than there are outcomes, lowered for the few clusters that variance is known from.
+    """
+    right = np.asarray(right, np.float64)
+    clusters, members = right.shape
+    if clusters < 2:
+        raise out_of_range("clusters", "at least 2", clusters)
+    mean, trials = float(right.mean()), clusters * members
+    variance = float(right.mean(axis=1).var(ddof=1)) / clusters
+    if variance > 0:
+        few = stdtrit(trials - 1, 0.5 - confidence / 2) / stdtrit(clusters - 1, 0.5 - confidence / 2)
+        trials = float(min(trials, few**2 * mean * (1 - mean) / variance))
+    low, high = interval(mean * trials, trials, confidence)
+    return mean, low, high
+
+
+def check_confidence(confidence: float) -> None:
+    if not 0.5 <= confidence < 1:
+        raise out_of_range("confidence", "in [0.5, 1)", confidence)

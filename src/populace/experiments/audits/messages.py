@@ -1,0 +1,191 @@
+"""Auditing what clients send: every local mechanism, and every local method through the engines that run it.
+
+The auditor sits where the server sits. It asks simulated clients with worst-case records what the method would ask them, the
+same of all of them, hears their whole messages over all rounds they take part in, and hands the two piles to
+`evaluation.audit`. No record of anybody is read: the inputs come from the public domain.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from populace.errors import SpecError, out_of_range
+from populace.evaluation.audit import LEAST_SAMPLES, Finding
+from populace.evaluation.audit import audit as audit_messages
+from populace.experiments.audits.auditor import Script, Shards, hear, scripts_of, worst_shards
+from populace.experiments.run import make_key, versions
+from populace.privacy.randomizers.base import FrequencyOracle, Randomizer, simulate_many
+from populace.privacy.randomizers.grr import Grr
+from populace.privacy.randomizers.hadamard import Hadamard
+from populace.privacy.randomizers.hashing import Olh
+from populace.privacy.randomizers.rappor import Rappor
+from populace.privacy.randomizers.subset import SubsetSelection
+from populace.privacy.randomizers.unary import Oue, Sue
+from populace.protocols.base import Population, Protocol
+
+Array = Any
+Say = Callable[[str], None]
+
+MECHANISMS: dict[str, Callable[..., Randomizer]] = {
+    "grr": Grr, "subset": SubsetSelection, "oue": Oue, "sue": Sue, "olh": Olh, "hadamard": Hadamard, "rappor": Rappor,
+}  # fmt: skip
+FACES = ("simulate", "release")
+BLOCK = 16_384  # reports drawn at a time
+MOST_NUMBERS = 2**28  # of all messages of one side together
+NOTES = (
+    "each bound holds at its confidence: the pair of inputs and the event were chosen on other samples than those counted",
+    "a bound below the claim does not prove the claim: other inputs and events were not counted, and an epsilon that is spread "
+    "over many parts of a message shows in few samples only",
+    "flagged means refuted: the bound at confidence 1 - 1e-6 exceeds the claim; a bound at a lower confidence may exceed a "
+    "tight claim by chance",
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How hard an audit looks: messages about each of the two inputs, and the confidence of the bound shown."""
+
+    samples: int = 100_000
+    confidence: float = 0.95
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0.5 <= self.confidence < 1:
+            raise out_of_range("confidence", "in [0.5, 1)", self.confidence)
+        if self.samples < LEAST_SAMPLES:
+            raise out_of_range("samples", f"at least {LEAST_SAMPLES}", self.samples)
+
+
+def make_mechanism(name: str, *, epsilon: float, size: int) -> Randomizer:
+    if name not in MECHANISMS:
+        raise SpecError(f"unknown mechanism {name!r}; mechanisms are {', '.join(MECHANISMS)}")
+    if size < 2:
+        raise out_of_range("size", "at least 2", size, advice="a domain of one value has nothing to tell")
+    return MECHANISMS[name](size=size, epsilon=epsilon)
+
+
+def audit_mechanism(oracle: Randomizer, *, effort: Effort, face: str = "simulate", what: str = "") -> Finding:
+    """Audit one randomiser of values: `simulate` draws from a JAX key, `release` from the operating system, exactly."""
+    if face not in FACES:
+        raise SpecError(f"expected a face in {', '.join(FACES)}, got {face!r}")
+    pairs = value_pairs(oracle)
+    root = make_key(effort.seed)
+    many = jax.jit(lambda values, key: simulate_many(oracle.simulate, values, key))
+
+    def reports(value: int, count: int, key: Array) -> Array:
+        if face == "release":
+            return oracle.release(np.full(count, value))
+        blocks = -(-count // BLOCK)
+        values = np.full(BLOCK, value, np.int32)
+        return np.concatenate([many(values, jax.random.fold_in(key, b)) for b in range(blocks)])[:count]
+
+    def draw(pair: int, count: int, part: int) -> tuple[Array, Array]:
+        first, second = (
+            _read(oracle, reports(value, count, _key(root, part, pair, side)), pairs[pair])
+            for side, value in enumerate(pairs[pair])
+        )
+        return first, second
+
+    return audit_messages(
+        draw, [f"values {a} and {b}" for a, b in pairs],
+        what=what or f"{type(oracle).__name__.lower()}, {oracle.size} values, {face}",
+        claimed=float(oracle.epsilon), samples=_within(effort.samples, oracle.width), confidence=effort.confidence,
+    )  # fmt: skip
+
+
+def value_pairs(oracle: Randomizer) -> list[tuple[int, int]]:
+    """Pairs of values worth a pilot: the ends of the domain, some at random, and where filters overlap the farthest."""
+    if oracle.size < 2:
+        return []
+    rng = np.random.default_rng(0)
+    pairs = [(0, 1), (0, oracle.size - 1)]
+    pairs += [(int(a), int(b)) for a, b in (rng.choice(oracle.size, 2, replace=False) for _ in range(2))]
+    if isinstance(oracle, Rappor) and oracle.size <= 1024:
+        rows = oracle.candidates.astype(np.int64)
+        apart = (rows[:, None, :] != rows[None, :, :]).sum(axis=2)
+        a, b = np.unravel_index(int(apart.argmax()), apart.shape)
+        pairs.append((int(a), int(b)))
+    return list(dict.fromkeys(pairs))
+
+
+def _read(oracle: Randomizer, reports: Array, pair: tuple[int, int]) -> Array:
+    """A report as it came, and, as anybody can work out, whether it supports either value of the pair."""
+    rows = np.asarray(reports).reshape(len(reports), -1)
+    if not isinstance(oracle, FrequencyOracle) or rows.dtype == bool:
+        return rows
+    step = max(1, 2**22 // oracle.size)
+    told = [np.asarray(oracle.support(reports[s : s + step]))[:, list(pair)] for s in range(0, len(reports), step)]
+    return np.concatenate([rows.astype(np.int64), np.concatenate(told)], axis=1)
+
+
+def audit_method(
+    protocol: Protocol,
+    population: Population,
+    *,
+    effort: Effort,
+    exact: bool = False,
+    what: str = "",
+    say: Say = lambda _: None,
+) -> Finding:
+    """Audit a local method on the whole message of a client, through the simulation engine; with `exact` through the debug
+    engine, one client at a time, from the operating system's randomness."""
+    claim = protocol.guarantee(population)
+    if claim.trust != "local":
+        raise SpecError(
+            f"method {protocol.facts.name!r} has trust {claim.trust!r}: its clients do not randomise their messages, so "
+            "there is no local randomiser to sample; train with canaries and give the guesses to `populace audit canaries`"
+        )
+    root = make_key(effort.seed)
+    scripts = scripts_of(protocol, population, key=jax.random.fold_in(root, 0))
+    shards = worst_shards(population, unit=claim.unit)
+    pairs = list(itertools.product(scripts, shards))
+    width = _width(protocol, population, scripts[0], shards[0], root)
+    samples = _within(effort.samples, width)
+    say(
+        f"{protocol.facts.name}: {len(scripts)} question(s) x {len(shards)} pair(s) of clients, {samples:,} messages about each"
+    )
+
+    def draw(pair: int, count: int, part: int) -> tuple[Array, Array]:
+        script, clients = pairs[pair]
+        key = _key(root, 1 + part, pair, 0)
+        # Which pair to count may be chosen on any samples, so the pilot (part 0) need not be exact.
+        return hear(protocol, population, script, clients, count, key=key, exact=exact and part > 0)
+
+    return audit_messages(
+        draw, [f"{clients.name}; asked {script.name}" for script, clients in pairs],
+        what=what or f"{protocol.facts.name}, whole message" + (", exact" if exact else ""),
+        claimed=claim.epsilon, delta=claim.delta, samples=samples, confidence=effort.confidence,
+    )  # fmt: skip
+
+
+def _width(protocol: Protocol, population: Population, script: Script, shards: Shards, root: Array) -> int:
+    return int(hear(protocol, population, script, shards, 1, key=root)[0].shape[1])
+
+
+def _within(samples: int, width: int) -> int:
+    """As many samples as fit into memory; no fewer than an audit needs."""
+    return max(LEAST_SAMPLES, min(samples, MOST_NUMBERS // max(width, 1)))
+
+
+def _key(root: Array, part: int, pair: int, side: int) -> Array:
+    for number in (1 + part, pair, side):
+        root = jax.random.fold_in(root, number)
+    return root
+
+
+def document(findings: Sequence[Finding], claimed: dict[str, Any], *, command: str = "") -> dict[str, Any]:
+    """audit.json."""
+    return {
+        "claimed": claimed,
+        "rows": [finding.row() for finding in findings],
+        "flagged": any(finding.flagged for finding in findings),
+        "notes": list(NOTES),
+        "command": command,
+        "versions": versions(),
+    }
