@@ -14,9 +14,9 @@ from scipy.linalg import hadamard
 
 from populace.errors import DataError, SpecError
 from populace.privacy import secure_random
-from populace.privacy.randomizers import draws
+from populace.privacy.randomizers import base, draws
 from populace.privacy.randomizers.aggregate import Tally, empty_tally, tally, tally_batches
-from populace.privacy.randomizers.base import exp_share_below, rounded_up, simulate_many
+from populace.privacy.randomizers.base import count_rows, exp_share_below, rounded_up, simulate_many
 from populace.privacy.randomizers.grr import Grr
 from populace.privacy.randomizers.hadamard import Hadamard, transform
 from populace.privacy.randomizers.hashing import Olh, hash_values
@@ -252,6 +252,39 @@ def test_tallies_count_supports_and_merge(kind):
     assert tally(oracle, reports[:0]).counts.tolist() == empty_tally(oracle).counts.tolist()
     doubled = jax.tree.map(lambda leaf: 2 * leaf, whole)
     assert (doubled.counts == (whole + whole).counts).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batch_is_reproducible_and_shaped_as_reports_are(kind, monkeypatch):
+    monkeypatch.setattr(base, "BATCH_BYTES", 4096)  # several batches, the last one not full
+    oracle = kind(size=11, epsilon=1.5)
+    values = np.arange(1000) % 11
+    reports = oracle.simulate_batch(values, seed=5)
+    keyed = np.asarray(simulate_many(oracle.simulate, values, jax.random.key(0)))
+    assert (reports.shape, reports.dtype) == (keyed.shape, keyed.dtype)
+    assert (reports == oracle.simulate_batch(values, seed=5)).all()
+    assert (reports[:777] == oracle.simulate_batch(values[:777], seed=5)).all()
+    assert (reports != oracle.simulate_batch(values, seed=6)).any()
+    assert oracle.simulate_batch(values[:0], seed=5).shape == (0, *reports.shape[1:])
+    same = oracle.simulate_batch(np.zeros(1000, np.int32), seed=5)
+    assert all((same[shift:] != same[:-shift]).any() for shift in range(1, 500))  # no batch repeats another
+    with pytest.raises(DataError, match="outside"):
+        oracle.simulate_batch([0, 11], seed=5)
+
+
+def test_randomised_response_over_more_values_than_a_word_tells_apart():
+    oracle = Grr(size=10**6, epsilon=12.0)
+    reports = oracle.simulate_batch(np.full(20_000, 7), seed=0)
+    assert abs((reports == 7).mean() - oracle.p) < 6 * math.sqrt(oracle.p * (1 - oracle.p) / 20_000)
+    others = reports[reports != 7]
+    assert others.min() >= 0
+    assert others.max() < 10**6
+    assert abs(others.mean() / 10**6 - 0.5) < 6 / math.sqrt(12 * len(others))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 254, 255, 256, 1000])
+def test_rows_are_counted_beyond_what_a_byte_holds(rows):
+    assert count_rows(np.ones((rows, 3), bool)).tolist() == [rows] * 3
 
 
 def test_tallies_of_different_width_do_not_add():

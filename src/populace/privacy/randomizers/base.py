@@ -7,6 +7,7 @@ so with support counts c of n reports the unbiased estimate of a frequency is (c
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Callable
 from decimal import Decimal, localcontext
 from fractions import Fraction
@@ -24,6 +25,7 @@ Array = Any
 
 LEAST_EPSILON, MOST_EPSILON = 1e-6, 50.0
 RELEASE_DRAWS = 2**20  # exact coins drawn at a time: 16 MiB of operating-system bits
+BATCH_BYTES = 2**22  # words and reports simulated at a time: few enough to stay in the cache
 
 
 class Randomizer(abc.ABC):
@@ -32,7 +34,8 @@ class Randomizer(abc.ABC):
     Guarantee: for any two values and any report, the probabilities of the report differ by at most a factor e^epsilon. The
     probabilities that `release` uses are rounded so that the factor stays below it exactly; `simulate` uses the same
     probabilities to 23 bits or better.
-    Edge cases: with size 1 a report says nothing and costs the same; a value outside the domain is refused by `release`.
+    Edge cases: with size 1 a report says nothing and costs the same; a value outside the domain is refused by `release` and
+    `simulate_batch`.
     """
 
     size: int
@@ -48,9 +51,36 @@ class Randomizer(abc.ABC):
     def width(self) -> int:
         """How many counters a sum of reports has."""
 
+    @property
     @abc.abstractmethod
+    def words(self) -> int:
+        """How many random 32-bit words a simulated report takes."""
+
+    @abc.abstractmethod
+    def draw(self, value: Array, words: Array) -> Array:
+        """One report about one value, from `words` uint32s; traceable, to be vmapped."""
+
     def simulate(self, value: Array, key: Array) -> Array:
-        """One report about one value, from a JAX key; traceable, to be vmapped."""
+        """One report about one value, from a JAX key; traceable, to be vmapped. What engines run: a key per client."""
+        return self.draw(value, jax.random.bits(key, (self.words,)))
+
+    def simulate_batch(self, values: Array, seed: int) -> Array:
+        """Reports about many values, a NumPy array, for studies of whole populations: one seed, no key per client.
+
+        The same `draw` as `simulate`, hence the same law, but other words, so other reports: NumPy makes a word in 2 ns, a key
+        per client one in 25 to 50. Reproducible: the report of a user depends on seed, place and value alone.
+        """
+        values = check_values(values, self.size).astype(np.int32)
+        generator = np.random.PCG64DXSM(seed)
+        report = _report(self)
+        batch = 2 * max(1, BATCH_BYTES // (8 * self.words + 2 * report.size * report.dtype.itemsize))
+        reports = np.empty((len(values), *report.shape), report.dtype)
+        for start in range(0, len(values), batch):
+            part = values[start : start + batch]
+            words = generator.random_raw(self.words * batch // 2).view(np.uint32).reshape(self.words, batch)
+            drawn = _draw_batch(self, np.pad(part, (0, batch - len(part))), words)  # padded: one compiled shape
+            reports[start : start + batch] = np.asarray(drawn)[: len(part)]
+        return reports
 
     @abc.abstractmethod
     def release(self, values: Array) -> Array:
@@ -140,6 +170,18 @@ def total_variance(p: float, q: float, size: int) -> float:
     return (p * (1 - p) + (size - 1) * q * (1 - q)) / (p - q) ** 2
 
 
+@functools.lru_cache(maxsize=256)
+def _report(oracle: Randomizer) -> jax.ShapeDtypeStruct:
+    """Shape and type of one simulated report."""
+    shape: jax.ShapeDtypeStruct = jax.eval_shape(oracle.draw, np.int32(0), np.zeros(oracle.words, np.uint32))
+    return shape
+
+
+@functools.partial(jax.jit, static_argnames="oracle")
+def _draw_batch(oracle: Randomizer, values: Array, words: Array) -> Array:
+    return jax.vmap(oracle.draw, in_axes=(0, 1))(values, words)
+
+
 def simulate_many(simulate: Callable[[Array, Array], Array], values: Array, key: Array) -> Array:
     """One report per value, each with a key of its own."""
     return jax.vmap(simulate)(values, jax.random.split(key, len(values)))
@@ -188,9 +230,12 @@ def release_bits(probability: Fraction, rows: int, width: int) -> Array:
 
 
 def count_rows(rows: Array) -> Array:
-    """Column sums of rows of booleans."""
+    """Column sums of rows of booleans. In bytes, which hold the sum of 255: eight times faster than in int64 at once."""
     rows = np.asarray(rows, bool)
-    return rows.reshape(-1, rows.shape[-1]).sum(axis=0, dtype=np.int64)
+    rows = rows.reshape(-1, rows.shape[-1]).view(np.uint8)
+    whole = len(rows) - len(rows) % 255
+    sums = rows[:whole].reshape(255, -1).sum(axis=0, dtype=np.uint8).reshape(-1, rows.shape[-1])
+    return sums.sum(axis=0, dtype=np.int64) + rows[whole:].sum(axis=0, dtype=np.int64)
 
 
 def read_number(message: bytes, bound: int) -> int:

@@ -1,7 +1,7 @@
 """Fast simulated draws from random words: several coins per word, subsets without sorting.
 
-For simulation only. Making random words is what takes the time (a JAX key gives one per 25 ns and core), so each
-is used in full: a word makes eight equal coins by an alias table, or one whole number below a bound by its high product.
+For simulation only. Making random words is what takes the time where each client has a key (25 ns a word and core), so
+each is used in full: a word makes eight equal coins by an alias table, or one whole number below a bound by its high product.
 """
 
 from __future__ import annotations
@@ -74,8 +74,18 @@ def _unpack(words: Array, bits: int, width: int) -> Array:
     return ((words[:, None] >> jnp.arange(bits, dtype=words.dtype)) & 1).reshape(-1)[:width].astype(bool)
 
 
+def words_for_subset(width: int, most: int) -> int:
+    """Words that `draw_subset` needs: one for the own coin, and one per chosen value (Floyd) or per value (selection)."""
+    return 1 + (most if _by_floyd(width, most) else width)
+
+
+def _by_floyd(width: int, most: int) -> bool:
+    # Costs per client, in steps: a word of randomness about 10, a word of the set or a step of selection about 1 or 2.
+    return width <= LARGEST_BOUND and most * (10 + width // 32) <= 12 * width
+
+
 def draw_subset(
-    key: Array, value: Array, *, size: Array, chosen: Array, heads: Array, width: int, most: int | None = None
+    words: Array, value: Array, *, size: Array, chosen: Array, heads: Array, width: int, most: int
 ) -> Array:
     """A report of subset selection as a row of `width` booleans, of which only the first `size` can be true.
 
@@ -84,11 +94,8 @@ def draw_subset(
     The other values are picked by Floyd's method, which needs one word per chosen value, or, if
     there are too many of them, by selection sampling, which needs one per value of the domain.
     """
-    most = chosen if most is None and isinstance(chosen, int) else most
-    # Costs per client, in steps: a word of randomness about 10, a word of the set or a step of selection about 1 or 2.
-    if most is None or width > LARGEST_BOUND or most * (10 + width // 32) > 12 * width:
-        return _draw_by_selection(key, value, size=size, chosen=chosen, heads=heads, width=width)
-    return _draw_by_floyd(key, value, size=size, chosen=chosen, heads=heads, width=width, most=most)
+    by = draw_by_floyd if _by_floyd(width, most) else draw_by_selection
+    return by(words, value, size=size, chosen=chosen, heads=heads, width=width)
 
 
 def _own_coin(word: Array, heads: Array, size: Array) -> Array:
@@ -96,12 +103,9 @@ def _own_coin(word: Array, heads: Array, size: Array) -> Array:
     return (word < heads) | (size == 1)
 
 
-def _draw_by_floyd(
-    key: Array, value: Array, *, size: Array, chosen: Array, heads: Array, width: int, most: int
-) -> Array:
+def draw_by_floyd(words: Array, value: Array, *, size: Array, chosen: Array, heads: Array, width: int) -> Array:
     """Floyd (Bentley and Floyd 1987, algorithm F2) over the other values, the set held as bits of words."""
-    words = jax.random.bits(key, (most + 1,))
-    own = _own_coin(words[most], heads, size)
+    own = _own_coin(words[-1], heads, size)
     value = jnp.asarray(value).astype(jnp.uint32)
     needed = jnp.asarray(chosen).astype(jnp.uint32) - own
     first = jnp.asarray(size).astype(jnp.uint32) - 1 - needed
@@ -120,15 +124,14 @@ def _draw_by_floyd(
         return members | jnp.where(step < needed, single(element), jnp.uint32(0)), None
 
     members = jnp.where(own, single(value), jnp.uint32(0))
-    members, _ = jax.lax.scan(visit, members, (jnp.arange(most, dtype=jnp.uint32), words[:most]))
+    members, _ = jax.lax.scan(visit, members, (jnp.arange(len(words) - 1, dtype=jnp.uint32), words[:-1]))
     return _unpack(members, 32, width)
 
 
-def _draw_by_selection(key: Array, value: Array, *, size: Array, chosen: Array, heads: Array, width: int) -> Array:
+def draw_by_selection(words: Array, value: Array, *, size: Array, chosen: Array, heads: Array, width: int) -> Array:
     """Selection sampling (Knuth, algorithm S): value j is taken with probability needed/left."""
-    own_key, others_key = jax.random.split(key)
-    own = _own_coin(jax.random.bits(own_key), heads, size)
-    uniforms = jax.random.uniform(others_key, (width,))
+    own = _own_coin(words[-1], heads, size)
+    uniforms = (words[:-1] >> 8).astype(jnp.float32) * jnp.float32(2**-24)
 
     def visit(carry: tuple[Array, Array], item: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
         needed, left = carry

@@ -57,16 +57,18 @@ class Grr(FrequencyOracle):
             return 1.0
         return float(self.exact_p * (self.size - 1) / (1 - self.exact_p))
 
-    def simulate(self, value: Array, key: Array) -> Array:
+    @property
+    def words(self) -> int:
+        return 2 if self.size <= LARGEST_BOUND else 3
+
+    def draw(self, value: Array, words: Array) -> Array:
         if self.size == 1:
             return jnp.zeros_like(jnp.asarray(value))
         if self.size <= LARGEST_BOUND:
-            coin, other = jax.random.bits(key, (2,))
-            shift = 1 + below(other, np.uint32(self.size - 1)).astype(jnp.int32)
-        else:
-            coin_key, other_key = jax.random.split(key)
-            coin, shift = jax.random.bits(coin_key), jax.random.randint(other_key, (), 1, self.size)
-        return jnp.where(coin < threshold(self.exact_p), value, (value + shift) % self.size)
+            shift = 1 + below(words[1], np.uint32(self.size - 1)).astype(jnp.int32)
+        else:  # more values than one word tells apart evenly: the words are a key
+            shift = jax.random.randint(jax.random.wrap_key_data(words[1:], impl="threefry2x32"), (), 1, self.size)
+        return jnp.where(words[0] < threshold(self.exact_p), value, (value + shift) % self.size)
 
     def release(self, values: Array) -> Array:
         values = check_values(values, self.size)

@@ -70,8 +70,12 @@ class Hadamard(FrequencyOracle):
         """For any one row: of the probabilities of one sign."""
         return float(self.exact_p / (1 - self.exact_p)) if self.size > 1 else 1.0
 
-    def simulate(self, value: Array, key: Array) -> Array:
-        row, coin = jax.random.bits(key, (2,))
+    @property
+    def words(self) -> int:
+        return 2
+
+    def draw(self, value: Array, words: Array) -> Array:
+        row, coin = words
         row = (row & np.uint32(self.rows - 1)).astype(jnp.int32)
         honest = coin < threshold(self.p)
         return jnp.stack([row, (_positive(row, jnp.asarray(value).astype(jnp.int32)) == honest).astype(jnp.int32)])

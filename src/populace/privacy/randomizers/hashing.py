@@ -94,8 +94,12 @@ class Olh(FrequencyOracle):
             return 1.0
         return float(self.exact_p * (self.buckets - 1) / (1 - self.exact_p))
 
-    def simulate(self, value: Array, key: Array) -> Array:
-        seed, coin, other = jax.random.bits(key, (3,))
+    @property
+    def words(self) -> int:
+        return 3
+
+    def draw(self, value: Array, words: Array) -> Array:
+        seed, coin, other = words
         true = hash_values(seed, jnp.asarray(value).astype(jnp.uint32), self.buckets)
         shift = 1 + below(other, np.uint32(self.buckets - 1))
         told = jnp.where(coin < threshold(self.p), true, (true + shift) % np.uint32(self.buckets))

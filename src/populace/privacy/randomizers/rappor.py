@@ -12,7 +12,6 @@ import math
 from fractions import Fraction
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -90,8 +89,12 @@ class Rappor(Randomizer):
             apart = int(_distances(self.candidates, self.candidates).max())
         return float(((1 - self.exact_flip) / self.exact_flip) ** apart)
 
-    def simulate(self, value: Array, key: Array) -> Array:
-        flips = draw_bits(jax.random.bits(key, (words_for(self.bits),)), pattern_table(self.flip), self.bits)
+    @property
+    def words(self) -> int:
+        return words_for(self.bits)
+
+    def draw(self, value: Array, words: Array) -> Array:
+        flips = draw_bits(words, pattern_table(self.flip), self.bits)
         return jnp.asarray(self.candidates)[value] ^ flips
 
     def release(self, values: Array) -> Array:

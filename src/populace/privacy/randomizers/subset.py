@@ -12,6 +12,7 @@ import math
 from fractions import Fraction
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -26,7 +27,7 @@ from populace.privacy.randomizers.base import (
     count_rows,
     total_variance,
 )
-from populace.privacy.randomizers.draws import draw_subset, threshold
+from populace.privacy.randomizers.draws import draw_subset, threshold, words_for_subset
 from populace.privacy.source import Keyed, Source
 
 Array = Any
@@ -98,8 +99,14 @@ class SubsetSelection(FrequencyOracle):
             return 1.0
         return float(self.exact_p / (1 - self.exact_p) * Fraction(self.size - self.chosen, self.chosen))
 
-    def simulate(self, value: Array, key: Array) -> Array:
-        return draw_subset(key, value, size=self.size, chosen=self.chosen, heads=self.heads, width=self.size)
+    @property
+    def words(self) -> int:
+        return words_for_subset(self.size, self.chosen)
+
+    def draw(self, value: Array, words: Array) -> Array:
+        return draw_subset(
+            words, value, size=self.size, chosen=self.chosen, heads=self.heads, width=self.size, most=self.chosen
+        )
 
     def release(self, values: Array) -> Array:
         values = check_values(values, self.size)
@@ -188,14 +195,15 @@ class SubsetPanel:
             sizes = np.asarray(self.sizes, np.int32)
             chosen = np.asarray([member.chosen for member in self.members], np.int32)
             heads = np.asarray([member.heads for member in self.members], np.uint32)
+            most = int(chosen.max())
             return draw_subset(
-                source.key,
+                jax.random.bits(source.key, (words_for_subset(self.width, most),)),
                 value,
                 size=jnp.asarray(sizes)[question],
                 chosen=jnp.asarray(chosen)[question],
                 heads=jnp.asarray(heads)[question],
                 width=self.width,
-                most=int(chosen.max()),
+                most=most,
             )
         member = self.members[int(question)]
         report = np.zeros(self.width, bool)

@@ -12,7 +12,6 @@ import functools
 from fractions import Fraction
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -63,8 +62,11 @@ class UnaryEncoding(FrequencyOracle):
             return 1.0
         return float(self.exact_p * (1 - self.exact_q) / (self.exact_q * (1 - self.exact_p)))
 
-    def simulate(self, value: Array, key: Array) -> Array:
-        words = jax.random.bits(key, (words_for(self.size) + 1,))
+    @property
+    def words(self) -> int:
+        return words_for(self.size) + 1
+
+    def draw(self, value: Array, words: Array) -> Array:
         others = draw_bits(words[:-1], pattern_table(self.q), self.size)
         return jnp.where(jnp.arange(self.size) == value, words[-1] < threshold(self.p), others)
 
