@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -11,11 +12,14 @@ EXAMPLE = "Example:  populace evaluate run --real adult_test.parquet --target in
 
 def command(
     runs: list[Path] = typer.Argument(help="Folders of finished runs; the report goes into the first."),
-    real: str = typer.Option(..., "--real", help="Real rows: CSV, Parquet or Arrow."),
+    real: str = typer.Option(..., "--real", help="Real rows: CSV, Parquet or Arrow; for images .npz."),
     target: str | None = typer.Option(None, "--target", help="The column to predict."),
     as_json: bool = typer.Option(False, "--json", help="Print the metrics as JSON."),
 ) -> None:
-    """Write metrics.json and report.html. Computed on real rows without noise: keep them with the data."""
+    """Write metrics.json and report.html. Computed on real rows without noise: keep them with the data.
+
+    Several runs make one page that compares them.
+    """
     from populace.cli import show
     from populace.report.page import evaluate_runs
 
@@ -23,37 +27,34 @@ def command(
     if as_json:
         show.say_json(documents[0] if len(documents) == 1 else documents)
         return
+    first = documents[0]
+    for number, document in enumerate(documents):
+        header, rows, reasons = _table(document, first if number else None)
+        show.table(header, rows, title=f"{document['run']}: {document['privacy']}")
+        for mark, reason in enumerate(reasons, 1):
+            show.say(f"-{mark}  left out: {reason}")
+        show.say("")
+    show.say("95 % intervals and everything else:")
+    show.say(f"{runs[0] / 'metrics.json'}\n{runs[0] / 'report.html'}")
+
+
+def _table(document: dict[str, Any], shown: dict[str, Any] | None) -> tuple[list[str], list[list[str]], list[str]]:
+    """Every metric beside its baselines; of a further run its own figures only, the baselines being the same."""
+    names = ["synthetic", *document["baselines"]] if shown is None else ["synthetic"]
+    reasons: list[str] = []
     rows = []
-    for document in documents:
-        scores = document["prediction"].get("scores", {})
-        rows.append(
-            _row(
-                document["run"],
-                document["one_way"]["mean_tvd"],
-                document["two_way"].get("mean_tvd"),
-                scores.get("synthetic"),
-            )
-        )
-    for name, distances in documents[0]["baselines"].items():
-        scores = documents[0]["prediction"].get("scores", {})
-        rows.append(_row(name, distances["one_way_mean_tvd"], distances["two_way_mean_tvd"], scores.get(name)))
-    for name in ("real", "majority class"):
-        if name in documents[0]["prediction"].get("scores", {}):
-            rows.append(
-                _row(
-                    f"trained on {name}" if name == "real" else name,
-                    None,
-                    None,
-                    documents[0]["prediction"]["scores"][name],
-                )
-            )
-    show.table(["data", "1-way TVD", "2-way TVD", "AUC", "accuracy"], rows)
-    if "left_out" in documents[0]["prediction"]:
-        show.say(f"no prediction: {documents[0]['prediction']['left_out']}")
-    show.say(f"\n{runs[0] / 'metrics.json'}\n{runs[0] / 'report.html'}")
+    for metric in document["metrics"].values():
+        cells = []
+        for name in names:
+            value = metric["values"][name]
+            if "value" not in value and value["left_out"] not in reasons:
+                reasons.append(value["left_out"])
+            cells.append(f"{value['value']:.4f}" if "value" in value else f"-{reasons.index(value['left_out']) + 1}")
+        rows.append([metric["title"].split(", mean")[0], *cells])
+    return ["metric", *(_short(name) for name in names)], rows, reasons
 
 
-def _row(name: str, one_way: float | None, two_way: float | None, score: dict[str, float] | None) -> list[str]:
-    found = score or {}
-    values = (one_way, two_way, found.get("auc"), found.get("accuracy"))
-    return [name, *("-" if value is None else f"{value:.4f}" for value in values)]
+def _short(name: str) -> str:
+    return {"product of the true one-way tables": "product of 1-way", "real table, columns shuffled": "shuffled"}.get(
+        name, name
+    )

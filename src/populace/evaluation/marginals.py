@@ -175,6 +175,24 @@ def product_matrix(matrix: Array, sizes: tuple[int, ...]) -> Array:
     return found
 
 
+def association(matrix: Array, sizes: tuple[int, ...]) -> Array:
+    """Cramer's V of every pair of columns: 0 independent, 1 one follows from the other; 1 on the diagonal.
+
+    Edge cases: 0 for a column in which one value occurs only.
+    """
+    parts = blocks(sizes)
+    ways = np.diag(matrix)
+    expected = np.outer(ways, ways)
+    squares = np.divide((matrix - expected) ** 2, expected, out=np.zeros_like(matrix), where=expected > 0)
+    occurring = [int((ways[part] > 0).sum()) for part in parts]
+    found = np.eye(len(sizes))
+    for i, a in enumerate(parts):
+        for j, b in enumerate(parts[:i]):
+            levels = min(occurring[i], occurring[j]) - 1
+            found[i, j] = found[j, i] = min(1.0, np.sqrt(squares[a, b].sum() / levels)) if levels else 0.0
+    return found
+
+
 def one_way_distances(real: Table, synthetic: Table) -> dict[str, float]:
     """Total variation distance of each column's table."""
     check_comparable(real, synthetic)

@@ -1,16 +1,27 @@
-"""Train on synthetic, test on real: what a model learned from the synthetic rows is worth on rows it never saw."""
+"""Train on synthetic, test on real: what a model learned from the synthetic rows is worth on rows it never saw.
+
+logistic regression    on one-hot columns
+random forest          100 trees on the codes, three rows at least in a leaf
+MLP                    one hidden layer of 64 on one-hot columns
+"""
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
+import os
 import warnings
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from sklearn.ensemble import RandomForestClassifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import roc_auc_score
+from sklearn.neural_network import MLPClassifier
+from threadpoolctl import threadpool_limits
 
+from populace.evaluation.estimate import Estimate, from_draws, left_out
 from populace.evaluation.marginals import check_comparable
 from populace.tables.codec import one_hot
 from populace.tables.table import Table
@@ -18,56 +29,176 @@ from populace.tables.table import Table
 Array = np.ndarray[Any, Any]
 
 MOST_TRAINING_ROWS = 50_000
+MOST_CLASSES = 50
+DRAWS = 200
+DRAWS_AT_ONCE = 25
+BATCH, STEPS = 256, 1_200  # of the MLP, at most
+ONE_CLASS = "the training rows have one class of the target only"
+SAME_CLASS = "the test rows have one class of the target only"
+CONSTANT = "a constant guess ranks nothing: 0.5 by definition"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Score:
-    """How well a target is predicted; `auc` is NaN where it is not defined, and `why` says so."""
+    """How well a target is predicted; where the area under the curve is not defined it says why."""
 
-    accuracy: float
-    auc: float
-    why: str = ""
+    accuracy: Estimate
+    auc: Estimate
 
 
-def features_and_target(table: Table, target: str) -> tuple[Array, Array]:
+def logistic_regression(rows: int, seed: int) -> Any:
+    return LogisticRegression(max_iter=300, C=1.0)
+
+
+def random_forest(rows: int, seed: int) -> Any:
+    return RandomForestClassifier(100, min_samples_leaf=3, n_jobs=1, random_state=seed)
+
+
+def mlp(rows: int, seed: int) -> Any:
+    batch = int(np.clip(rows // 40, min(16, rows), BATCH))
+    return Epochs(
+        MLPClassifier((64,), batch_size=batch, alpha=1e-3, random_state=seed), int(np.clip(STEPS * batch / rows, 5, 40))
+    )
+
+
+class Epochs:
+    """A classifier trained for so many passes over the rows, and no check whether it has converged."""
+
+    def __init__(self, model: Any, epochs: int) -> None:
+        self.model = model
+        self.epochs = epochs
+
+    def fit(self, x: Array, y: Array) -> None:
+        self.classes_ = np.unique(y)
+        for _ in range(self.epochs):
+            self.model.partial_fit(x, y, classes=self.classes_)
+
+    def predict_proba(self, x: Array) -> Array:
+        return np.asarray(self.model.predict_proba(x))
+
+
+Learner = Callable[[int, int], Any]
+LEARNERS: dict[str, Learner] = {
+    "logistic regression": logistic_regression,
+    "random forest": random_forest,
+    "MLP": mlp,
+}
+ON_CODES = ("random forest",)
+MAY_WARN = ("logistic regression",)  # what to do with warnings is a matter of the whole process, so not for threads
+
+
+def features_and_target(table: Table, target: str, *, codes: bool = False) -> tuple[Array, Array]:
     index = table.schema.index(target)
     others = [i for i in range(len(table.schema.columns)) if i != index]
+    if codes:
+        return table.codes[:, others].astype(np.float32), table.codes[:, index]
     sizes = tuple(table.schema.sizes[i] for i in others)
     return one_hot(table.codes[:, others], sizes), table.codes[:, index]
 
 
-def logistic_score(train: Table, test: Table, target: str) -> Score:
-    """Logistic regression on one-hot columns, trained on `train`, scored on `test`."""
-    check_comparable(train, test)
-    if len(train) > MOST_TRAINING_ROWS:
-        train = train.take(np.arange(MOST_TRAINING_ROWS))
-    x, y = features_and_target(train, target)
-    x_test, y_test = features_and_target(test, target)
-    if len(np.unique(y)) < 2:
-        accuracy = float((y_test == y[0]).mean())
-        return Score(accuracy=accuracy, auc=float("nan"), why="the training rows have one class of the target only")
-    model = LogisticRegression(max_iter=300, C=1.0)
+def resamples(rows: int, seed: int = 0, draws: int = DRAWS) -> Array:
+    """How often each test row comes up in each bootstrap draw; shared by all models, so that they meet the same draws."""
+    rng = np.random.default_rng(seed)
+    return np.stack([np.bincount(rng.integers(0, rows, rows), minlength=rows) for _ in range(draws)]).astype(np.int16)
+
+
+def scores(
+    sources: Mapping[str, Table],
+    test: Table,
+    target: str,
+    *,
+    learners: Mapping[str, Learner] | None = None,
+    seed: int = 0,
+    draws: int = DRAWS,
+) -> dict[str, dict[str, Score]]:
+    """The score of each learner (inner) trained on each table (outer) and tested on `test`; two fits at a time."""
+    learners = LEARNERS if learners is None else learners
+    counts = resamples(len(test), seed, draws)
+
+    def one(job: tuple[str, str]) -> Score:
+        source, name = job
+        return _trained(sources[source], test, target, name, learners[name], counts, seed)
+
+    jobs = [(source, name) for name in learners for source in sources]
+    alone = [job for job in jobs if job[1] in MAY_WARN]
+    together = [job for job in jobs if job[1] not in MAY_WARN]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(x, y)
-    accuracy = float((model.predict(x_test) == y_test).mean())
-    auc, why = _auc(y_test, model.predict_proba(x_test), model.classes_)
-    return Score(accuracy=accuracy, auc=auc, why=why)
+        found = {job: one(job) for job in alone}
+    with threadpool_limits(1), concurrent.futures.ThreadPoolExecutor(_cores()) as pool:
+        found |= dict(zip(together, pool.map(one, together), strict=True))
+    return {source: {name: found[source, name] for name in learners} for source in sources}
 
 
-def _auc(y: Array, probabilities: Array, classes: Array) -> tuple[float, str]:
+def _cores() -> int:
+    return max(1, min(8, os.cpu_count() or 1))
+
+
+def _trained(train: Table, test: Table, target: str, name: str, learner: Learner, counts: Array, seed: int) -> Score:
+    check_comparable(train, test)
+    if len(train) > MOST_TRAINING_ROWS:
+        train = train.take(np.sort(np.random.default_rng(seed).permutation(len(train))[:MOST_TRAINING_ROWS]))
+    x, y = features_and_target(train, target, codes=name in ON_CODES)
+    x_test, y_test = features_and_target(test, target, codes=name in ON_CODES)
+    return score_arrays(learner(len(x), seed), (x, y), (x_test, y_test), counts)
+
+
+def score_arrays(model: Any, train: tuple[Array, Array], test: tuple[Array, Array], counts: Array) -> Score:
+    """Fit a scikit-learn classifier and score it; labels are whole numbers from 0."""
+    (x, y), (x_test, y_test) = train, test
+    if len(np.unique(y)) < 2:
+        return Score(accuracy=accuracy(y_test == np.bincount(y).argmax(), counts), auc=left_out(ONE_CLASS))
+    model.fit(x, y)
+    probabilities = np.zeros((len(y_test), int(max(y.max(), y_test.max())) + 1))
+    probabilities[:, model.classes_] = model.predict_proba(x_test)
+    right = probabilities.argmax(axis=1) == y_test
+    return Score(accuracy=accuracy(right, counts), auc=area(y_test, probabilities, counts))
+
+
+def accuracy(right: Array, counts: Array) -> Estimate:
+    return from_draws(right.mean(), counts @ right.astype(np.float32) / len(right))
+
+
+def area(y: Array, probabilities: Array, counts: Array) -> Estimate:
+    """Area under the ROC curve; with several classes the mean over those that occur, each against the rest."""
     present = np.unique(y)
     if len(present) < 2:
-        return float("nan"), "the real rows have one class of the target only"
-    areas = []
-    for label in present if len(present) > 2 else present[1:]:
-        score = probabilities[:, list(classes).index(label)] if label in classes else np.zeros(len(y))
-        areas.append(roc_auc_score(y == label, score))
-    return float(np.mean(areas)), ""
+        return left_out(SAME_CLASS)
+    chosen = present if len(present) > 2 else present[1:]
+    counts = counts[: max(40, DRAWS // len(chosen))]
+    plain = np.ones((1, len(y)), counts.dtype)
+    areas = [_areas(y == label, probabilities[:, label], np.concatenate([plain, counts])) for label in chosen]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a draw may miss a rare class: left out of that draw's mean
+        means = np.nanmean(areas, axis=0)
+    return from_draws(means[0], means[1:][np.isfinite(means[1:])])
+
+
+def _areas(positive: Array, score: Array, counts: Array) -> Array:
+    """The area for each row of counts: the share of pairs in which the positive scores higher, ties counting half."""
+    order = np.argsort(score, kind="stable")
+    ordered, positive = score[order], positive[order]
+    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    found = np.empty(len(counts))
+    for at in range(0, len(counts), DRAWS_AT_ONCE):
+        weights = counts[at : at + DRAWS_AT_ONCE, order].astype(np.float64)
+        ups = np.add.reduceat(weights * positive, starts, axis=1)
+        downs = np.add.reduceat(weights * ~positive, starts, axis=1)
+        below = np.cumsum(downs, axis=1) - downs / 2
+        pairs = ups.sum(axis=1) * downs.sum(axis=1)
+        found[at : at + DRAWS_AT_ONCE] = (ups * below).sum(axis=1) / np.where(pairs == 0, np.nan, pairs)
+    return found
+
+
+def logistic_score(train: Table, test: Table, target: str) -> Score:
+    """Logistic regression on one-hot columns, trained on `train`, scored on `test`."""
+    only = {"logistic regression": logistic_regression}
+    return scores({"": train}, test, target, learners=only)[""]["logistic regression"]
 
 
 def majority_score(train: Table, test: Table, target: str) -> Score:
     """Always the most frequent class of the training rows."""
     index = train.schema.index(target)
     guess = np.bincount(train.codes[:, index], minlength=train.schema.sizes[index]).argmax()
-    return Score(accuracy=float((test.codes[:, index] == guess).mean()), auc=0.5, why="a constant guess")
+    right = test.codes[:, index] == guess
+    return Score(accuracy=accuracy(right, resamples(len(test))), auc=Estimate(value=0.5, why=CONSTANT))

@@ -1,70 +1,199 @@
-"""Charts as inline SVG: no script, no font from elsewhere, colours that read on light and dark."""
+"""Charts of one run: columns, lines over the number of columns, dots with intervals, scales."""
 
 from __future__ import annotations
 
-import io
-import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib as mpl
+import markupsafe
 import numpy as np
-from matplotlib.figure import Figure
 
-from populace.tables.table import Table
+from populace.report.svg import LETTER, WIDTH, chart, percent, polyline, short, tag, text, ticks, title
+from populace.tables.schema import Column
 
 Array = np.ndarray[Any, Any]
+Values = Mapping[str, Mapping[str, Any]]  # name -> {"value", "low", "high"} or {"left_out"}
 
-REAL, SYNTHETIC = "#4c78a8", "#f58518"
-MOST_BARS = 24
-mpl.rcParams["svg.fonttype"] = "none"
-mpl.rcParams["svg.hashsalt"] = "populace"
-
-
-def to_svg(figure: Figure) -> str:
-    """The figure as an SVG element that scales with the page and takes its text colour from it."""
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    text = buffer.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
-    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
-    return text.replace("#000000", "currentColor")
+MOST_BARS = 16
+ROW = 30.0
 
 
-def column_chart(real: Table, synthetic: Table, name: str) -> str:
-    """Shares of each value, real beside synthetic; of a long domain, the most frequent values."""
-    column = real.schema.column(name)
-    index = real.schema.index(name)
-    shares = [np.bincount(table.codes[:, index], minlength=column.size) / len(table) for table in (real, synthetic)]
-    shown = np.arange(column.size)
-    if column.size > MOST_BARS:
-        shown = np.sort(np.argsort(-(shares[0] + shares[1]))[:MOST_BARS])
-    labels = [_short(column.labels()[i]) for i in shown]
-    figure = Figure(figsize=(6.4, 0.9 + 0.24 * len(shown)), layout="constrained")
-    axes = figure.subplots()
-    place = np.arange(len(shown))
-    axes.barh(place - 0.2, shares[0][shown], 0.38, color=REAL, label="real")
-    axes.barh(place + 0.2, shares[1][shown], 0.38, color=SYNTHETIC, label="synthetic")
-    axes.set_yticks(place, labels, fontsize=8)
-    axes.invert_yaxis()
-    axes.tick_params(axis="x", labelsize=8)
-    axes.set_xlabel("share of rows", fontsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=8, frameon=False)
-    return to_svg(figure)
+def column_chart(column: Column, real: Array, synthetic: Array, errors: Array | None = None) -> markupsafe.Markup:
+    """Shares of each value, real against synthetic; `errors` are the method's own standard errors of the synthetic shares."""
+    if column.kind == "numeric":
+        return _histogram(column, real, synthetic, errors)
+    return _bars(column, real, synthetic, errors)
 
 
-def pair_heat_map(matrix: Array, names: list[str]) -> str:
-    """Distance of every pair of columns: dark is far."""
-    figure = Figure(figsize=(6.4, 5.6), layout="constrained")
-    axes = figure.subplots()
-    shown = axes.imshow(matrix, cmap="viridis_r", vmin=0, vmax=max(0.05, float(matrix.max())))
-    if len(names) <= 30:
-        axes.set_xticks(range(len(names)), [_short(n, 14) for n in names], rotation=60, ha="right", fontsize=7)
-        axes.set_yticks(range(len(names)), [_short(n, 14) for n in names], fontsize=7)
-    figure.colorbar(shown, ax=axes, shrink=0.8, label="total variation distance")
-    return to_svg(figure)
+def _bars(column: Column, real: Array, synthetic: Array, errors: Array | None) -> markupsafe.Markup:
+    """Horizontal bars; of a long domain the most frequent values, the rest added up in one line."""
+    labels = list(column.labels())
+    shown = np.arange(len(labels))
+    rest: tuple[float, float] | None = None
+    if len(labels) > MOST_BARS:
+        shown = np.sort(np.argsort(-(real + synthetic), kind="stable")[: MOST_BARS - 1])
+        rest = float(1 - real[shown].sum()), float(1 - synthetic[shown].sum())
+    left, right = 112.0, WIDTH - 44.0
+    most = max(float(real.max()), float(synthetic.max()), *(rest or ()), 1e-9)
+    scale = (right - left) / most
+    parts = []
+    for place, index in enumerate(shown):
+        wide = None if errors is None else float(errors[index])
+        parts.append(_bar(labels[index], float(real[index]), float(synthetic[index]), wide, place * ROW, left, scale))
+    if rest is not None:
+        name = f"{len(labels) - len(shown)} other values"
+        parts.append(_bar(name, max(rest[0], 0.0), max(rest[1], 0.0), None, len(shown) * ROW, left, scale))
+    height = (len(shown) + (rest is not None)) * ROW + 2
+    return chart(height, parts, label=f"{column.name}: share of rows by value, real and synthetic")
 
 
-def _short(text: str, most: int = 22) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
+def _bar(label: str, real: float, synthetic: float, error: float | None, y: float, left: float, scale: float) -> str:
+    said = f"{label}: real {percent(real)}, synthetic {percent(synthetic)}"
+    if error is not None:
+        said += f", the method's standard error {percent(error)}"
+    parts = [
+        title(said),
+        tag("rect", x=0, y=y, width=WIDTH, height=ROW, class_="hit"),
+        text(left - 6, y + 18, short(label, 17), anchor="end"),
+        tag("rect", x=left, y=y + 4, width=max(real * scale, 0.5), height=10, class_="real"),
+        tag("rect", x=left, y=y + 15, width=max(synthetic * scale, 0.5), height=10, class_="synthetic"),
+        text(left + max(real, synthetic) * scale + 5, y + 13, percent(real), class_="small"),
+        text(left + max(real, synthetic) * scale + 5, y + 24, percent(synthetic), class_="small"),
+    ]
+    if error is not None:
+        low, high = (left + max(synthetic + sign * 1.96 * error, 0) * scale for sign in (-1, 1))
+        parts.append(tag("line", x1=low, x2=high, y1=y + 20, y2=y + 20, class_="whisker"))
+    return tag("g", *parts)
+
+
+def _histogram(column: Column, real: Array, synthetic: Array, errors: Array | None) -> markupsafe.Markup:
+    """Bars of a numeric column's bins, evenly wide, with the synthetic shares as steps over them."""
+    labels = column.labels()
+    left, top, bottom = 34.0, 8.0, 170.0
+    step = (WIDTH - left - 4) / len(labels)
+    grid = ticks(float(max(real.max(), synthetic.max())), 3)
+    scale = (bottom - top) / grid[-1]
+    parts = []
+    for tick in grid:
+        y = bottom - tick * scale
+        parts.append(tag("line", x1=left, x2=WIDTH - 4, y1=y, y2=y, class_="grid"))
+        parts.append(text(left - 5, y + 4, percent(tick), anchor="end", class_="small"))
+    outline = []
+    for i, label in enumerate(labels):
+        x = left + i * step
+        said = f"{label}: real {percent(float(real[i]))}, synthetic {percent(float(synthetic[i]))}"
+        said += "" if errors is None else f", the method's standard error {percent(float(errors[i]))}"
+        high = max(float(real[i]) * scale, 0.5)
+        bar = tag("rect", x=x + 0.5, y=bottom - high, width=max(step - 1, 0.5), height=high, class_="real soft")
+        hit = tag("rect", x=x, y=top, width=step, height=bottom - top, class_="hit")
+        parts.append(tag("g", title(said), hit, bar))
+        y = bottom - float(synthetic[i]) * scale
+        outline += [(x, y), (x + step, y)]
+        if errors is not None:
+            ends = (bottom - max(float(synthetic[i]) + sign * 1.96 * float(errors[i]), 0) * scale for sign in (-1, 1))
+            low, high_end = ends
+            parts.append(tag("line", x1=x + step / 2, x2=x + step / 2, y1=low, y2=high_end, class_="whisker"))
+    parts.append(polyline(outline, "steps synthetic-line"))
+    every = max(1, -(-len(labels) // 6))
+    edges = [name.strip("[()]").split(",")[0] for name in labels[: column.levels]]
+    for i in range(0, column.levels, every):
+        parts.append(text(left + i * step, bottom + 14, short(edges[i], 8), class_="small"))
+    if column.nullable:
+        parts.append(text(WIDTH - 4, bottom + 14, "none", anchor="end", class_="small"))
+    return chart(bottom + 20, parts, label=f"{column.name}: share of rows by bin, real and synthetic")
+
+
+def line_chart(lines: Mapping[str, Values], classes: Mapping[str, str], *, across: str) -> markupsafe.Markup:
+    """Lines with whiskers over whole numbers; a point that was left out is simply not there (the table says why)."""
+    points = {
+        name: [(int(x), v) for x, v in values.items() if "value" in v] for name, values in lines.items() if values
+    }
+    every = [v for found in points.values() for _, v in found]
+    places = sorted({x for found in points.values() for x, _ in found}) or [1]
+    grid = ticks(max((v.get("high", v["value"]) for v in every), default=1.0))
+    left, right, top, bottom = 38.0, WIDTH - 12.0, 10.0, 190.0
+    scale = (bottom - top) / grid[-1]
+    step = (right - left - 16) / max(1, places[-1] - places[0])
+    parts = []
+    for tick in grid:
+        y = bottom - tick * scale
+        parts.append(tag("line", x1=left, x2=right, y1=y, y2=y, class_="grid"))
+        parts.append(text(left - 5, y + 4, f"{tick:g}", anchor="end", class_="small"))
+    for x in places:
+        parts.append(text(left + 8 + (x - places[0]) * step, bottom + 15, str(x), anchor="middle", class_="small"))
+    parts.append(text((left + right) / 2, bottom + 31, across, anchor="middle", class_="small"))
+    for name, found in points.items():
+        if not found:
+            continue
+        line = [(left + 8 + (x - places[0]) * step, bottom - v["value"] * scale) for x, v in found]
+        drawn = [polyline(line, f"line {classes[name]}-line")]
+        for (x, y), (at, v) in zip(line, found, strict=True):
+            if "low" in v:
+                ends = {"y1": bottom - v["low"] * scale, "y2": bottom - v["high"] * scale}
+                drawn.append(tag("line", x1=x, x2=x, class_=f"{classes[name]}-line thin", **ends))
+            said = title(f"{name}, {across} {at}: {interval_text(v)}")
+            drawn.append(tag("circle", said, cx=x, cy=y, r=3.2, class_=classes[name]))
+        parts.append(tag("g", *drawn))
+    return chart(bottom + 38, parts, label=f"{', '.join(points)} by {across}")
+
+
+def dot_chart(rows: Sequence[tuple[str, Values]], classes: Mapping[str, str], low: float) -> markupsafe.Markup:
+    """One line per row; dots with intervals on a common scale from `low` to 1."""
+    left, right = 12.0, WIDTH - 12.0
+    scale = (right - left) / (1 - low)
+    parts = []
+    height = 22.0
+    for label, values in rows:
+        parts.append(text(left, height, label, class_="strong"))
+        y = height + 14
+        parts.append(tag("line", x1=left, x2=right, y1=y, y2=y, class_="grid"))
+        for name, v in reversed(values.items()):
+            if "value" not in v:
+                continue
+            x = left + (max(low, v["value"]) - low) * scale
+            drawn = [title(f"{label}, {name}: {interval_text(v)}")]
+            if "low" in v:
+                ends = [left + (min(1, max(low, v[key])) - low) * scale for key in ("low", "high")]
+                drawn.append(tag("line", x1=ends[0], x2=ends[1], y1=y, y2=y, class_=f"{classes[name]}-line thick"))
+            drawn.append(tag("circle", cx=x, cy=y, r=5, class_=classes[name]))
+            parts.append(tag("g", *drawn))
+        height += 42
+    for tick in (low, (1 + low) / 2, 1.0):
+        parts.append(text(left + (tick - low) * scale, height, f"{tick:g}", anchor="middle", class_="small"))
+    return chart(height + 8, parts, label="scores by model, with intervals")
+
+
+def scale_chart(values: Values, classes: Mapping[str, str], *, label: str) -> markupsafe.Markup:
+    """Where a figure lies between its baselines: one line, a dot for it, ticks for them, named below."""
+    known = {name: v for name, v in values.items() if "value" in v}
+    numbers = [v["value"] for v in known.values()]
+    low, high = min(numbers), max(numbers)
+    wide = (high - low) or 1.0
+    left, right = 14.0, 246.0
+
+    def place(value: float) -> float:
+        return left + (value - low) / wide * (right - left)
+
+    parts = [tag("line", x1=left - 8, x2=right + 8, y1=14, y2=14, class_="axis")]
+    for name, v in reversed(known.items()):
+        x = place(v["value"])
+        if classes[name] == "synthetic":
+            drawn = tag("circle", cx=x, cy=14, r=7, class_="synthetic")
+        else:
+            drawn = tag("line", x1=x, x2=x, y1=5, y2=23, class_=f"{classes[name]}-line thick")
+        parts.append(tag("g", title(f"{name}: {interval_text(v)}"), drawn))
+    return chart(28, parts, label=label, width=260)
+
+
+def interval_text(v: Mapping[str, Any], digits: int = 3) -> str:
+    if "value" not in v:
+        return f"left out: {v.get('left_out', 'not computed')}"
+    if "low" not in v:
+        return f"{v['value']:.{digits}f}"
+    return f"{v['value']:.{digits}f} ({v['low']:.{digits}f} to {v['high']:.{digits}f})"
+
+
+def label_room(labels: Sequence[str], most: int) -> tuple[list[str], float]:
+    """Labels cut to `most` letters, and the room the longest takes."""
+    cut = [short(label, most) for label in labels]
+    return cut, max(map(len, cut), default=0) * LETTER + 8

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from populace.experiments.benchmarks.grid import Chart
-from populace.report.figures import to_svg
 from populace.tables.files import replacing, write_text
 
 COLOURS = (
     "#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#9d755d", "#eeca3b", "#ff9da6", "#79706e",
 )  # fmt: skip
 MARKS = "os^vDPX*<>"
+mpl.rcParams["svg.fonttype"] = "none"
+mpl.rcParams["svg.hashsalt"] = "populace"
+
+
+def to_svg(figure: Figure) -> str:
+    """The figure as an SVG element that scales with the page and takes its text colour from it."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
+    return text.replace("#000000", "currentColor")
 
 
 def draw_lines(chart: Chart) -> Figure:

@@ -1,29 +1,30 @@
-"""One self-contained HTML page per evaluation."""
+"""One self-contained HTML page per run, and one for several runs together."""
 
 from __future__ import annotations
 
 import dataclasses
 import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import markupsafe
-import numpy as np
 
-from populace.errors import DataError
-from populace.evaluation.evaluate import evaluate_table
+from populace.errors import DataError, PopulaceError
+from populace.evaluation.baselines import SYNTHETIC
+from populace.evaluation.evaluate import Evaluated, evaluate_tables
+from populace.evaluation.traffic import cost
 from populace.experiments.folder import RunFolder
 from populace.experiments.sources import read_rows
-from populace.report import figures
+from populace.models.generator import load_generator
+from populace.report import comparison, glance, leaks, pictures, sections
+from populace.report.words import in_plain_words
 from populace.tables.files import read_json, write_json, write_text
 from populace.tables.schema import Schema, schema_from_dict
 from populace.tables.table import Table, read_table
 
-FLAGS = (
-    ("method", "--method"), ("epsilon", "--epsilon"), ("delta", "--delta"), ("schema_file", "--schema"),
-    ("target", "--target"), ("trust", "--trust"), ("client_column", "--client-column"), ("rows", "--rows"), ("seed", "--seed"),
-)  # fmt: skip
+TITLE = "What the synthetic rows are worth"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,106 +34,124 @@ class Evaluation:
     metrics: dict[str, Any]
     real: Table
     synthetic: Table
+    evaluated: Evaluated
 
     def save(self, path: str | Path) -> None:
         """A page without the sections that need a run: figures and distances only."""
-        run = {"name": "synthetic", "metrics": self.metrics, "synthetic": self.synthetic}
-        write_text(Path(path), render("What the synthetic rows are worth", [run], self.real))
+        run = {"name": SYNTHETIC, "metrics": self.metrics, "pairs": self.evaluated.pairs}
+        write_text(Path(path), render_run(TITLE, run, self.real.schema))
 
 
 def evaluate(synthetic: Table, *, real: Table, target: str | None = None, seed: int = 0) -> Evaluation:
     """Compare synthetic rows with real ones."""
-    metrics = evaluate_table(synthetic, real, target=target, seed=seed)
-    return Evaluation(metrics=metrics, real=real, synthetic=synthetic)
+    found = evaluate_tables({SYNTHETIC: synthetic}, real, target=target, seed=seed)[SYNTHETIC]
+    return Evaluation(metrics=found.document, real=real, synthetic=synthetic, evaluated=found)
 
 
-def evaluate_runs(folders: list[Path], real_file: str, *, target: str | None = None) -> list[dict[str, Any]]:
-    """metrics.json and report.html into the first run's folder; returns one document per run."""
-    runs = []
-    for path in folders:
-        folder = RunFolder(path)
-        details = folder.document()
-        schema = read_table_schema(folder)
-        synthetic = read_table(folder / "synthetic.parquet", schema)
-        real = read_rows(real_file, schema)[1]
-        metrics = evaluate_table(synthetic, real, target=target)
-        runs.append(
-            {
-                "name": folder.path.name,
-                "details": details,
-                "privacy": read_json(folder / "privacy.json"),
-                "metrics": metrics,
-                "synthetic": synthetic,
-                "real": real,
-                "command": command_of(details["spec"]),
-            }
-        )
-    if any(run["real"].schema.names != runs[0]["real"].schema.names for run in runs):
+def evaluate_runs(folders: Sequence[Path], real_file: str, *, target: str | None = None) -> list[dict[str, Any]]:
+    """metrics.json and report.html into the first run's folder; returns one document per run.
+
+    Several runs make one page that compares them. Runs under the same schema share the baselines.
+    """
+    runs = [_open(RunFolder(path), name) for path, name in zip(folders, _names(folders), strict=True)]
+    if any(run["kind"] == "images" for run in runs):
+        return pictures.evaluate_runs(runs, real_file, environment())
+    schemas = {run["schema"].digest: run["schema"] for run in runs}
+    if len({schema.names for schema in schemas.values()}) > 1:
         raise DataError("the runs have different columns, so they do not compare; evaluate them one by one")
-    documents = [{"run": run["name"], "privacy": run["privacy"]["headline"], **run["metrics"]} for run in runs]
+    for digest, schema in schemas.items():
+        real = read_rows(real_file, schema)[1]
+        synthetic = {run["name"]: run["synthetic"] for run in runs if run["schema"].digest == digest}
+        found = evaluate_tables(synthetic, real, target=target)
+        for run in runs:
+            if run["schema"].digest == digest:
+                evaluated = found[run["name"]]
+                own = {"run": run["name"], "method": run["details"]["method"], "privacy": run["privacy"]["headline"]}
+                run["metrics"] = own | evaluated.document | {"cost": cost(run["details"], schema.sizes)}
+                run["pairs"] = evaluated.pairs
+    again = ["populace", "evaluate", *(str(path) for path in folders), "--real", real_file]
+    again += ["--target", target] if target else []
+    documents = [run["metrics"] for run in runs]
     first = RunFolder(folders[0])
-    title = f"{runs[0]['name']}: synthetic data by {runs[0]['details']['method']}"
-    page = render(title, runs, runs[0]["real"])
-    write_json(first / "metrics.json", documents[0] if len(documents) == 1 else {"runs": documents})
+    if len(runs) == 1:
+        title = f"{runs[0]['name']}: synthetic data by {runs[0]['details']['method']}"
+        page = render_run(title, runs[0], runs[0]["schema"], evaluated_by=shlex.join(again), real_file=real_file)
+    else:
+        page = render_comparison(runs, runs[0]["schema"], evaluated_by=shlex.join(again))
+    write_json(first / "metrics.json", documents[0] if len(documents) == 1 else {"format": 2, "runs": documents})
     write_text(first / "report.html", page)
     return documents
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """The folders' names, or their whole paths where two have the same."""
+    names = [RunFolder(path).path.resolve().name for path in folders]
+    chosen = names if len(set(names)) == len(names) else [str(path) for path in folders]
+    if len(set(chosen)) != len(chosen):
+        raise DataError(f"the run {next(n for n in chosen if chosen.count(n) > 1)} is named twice; name each once")
+    return chosen
+
+
+def _open(folder: RunFolder, name: str) -> dict[str, Any]:
+    """A finished run's documents, its synthetic rows, and its generator where it can be read."""
+    details = folder.document()
+    run: dict[str, Any] = {
+        "name": name,
+        "folder": folder,
+        "details": details,
+        "privacy": read_json(folder / "privacy.json"),
+        "command": sections.command_of(details["spec"]),
+        "audit": leaks.read_audit(folder / "audit.json"),
+        "attacks": leaks.read_attacks(folder / "attacks.json"),
+        "kind": "images" if (folder / "synthetic.npz").is_file() else "table",
+    }
+    if run["kind"] == "table":
+        run["schema"] = read_table_schema(folder)
+        run["synthetic"] = read_table(folder / "synthetic.parquet", run["schema"])
+        try:
+            run["generator"] = load_generator(folder.path)
+        except PopulaceError:  # synthetic rows are enough; only the method's own standard errors come from it
+            run["generator"] = None
+    return run
 
 
 def read_table_schema(folder: RunFolder) -> Schema:
     return schema_from_dict(read_json(folder / "generator.json")["schema"])
 
 
-def command_of(spec: dict[str, Any]) -> str:
-    """The command that makes this run again."""
-    words = ["populace", "synthesize", str(spec["data"])]
-    for field, flag in FLAGS:
-        if spec.get(field) is not None:
-            words += [flag, str(spec[field])]
-    if spec.get("records_per_client", 1) != 1:
-        words += ["--records-per-client", str(spec["records_per_client"])]
-    for name, value in spec.get("settings", {}).items():
-        words += ["--set", f"{name}={value}"]
-    return shlex.join([*words, "--out", "RUN"])
+def environment() -> jinja2.Environment:
+    found = jinja2.Environment(
+        loader=jinja2.PackageLoader("populace.report", "templates"), autoescape=True, undefined=jinja2.StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    source = found.loader.get_source(found, "style.css")[0] if found.loader else ""
+    found.globals["style"] = markupsafe.Markup(source)  # noqa: S704 - our own style sheet
+    return found
 
 
-def render(title: str, runs: list[dict[str, Any]], real: Table) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("populace.report", "."), autoescape=True, undefined=jinja2.StrictUndefined
-    )
-    first = runs[0]["metrics"]
-    charts = [
-        (name, markupsafe.Markup(figures.column_chart(real, runs[0]["synthetic"], name)))  # noqa: S704 - our own SVG
-        for name in real.schema.names[:40]
-    ]
-    heat_map = ""
-    if "tvd" in first["two_way"]:
-        matrix = np.array(first["two_way"]["tvd"])
-        heat_map = markupsafe.Markup(figures.pair_heat_map(matrix, first["two_way"]["columns"]))  # noqa: S704
-    page = environment.get_template("page.html")
-    return page.render(
-        title=title, runs=[run for run in runs if "details" in run] or runs, rows=_rows(runs), charts=charts,
-        heat_map=heat_map, prediction=first["prediction"],
+def render_run(
+    title: str, run: Mapping[str, Any], schema: Schema, *, evaluated_by: str = "", real_file: str = "FILE"
+) -> str:
+    """The page of one run, or of two tables alone (a run without details)."""
+    document = run["metrics"]
+    target = document["prediction"].get("target")
+    privacy = run.get("privacy")
+    return environment().get_template("run.html").render(
+        title=title, run=run, document=document, plain=in_plain_words(privacy) if privacy else None, privacy=privacy,
+        tiles=glance.tiles(run), table=sections.metric_table(document), width_chart=sections.width_chart(document),
+        columns=sections.column_cards(run, schema), overview=sections.pair_overview(run, schema),
+        pair_cards=sections.pair_cards(run, schema, target) if len(schema.columns) > 1 else [],
+        prediction=sections.prediction_parts(document), domains=sections.domain_table(schema), schema=schema,
+        audit=run.get("audit"), attacks=run.get("attacks"), how=leaks.commands(run, real_file), in_bytes=glance.in_bytes,
+        evaluated_by=evaluated_by, details=run.get("details"),
     )  # fmt: skip
 
 
-def _rows(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    rows = []
-    for run in runs:
-        metrics = run["metrics"]
-        rows.append(
-            _row(run["name"], metrics["one_way"]["mean_tvd"], metrics["two_way"].get("mean_tvd"), metrics, "synthetic")
-        )
-    first = runs[0]["metrics"]
-    for name, distances in first["baselines"].items():
-        rows.append(_row(name, distances["one_way_mean_tvd"], distances["two_way_mean_tvd"], first, name))
-    rows.append(_row("trained on real rows", None, None, first, "real"))
-    rows.append(_row("majority class", None, None, first, "majority class"))
-    return rows
-
-
-def _row(
-    name: str, one_way: float | None, two_way: float | None, metrics: dict[str, Any], score: str
-) -> dict[str, Any]:
-    found = metrics["prediction"].get("scores", {}).get(score, {})
-    values = (one_way, two_way, found.get("auc"), found.get("accuracy"))
-    return {"name": name, "values": ["–" if value is None else f"{value:.3f}" for value in values]}
+def render_comparison(runs: Sequence[Mapping[str, Any]], schema: Schema, *, evaluated_by: str) -> str:
+    return environment().get_template("comparison.html").render(
+        title=f"{len(runs)} runs compared", runs=runs, groups=comparison.groups(runs), charts=comparison.charts(runs),
+        seeds=comparison.repeated_seeds(runs), columns=comparison.column_table(runs, schema),
+        gaps=comparison.gap_maps(runs, schema), plain={run["name"]: in_plain_words(run["privacy"]) for run in runs},
+        table={run["name"]: sections.metric_table(run["metrics"]) for run in runs}, evaluated_by=evaluated_by,
+        first=runs[0]["metrics"], in_bytes=glance.in_bytes, how={run["name"]: leaks.commands(run, "FILE") for run in runs},
+    )  # fmt: skip

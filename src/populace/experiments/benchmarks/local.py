@@ -200,7 +200,7 @@ def _scores(synthetic: Table, real: Table, test: Table | None) -> dict[str, Any]
 
 
 def _score(score: Score) -> dict[str, Any]:
-    return {"auc": None if math.isnan(score.auc) else score.auc, "accuracy": score.accuracy}
+    return {"auc": score.auc.value if score.auc.known else None, "accuracy": score.accuracy.value}
 
 
 def information(table: Table) -> float:

@@ -1,0 +1,36 @@
+"""What a run cost: bits per client and direction, and wall time, as counted by the engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+COUNTED = "counted, not estimated: no interval"
+MEASURED_ONCE = "measured once, on one machine: no interval; evaluate runs with other seeds together for one"
+
+
+def cost(details: Mapping[str, Any], sizes: Sequence[int]) -> dict[str, Any]:
+    """Traffic and time of a run (its run.json), beside what sending the record itself would take."""
+    traffic, clients = details.get("traffic"), details.get("clients")
+    document: dict[str, Any] = {"traffic": {"left_out": "run.json holds no traffic"}, "time": _time(details)}
+    if traffic and clients:
+        document["traffic"] = {
+            "bits_from_one_client": 8 * traffic["bytes_from_clients"] / clients,
+            "bits_to_one_client": 8 * traffic["bytes_to_clients"] / clients,
+            "messages": traffic["messages"],
+            "messages_per_client": traffic["messages"] / clients,
+            "clients": clients,
+            "rounds": details.get("rounds"),
+            "interval": COUNTED,
+        }
+        if sizes:
+            document["traffic"]["baseline: one record itself, packed"] = sum(math.ceil(math.log2(k)) for k in sizes)
+    return document
+
+
+def _time(details: Mapping[str, Any]) -> dict[str, Any]:
+    seconds = details.get("seconds")
+    if not seconds:
+        return {"left_out": "run.json holds no times"}
+    return {**{f"seconds_{name}": value for name, value in seconds.items()}, "interval": MEASURED_ONCE}

@@ -1,0 +1,164 @@
+"""Several runs on one page. Guarantees of different unit or trust never share a table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from populace.evaluation.baselines import PRODUCT, REAL, SYNTHETIC
+from populace.evaluation.estimate import over_seeds
+from populace.evaluation.marginals import association
+from populace.report import figures, maps
+from populace.report.svg import WIDTH, chart, short, tag, text, title
+from populace.tables.schema import Schema
+
+Array = np.ndarray[Any, Any]
+Run = Mapping[str, Any]
+
+COLUMNS = (
+    ("one_way", "one-way distance"), ("two_way", "two-way distance"), ("avd_4", "4-way AVD"),
+    ("correlation_distance", "CMD"), ("auc: logistic regression", "AUC, logistic"), ("auc: random forest", "AUC, forest"),
+    ("auc: MLP", "AUC, MLP"),
+)  # fmt: skip
+COLOURS = 6  # series-1 to series-6 in the style sheet
+
+
+def groups(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Runs by what is protected and who is trusted; within a group the best figure of a column is marked."""
+    found: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        found.setdefault((run["privacy"]["unit_in_words"], run["privacy"]["trust_in_words"]), []).append(run)
+    return [
+        {"unit": unit, "trust": trust, "header": [name for _, name in COLUMNS], "rows": _rows(members)}
+        for (unit, trust), members in found.items()
+    ]
+
+
+def _rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    best = {key: _best(runs, key) for key, _ in COLUMNS}
+    rows = []
+    for run in runs:
+        cells = []
+        for key, _ in COLUMNS:
+            value = run["metrics"]["metrics"][key]["values"][SYNTHETIC]
+            cells.append(
+                {
+                    "value": f"{value['value']:.3f}" if "value" in value else "–",
+                    "interval": f"{value['low']:.3f} to {value['high']:.3f}" if "low" in value else value.get("left_out", ""),
+                    "best": len(runs) > 1 and "value" in value and value["value"] == best[key],
+                }
+            )  # fmt: skip
+        rows.append({"run": run, "cells": cells})
+    return rows
+
+
+def _best(runs: Sequence[Run], key: str) -> float | None:
+    values = [run["metrics"]["metrics"][key]["values"][SYNTHETIC].get("value") for run in runs]
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    return max(known) if runs[0]["metrics"]["metrics"][key]["better"] == "higher" else min(known)
+
+
+def charts(runs: Sequence[Run]) -> dict[str, Any]:
+    """AVD by number of columns for all runs, and dots with intervals for single figures."""
+    first = runs[0]["metrics"]["metrics"]
+    classes = {run["name"]: f"series-{i % COLOURS + 1}" for i, run in enumerate(runs)}
+    classes |= {REAL: "real", PRODUCT: "product"}
+    lines = {run["name"]: _widths(run["metrics"]["metrics"], SYNTHETIC) for run in runs}
+    lines |= {name: _widths(first, name) for name in (REAL, PRODUCT)}
+    dots = [
+        (metric["title"], _dots(runs, key, metric), metric["better"])
+        for key, metric in first.items()
+        if key in dict(COLUMNS) and any("value" in run["metrics"]["metrics"][key]["values"][SYNTHETIC] for run in runs)
+    ]
+    return {"lines": figures.line_chart(lines, classes, across="columns at a time"), "classes": classes, "dots": dots}
+
+
+def _widths(metrics: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key.removeprefix("avd_"): m["values"][name] for key, m in metrics.items() if key.startswith("avd_")}
+
+
+def _dots(runs: Sequence[Run], key: str, metric: Mapping[str, Any]) -> Any:
+    """One line per run, with real data and independent columns as upright lines."""
+    values = {run["name"]: run["metrics"]["metrics"][key]["values"][SYNTHETIC] for run in runs}
+    beside = {name: metric["values"][name] for name in (REAL, PRODUCT) if "value" in metric["values"][name]}
+    every = [v[k] for v in (*values.values(), *beside.values()) if "value" in v for k in ("value", "low", "high") if k in v]
+    low, high = (0.0 if metric["better"] == "lower" else min(every)), max(every)
+    left, right = 120.0, WIDTH - 14.0
+    scale = (right - left) / ((high - low) or 1.0)
+    bottom = 20.0 * len(values) + 6
+    parts = []
+    for name, v in beside.items():
+        x = left + (v["value"] - low) * scale
+        said = title(f"{name}: {figures.interval_text(v)}")
+        kind = "real" if name == REAL else "product"
+        parts.append(tag("line", said, x1=x, x2=x, y1=2, y2=bottom, class_=f"{kind}-line thick"))
+    for number, (name, v) in enumerate(values.items()):
+        y = 20.0 * number + 14
+        parts.append(text(left - 8, y + 4, short(name, 18), anchor="end", class_="small"))
+        if "value" not in v:
+            parts.append(text(left, y + 4, short(v["left_out"], 36), class_="small"))
+            continue
+        series = f"series-{number % COLOURS + 1}"
+        x = left + (v["value"] - low) * scale
+        ends = [left + (v.get(k, v["value"]) - low) * scale for k in ("low", "high")]
+        parts.append(tag("line", x1=ends[0], x2=ends[1], y1=y, y2=y, class_=f"{series}-line thick"))
+        parts.append(tag("circle", title(f"{name}: {figures.interval_text(v)}"), cx=x, cy=y, r=5, class_=series))
+    for value in (low, high):
+        x = left + (value - low) * scale
+        anchor = "start" if value == low else "end"
+        parts.append(text(x, bottom + 14, f"{value:.3g}", anchor=anchor, class_="small"))
+    return chart(bottom + 20, parts, label=str(metric["title"]))
+
+
+def repeated_seeds(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Runs that differ in their seed alone, as one line each: mean and Student's interval over the seeds."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        spec = {key: value for key, value in run["details"]["spec"].items() if key != "seed"}
+        found.setdefault(json.dumps(spec, sort_keys=True), []).append(run)
+    lines = []
+    for members in found.values():
+        if len(members) < 2:
+            continue
+        cells = []
+        for key, _ in COLUMNS:
+            values = [run["metrics"]["metrics"][key]["values"][SYNTHETIC].get("value") for run in members]
+            known = [value for value in values if value is not None]
+            cells.append(figures.interval_text(over_seeds(known).to_json()) if known else "–")
+        name = f"{members[0]['details']['method']}, {len(members)} seeds"
+        lines.append({"name": name, "runs": [run["name"] for run in members], "cells": cells})
+    return lines
+
+
+def column_table(runs: Sequence[Run], schema: Schema) -> dict[str, Any]:
+    """One-way distance of each column in each run, shaded by size."""
+    rows = []
+    most = max(max(run["metrics"]["one_way"]["tvd"].values()) for run in runs) or 1.0
+    for name in schema.names:
+        values = [run["metrics"]["one_way"]["tvd"][name] for run in runs]
+        rows.append({"name": name, "cells": [{"value": f"{v:.3f}", "shade": round(100 * v / most)} for v in values]})
+    return {"header": [run["name"] for run in runs], "rows": rows}
+
+
+def gap_maps(runs: Sequence[Run], schema: Schema) -> list[dict[str, Any]]:
+    """How dependence between columns differs from the real rows, one map per run, on one scale."""
+    if len(schema.columns) < 2:
+        return []
+    gaps = {}
+    for run in runs:
+        pairs = run["pairs"]
+        gaps[run["name"]] = association(pairs.synthetic, pairs.sizes) - association(pairs.real, pairs.sizes)
+    most = max(float(np.abs(gap).max()) for gap in gaps.values()) or 1.0
+    return [
+        {
+            "name": name,
+            "most": f"{most:.2g}",
+            "chart": maps.column_map(gap, schema.names, most=most, signed=True, what=f"{name}: dependence less real"),
+        }
+        for name, gap in gaps.items()
+    ]

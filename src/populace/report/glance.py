@@ -1,0 +1,141 @@
+"""Utility at a glance: a handful of figures, each with the place it has between its baselines, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from populace.evaluation.baselines import MAJORITY, PRODUCT, REAL, SHUFFLED, SYNTHETIC
+from populace.report import figures
+from populace.report.svg import percent
+from populace.report.words import best_guess, certain
+
+CLASSES = {
+    SYNTHETIC: "synthetic", REAL: "real", PRODUCT: "product", SHUFFLED: "shuffled", MAJORITY: "majority",
+}  # fmt: skip
+SHOWN = (SYNTHETIC, REAL, PRODUCT)
+NO_DEPENDENCE = 0.002  # columns so near to independent that there is no dependence to keep
+
+
+def tiles(run: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What the top of the page shows."""
+    metrics = run["metrics"]["metrics"]
+    found = [_columns(metrics), _pairs(metrics), _prediction(run["metrics"], metrics)]
+    if "privacy" in run:
+        found.insert(0, _privacy(run["privacy"]))
+    if "cost" in run["metrics"]:
+        found.append(_cost(run["metrics"]["cost"]))
+    empty = {"alarm": "", "verdict": "", "beside": "", "scale": ""}
+    return [empty | tile for tile in found]
+
+
+def _privacy(privacy: Mapping[str, Any]) -> dict[str, Any]:
+    epsilon = float(privacy["epsilon"])
+    private = privacy["trust"] != "not-private" and epsilon != float("inf")
+    words = f"a yes-or-no guess about one {privacy['unit']} is right at most {certain(best_guess(epsilon, privacy['delta']))} of the time"
+    return {
+        "name": "Privacy",
+        "figure": privacy["bound"] if private else "none",
+        "words": words if private else "this run protects nobody",
+        "alarm": "" if privacy["headline"] == privacy["bound"] else privacy["headline"].removeprefix(privacy["bound"]).strip(" ()"),
+        "link": "#privacy",
+    }  # fmt: skip
+
+
+def _columns(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    values = metrics["one_way"]["values"]
+    return {
+        "name": "Single columns",
+        "figure": percent(values[SYNTHETIC]["value"]),
+        "words": "of the rows would have to change their value, on average over the columns, for a column to match the real one",
+        "beside": f"real data, one half against the other: {percent(values[REAL]['value'])}",
+        "link": "#columns",
+    }
+
+
+def _pairs(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    values = metrics["two_way"]["values"]
+    if "value" not in values[SYNTHETIC]:
+        return {"name": "Pairs of columns", "figure": "–", "words": values[SYNTHETIC]["left_out"], "link": "#utility"}
+    shown = {name: values[name] for name in SHOWN}
+    return {
+        "name": "Pairs of columns",
+        "figure": percent(values[SYNTHETIC]["value"]),
+        "words": "of the rows would have to change, on average over all pairs of columns",
+        "verdict": verdict(values),
+        "beside": f"real: {percent(values[REAL]['value'])}; independent columns: {percent(values[PRODUCT]['value'])}",
+        "scale": figures.scale_chart(shown, CLASSES, label="two-way distance between its baselines"),
+        "link": "#pairs",
+    }
+
+
+def verdict(values: Mapping[str, Any]) -> str:
+    """Where the distance lies on the way from real data to independent columns."""
+    best, worst, own = (values[name]["value"] for name in (REAL, PRODUCT, SYNTHETIC))
+    if worst - best < NO_DEPENDENCE:
+        return "the real columns hardly depend on each other, so there is little to keep"
+    kept = (worst - own) / (worst - best)
+    if kept < 0:
+        return "farther off than independent columns with the true one-way tables"
+    if kept > 1:
+        return "as close as real rows are to each other"
+    return f"{100 * kept:.0f} % of the way from independent columns to real data"
+
+
+def _prediction(document: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
+    if "left_out" in document["prediction"]:
+        return {
+            "name": "Prediction", "figure": "–", "words": f"No prediction: {document['prediction']['left_out']}",
+            "link": "#prediction",
+        }  # fmt: skip
+    model, values = best_model(document)
+    if not model:
+        return {"name": "Prediction", "figure": "–", "words": "no model could be scored", "link": "#prediction"}
+    own, real = values[SYNTHETIC]["value"], values[REAL].get("value")
+    shown = {SYNTHETIC: values[SYNTHETIC], MAJORITY: values[MAJORITY]} | ({REAL: values[REAL]} if real else {})
+    kept = f"{100 * (own - 0.5) / (real - 0.5):.0f} % of what real rows teach beyond a coin" if real and real > 0.55 else ""
+    return {
+        "name": f"Predicting {document['prediction']['target']}",
+        "figure": f"{own:.3f}",
+        "words": f"AUC on real rows of the best model trained on synthetic rows ({model}); 1 is perfect, 0.5 a coin",
+        "verdict": kept,
+        "beside": f"the same trained on real rows: {real:.3f}" if real else "",
+        "scale": figures.scale_chart(shown, CLASSES, label="AUC between its baselines"),
+        "link": "#prediction",
+    }
+
+
+def best_model(document: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """The model with the highest AUC when trained on synthetic rows; an empty name where none has one."""
+    found = {
+        name: document["metrics"][f"auc: {name}"]["values"]
+        for name in document["prediction"].get("models", ())
+        if "value" in document["metrics"][f"auc: {name}"]["values"][SYNTHETIC]
+    }
+    if not found:
+        return "", {}
+    name = max(found, key=lambda model: found[model][SYNTHETIC]["value"])
+    return name, found[name]
+
+
+def _cost(cost: Mapping[str, Any]) -> dict[str, Any]:
+    traffic, time = cost["traffic"], cost["time"]
+    if "left_out" in traffic:
+        return {"name": "Cost", "figure": "–", "words": traffic["left_out"], "link": "#cost"}
+    seconds = "" if "left_out" in time else f"; the whole run took {time['seconds_total']:.1f} s"
+    return {
+        "name": "Cost",
+        "figure": in_bytes(traffic["bits_from_one_client"]),
+        "words": f"sent by each participant, {in_bytes(traffic['bits_to_one_client'])} received{seconds}",
+        "link": "#cost",
+    }
+
+
+def in_bytes(bits: float) -> str:
+    """A size in the unit that reads best."""
+    size, unit = bits, "bits"
+    for factor, larger in ((8, "bytes"), (1000, "kB"), (1000, "MB"), (1000, "GB")):
+        if size < 10 * factor:
+            break
+        size, unit = size / factor, larger
+    return f"{size:.0f} {unit}" if size >= 10 or round(size, 1) == round(size) else f"{size:.1f} {unit}"

@@ -1,0 +1,45 @@
+"""Attack and audit results beside a run, where somebody ran them; a page never stays silent about those that were not run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from populace.tables.files import read_json
+
+PROVES_NOTHING = (
+    "An attack that does no better than a coin (50 %) proves nothing: another attacker, or another target, may do better. Only the "
+    "guarantee above bounds all attackers. An attack that does better than a coin, on the other hand, is a finding."
+)
+
+
+def read_audit(path: Path) -> dict[str, Any] | None:
+    """`audit.json`, or None; a damaged one is said to be so and not passed over."""
+    return _read(path, "rows", list)
+
+
+def read_attacks(path: Path) -> dict[str, Any] | None:
+    found = _read(path, "membership", dict)
+    if found is None or "damaged" in found:
+        return found
+    return {"membership": {}, "attribute": {}, "distances": {}, "notes": [], **found}
+
+
+def _read(path: Path, key: str, kind: type) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    document = read_json(path)
+    if not isinstance(document, dict) or not isinstance(document.get(key, kind()), kind):
+        return {"damaged": f"{path.name} is not in the form `populace` writes; run it again"}
+    return document
+
+
+def commands(run: Mapping[str, Any], real_file: str) -> dict[str, str]:
+    """What to type to run what was not run."""
+    name = str(run["folder"].path) if "folder" in run else "RUN"
+    return {
+        "attack": f"populace attack {name} --real {real_file}",
+        "audit": f"populace audit {name}",
+        "proves_nothing": PROVES_NOTHING,
+    }

@@ -1,0 +1,81 @@
+"""The page of a run that made images: grids of real and synthetic samples by class, and what the images are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+
+from populace.errors import DataError
+from populace.evaluation.images import evaluate_images
+from populace.evaluation.traffic import cost
+from populace.report import leaks, sections
+from populace.report.png import data_address, sample_grid
+from populace.report.svg import percent
+from populace.report.words import in_plain_words
+from populace.tables.files import write_json, write_text
+from populace.tables.images import Images, read_images
+
+ACROSS, DOWN = 8, 2
+MOST_CLASSES = 40
+MOST_PIXELS = 600_000  # bytes of pixels of all grids together that keep the page below its size
+
+
+def evaluate_runs(
+    runs: Sequence[Mapping[str, Any]], real_file: str, environment: jinja2.Environment
+) -> list[dict[str, Any]]:
+    """metrics.json and report.html of one run of images."""
+    if len(runs) > 1:
+        raise DataError("runs of images are evaluated one at a time; name one run")
+    if not real_file.endswith(".npz"):
+        raise DataError(f"the run made images, so expected real images in a .npz file, got {Path(real_file).name!r}")
+    run = runs[0]
+    real = read_images(real_file)
+    synthetic = read_images(run["folder"] / "synthetic.npz", max(real.classes, _classes(run)))
+    document = {
+        "run": run["name"], "method": run["details"]["method"], "privacy": run["privacy"]["headline"],
+        **evaluate_images(synthetic, real), "cost": cost(run["details"], ()),
+    }  # fmt: skip
+    page = render(run, document, real, synthetic, environment, real_file)
+    write_json(run["folder"] / "metrics.json", document)
+    write_text(run["folder"] / "report.html", page)
+    return [document]
+
+
+def _classes(run: Mapping[str, Any]) -> int:
+    return int(run["details"].get("classes", 1))
+
+
+def render(
+    run: Mapping[str, Any], document: Mapping[str, Any], real: Images, synthetic: Images, environment: jinja2.Environment,
+    real_file: str,
+) -> str:  # fmt: skip
+    return environment.get_template("images.html").render(
+        title=f"{run['name']}: synthetic images by {run['details']['method']}", run=run, document=document,
+        plain=in_plain_words(run["privacy"]), privacy=run["privacy"], classes=class_cards(real, synthetic),
+        table=sections.metric_table(document), prediction=sections.prediction_parts(document), audit=run["audit"],
+        attacks=run["attacks"], how=leaks.commands(run, real_file), details=run["details"],
+        evaluated_by=f"populace evaluate {run['folder'].path} --real {real_file}",
+    )  # fmt: skip
+
+
+def class_cards(real: Images, synthetic: Images) -> dict[str, Any]:
+    """Samples of each class, real beside synthetic, drawn at random and not chosen."""
+    classes = max(real.classes, synthetic.classes)
+    size = int(np.prod(real.shape))
+    shown = min(classes, MOST_CLASSES)
+    down = DOWN if 2 * shown * ACROSS * DOWN * size <= MOST_PIXELS else 1
+    across = int(np.clip(MOST_PIXELS // max(1, 2 * shown * down * size), 1, ACROSS))
+    cards = []
+    for label in range(shown):
+        grids = []
+        for name, images in (("real", real), ("synthetic", synthetic)):
+            grid = sample_grid(images, label, across=across, down=down)
+            share = percent(float((images.y == label).mean()))
+            address = data_address(grid) if grid is not None else ""
+            grids.append({"name": name, "share": share, "address": address})
+        cards.append({"label": label, "grids": grids})
+    return {"cards": cards, "hidden": classes - shown}

@@ -1,0 +1,257 @@
+"""What each part of a run's page shows, from its documents and tables."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from populace.evaluation.baselines import ABOUT, MAJORITY, PRODUCT, REAL, SHUFFLED, SYNTHETIC
+from populace.evaluation.marginals import Pairs, association
+from populace.report import figures, maps
+from populace.report.glance import CLASSES
+from populace.report.svg import percent
+from populace.tables.schema import Schema
+
+Array = np.ndarray[Any, Any]
+
+FIRST_COLUMNS = 30
+PAIRS_OF_EACH_SORT = 3
+FLAGS = (
+    ("method", "--method"), ("epsilon", "--epsilon"), ("delta", "--delta"), ("schema_file", "--schema"),
+    ("target", "--target"), ("trust", "--trust"), ("client_column", "--client-column"), ("rows", "--rows"), ("seed", "--seed"),
+)  # fmt: skip
+
+
+def command_of(spec: Mapping[str, Any]) -> str:
+    """The command that makes this run again."""
+    words = ["populace", "synthesize", str(spec["data"])]
+    for field, flag in FLAGS:
+        if spec.get(field) is not None:
+            words += [flag, str(spec[field])]
+    if spec.get("records_per_client", 1) != 1:
+        words += ["--records-per-client", str(spec["records_per_client"])]
+    for name, value in spec.get("settings", {}).items():
+        words += ["--set", f"{name}={value}"]
+    return shlex.join([*words, "--out", "RUN"])
+
+
+def metric_table(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Every metric beside every baseline; a figure that is missing has its number in the list of reasons below the table."""
+    reasons: list[str] = []
+    rows = []
+    for metric in document["metrics"].values():
+        cells = []
+        for name in (SYNTHETIC, *ABOUT):
+            value = metric["values"][name]
+            if "value" in value:
+                cells.append({"value": f"{value['value']:.3f}", "interval": _interval(value), "note": ""})
+                continue
+            if value["left_out"] not in reasons:
+                reasons.append(value["left_out"])
+            cells.append({"value": "–", "interval": "", "note": str(reasons.index(value["left_out"]) + 1)})
+        rows.append({"title": metric["title"], "better": metric["better"], "cells": cells})
+    return {"header": ["synthetic", *ABOUT], "rows": rows, "reasons": reasons}
+
+
+def _interval(value: Mapping[str, Any]) -> str:
+    if "low" not in value:
+        return "by definition" if "why" in value else ""
+    return f"{value['low']:.3f} to {value['high']:.3f}"
+
+
+def width_chart(document: Mapping[str, Any]) -> Any:
+    """AVD against the number of columns, with baselines."""
+    lines: dict[str, dict[str, Any]] = {}
+    for name in (SYNTHETIC, REAL, PRODUCT, SHUFFLED):
+        found = {key.removeprefix("avd_"): m["values"][name] for key, m in document["metrics"].items() if "avd_" in key}
+        lines[name] = found
+    return figures.line_chart(lines, CLASSES, across="columns at a time")
+
+
+def shares(pairs: Pairs) -> list[tuple[Array, Array]]:
+    """One-way tables of each column, real and synthetic."""
+    return [(np.diag(pairs.real)[part], np.diag(pairs.synthetic)[part]) for part in pairs.parts]
+
+
+def deviations(generator: Any, columns: Sequence[int], sizes: Sequence[int]) -> Array | None:
+    """The method's own standard errors of a table of these columns, where it has them."""
+    stated = getattr(generator, "deviations", None)
+    found = stated(tuple(columns)) if stated is not None else None
+    if found is None:
+        return None
+    table = np.asarray(found, np.float64)
+    return table if table.shape == tuple(sizes[c] for c in columns) and np.isfinite(table).all() else None
+
+
+def column_cards(run: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
+    """A chart per column: all of them; of very many, the farthest off first and the rest folded."""
+    one_way = run["metrics"]["one_way"]
+    cards = []
+    for index, (column, (real, synthetic)) in enumerate(zip(schema.columns, shares(run["pairs"]), strict=True)):
+        low, high = one_way["interval"][column.name]
+        errors = deviations(run.get("generator"), (index,), schema.sizes)
+        cards.append(
+            {
+                "name": column.name,
+                "kind": column.kind + (", domain read from the data" if column.domain == "read-from-data" else ""),
+                "off": one_way["tvd"][column.name],
+                "words": f"{percent(one_way['tvd'][column.name])} of rows off ({percent(low)} to {percent(high)})",
+                "chart": figures.column_chart(column, real, synthetic, errors),
+            }
+        )
+    if len(cards) > FIRST_COLUMNS:
+        cards.sort(key=lambda card: -card["off"])
+    whiskers = run.get("generator") is not None and deviations(run["generator"], (0,), schema.sizes) is not None
+    return {"first": cards[:FIRST_COLUMNS], "rest": cards[FIRST_COLUMNS:], "whiskers": whiskers}
+
+
+def pair_overview(run: Mapping[str, Any], schema: Schema) -> list[dict[str, Any]]:
+    """Strength of dependence of all pairs: real, synthetic, difference; and the distance of their tables."""
+    pairs = run["pairs"]
+    if len(schema.columns) < 2:
+        return []
+    real, synthetic = association(pairs.real, pairs.sizes), association(pairs.synthetic, pairs.sizes)
+    off = pairs.distances()
+    gap = float(np.abs(synthetic - real).max()) or 1.0
+    names = schema.names
+    return [
+        _overview("real", "Dependence in the real rows", real, names, 1.0),
+        _overview("synthetic", "Dependence in the synthetic rows", synthetic, names, 1.0),
+        _overview("difference", "Synthetic less real", synthetic - real, names, gap, signed=True),
+        _overview("distance", "Distance of the pair's tables", off, names, float(off.max()) or 1.0),
+    ]
+
+
+def _overview(
+    key: str, name: str, matrix: Array, names: Sequence[str], most: float, *, signed: bool = False
+) -> dict[str, Any]:
+    drawn = maps.column_map(matrix, names, most=most, signed=signed, what=f"{name}, all pairs of columns")
+    return {"key": key, "name": name, "chart": drawn, "most": f"{most:.2g}", "signed": signed}
+
+
+def pair_cards(run: Mapping[str, Any], schema: Schema, target: str | None) -> list[dict[str, Any]]:
+    """Joint tables of the pairs that depend most, that are farthest off, and of the target with what it depends on most."""
+    pairs = run["pairs"]
+    strength, off = association(pairs.real, pairs.sizes), pairs.distances()
+    everyone = list(itertools.combinations(range(len(schema.columns)), 2))
+    sorts = [
+        ("depends most in the real rows", sorted(everyone, key=lambda p: -strength[p])),
+        ("farthest off", sorted(everyone, key=lambda p: -off[p])),
+    ]
+    if target is not None:
+        at = schema.index(target)
+        with_target = [pair for pair in everyone if at in pair]
+        sorts.insert(0, (f"with {target}", sorted(with_target, key=lambda p: -strength[p])))
+    chosen: dict[tuple[int, int], str] = {}
+    for why, ordered in sorts:
+        fresh = [pair for pair in ordered if pair not in chosen][:PAIRS_OF_EACH_SORT]
+        chosen |= dict.fromkeys(fresh, why)
+    return [_pair_card(run, schema, pair, why, float(off[pair])) for pair, why in chosen.items()]
+
+
+def _pair_card(
+    run: Mapping[str, Any], schema: Schema, pair: tuple[int, int], why: str, distance: float
+) -> dict[str, Any]:
+    pairs = run["pairs"]
+    i, j = pair if schema.sizes[pair[0]] >= schema.sizes[pair[1]] else pair[::-1]  # the longer domain downwards
+    parts = pairs.parts
+    real, synthetic = pairs.real[parts[i], parts[j]], pairs.synthetic[parts[i], parts[j]]
+    down, rows = maps.most_frequent(schema.columns[i], real.sum(axis=1))
+    across, columns = maps.most_frequent(schema.columns[j], real.sum(axis=0))
+    inside = np.ix_(down, across)
+    errors = deviations(run.get("generator"), (i, j), schema.sizes)
+    most = max(float(real[inside].max()), float(synthetic[inside].max())) or 1.0
+    gap = (synthetic - real)[inside]
+    widest = float(np.abs(gap).max()) or 1.0
+    shown_errors = None if errors is None else errors[inside]
+    marked = None if shown_errors is None else np.abs(gap) > 2 * shown_errors
+    first, second = schema.names[i], schema.names[j]
+    charts = [
+        ("real", maps.pair_map(real[inside], rows, columns, most=most, signed=False, what=f"{first} and {second}, real")),
+        (
+            "synthetic",
+            maps.pair_map(
+                synthetic[inside], rows, columns, most=most, signed=False, what=f"{first} and {second}, synthetic",
+                errors=shown_errors,
+            ),
+        ),
+        (
+            "difference",
+            maps.pair_map(
+                gap, rows, columns, most=widest, signed=True, what=f"{first} and {second}, synthetic less real",
+                marked=marked, errors=shown_errors,
+            ),
+        ),
+    ]  # fmt: skip
+    note = ""
+    if shown_errors is not None and marked is not None:
+        charts.append(
+            (
+                "standard error",
+                maps.pair_map(
+                    shown_errors, rows, columns, most=float(shown_errors.max()) or 1.0, signed=False,
+                    what=f"{first} and {second}, standard error",
+                ),
+            )
+        )  # fmt: skip
+        note = (
+            f"The method states a standard error for each cell (at most {percent(float(shown_errors.max()))}); framed: the "
+            f"{int(marked.sum())} of {marked.size} cells that differ by more than two of them."
+        )
+    hidden = schema.sizes[i] * schema.sizes[j] - gap.size
+    return {
+        "name": f"{first} and {second}",
+        "why": why,
+        "words": f"{percent(distance)} of rows off",
+        "charts": charts,
+        "note": note,
+        "hidden": f"{hidden} cells of rarer values are not shown" if hidden else "",
+        "gap": percent(widest),
+    }
+
+
+def prediction_parts(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The table of models and what they were trained on, and two charts."""
+    facts = document["prediction"]
+    if "left_out" in facts:
+        return {"left_out": facts["left_out"]}
+    names = (SYNTHETIC, REAL, SHUFFLED, PRODUCT, MAJORITY)
+    rows = []
+    charts = {}
+    for what, low in (("auc", 0.5), ("accuracy", 0.0)):
+        values = {m: document["metrics"][f"{what}: {m}"]["values"] for m in facts["models"]}
+        known = [v["value"] for found in values.values() for v in found.values() if "value" in v]
+        start = low if what == "auc" else float(np.floor(max(0.0, min(known, default=0.0) - 0.02) * 20) / 20)
+        shown = [(m, {n: found[n] for n in (SYNTHETIC, REAL, MAJORITY)}) for m, found in values.items()]
+        charts[what] = figures.dot_chart(shown, CLASSES, start)
+    for name in names:
+        cells = []
+        for what, model in itertools.product(("auc", "accuracy"), facts["models"]):
+            value = document["metrics"][f"{what}: {model}"]["values"][name]
+            cells.append({"value": f"{value['value']:.3f}" if "value" in value else "–", "interval": _interval(value),
+                          "note": value.get("left_out", "")})  # fmt: skip
+        rows.append({"name": name, "cells": cells, "class": CLASSES[name]})
+    return {"facts": facts, "rows": rows, "charts": charts, "shuffles": facts.get(SHUFFLED, "")}
+
+
+def domain_table(schema: Schema) -> list[dict[str, str]]:
+    """Each column's public domain and where it comes from."""
+    rows = []
+    for column in schema.columns:
+        if column.kind == "numeric":
+            values = f"{column.levels} bins from {column.edges[0]:g} to {column.edges[-1]:g}"
+        else:
+            values = f"{column.levels} values: " + ", ".join(column.categories[:4]) + (", …" if column.levels > 4 else "")
+        rows.append(
+            {
+                "name": column.name,
+                "kind": column.kind,
+                "values": values + (", or none" if column.nullable else ""),
+                "domain": "declared" if column.domain == "declared" else "read from the data",
+            }
+        )
+    return rows
