@@ -3,8 +3,8 @@
 Clients come in batches. What a client is asked about is drawn by the server from what earlier batches said, never from the
 client's own data, so each client has epsilon-LDP by its one answer (sequentially interactive). As published: both values by
 randomised response with half the epsilon each, LASSO, and a data set built by swaps. Beside it, and better: one
-subset-selection report with the whole epsilon about the pair (or, where pairs would drown, a single column), and a
-graphical model of tables pulled towards independence.
+subset-selection report with the whole epsilon about the pair (or, where pairs would drown, a single column), what is asked
+following from predicted error, and a graphical model of tables pulled towards independence.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from populace.errors import out_of_range
 from populace.models.channels import channel, invert_pair, pair_variance
 from populace.models.estimation import NoisyTable, project_to_simplex, regress
 from populace.models.generator import Generator
 from populace.models.graphical import pool_singles
 from populace.models.records import Records
-from populace.models.shrinkage import dependence_energy, fit_consistent_model, fit_shrunk_model
+from populace.models.shrinkage import Questions, allocate_reports, fit_consistent_model, fit_shrunk_model, read_tables
 from populace.models.swaps import build_rows
 from populace.models.tree import TreeGenerator
 from populace.privacy.guarantee import Guarantee
@@ -41,7 +40,6 @@ from populace.tables.schema import Schema
 Array = Any
 MOST_ROWS = 60_000
 LEAST_SHARE = 0.02  # of an even choice, under mutual information: no pair is ever written off
-LEAST_DEPENDENT_SHARE = 0.3  # the same under noise-corrected dependence, whose scores may be zero
 LASSO_STEPS_WHILE_ASKING = 200
 
 
@@ -71,17 +69,15 @@ class SamPrivSyn(survey.OneShot):
     """Guarantee: epsilon-LDP, pure, for everything a client holds. One report (`joint`), or two of epsilon/2 (`split-krr`).
 
     Edge cases: a client is asked once, and its ledger refuses a second time; a client without records answers as if its
-    values were drawn evenly; with one column there is one question. `singles` is the share of clients asked about one
-    column, which tells more about one-way tables than a pair does; only the corrected variant (joint, pgm, dependence)
-    uses it, the others ask about pairs.
+    values were drawn evenly; with one column there is one question. Only the corrected variant (joint, pgm,
+    predicted-error) also asks about single columns, which tells more about one-way tables than a pair does.
     """
 
     epsilon: float
     oracle: Literal["split-krr", "joint"] = "joint"
     estimate: Literal["lasso", "projected", "consistent", "pgm"] = "pgm"
-    choice: Literal["mutual-information", "dependence", "uniform"] = "dependence"
+    choice: Literal["mutual-information", "predicted-error", "uniform"] = "predicted-error"
     batch: int = 2_000
-    singles: float = 0.3
 
     facts: ClassVar[Facts] = Facts(
         name="samprivsyn",
@@ -94,20 +90,14 @@ class SamPrivSyn(survey.OneShot):
     )
     shuffles: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.singles < 1:
-            raise out_of_range("singles", "in [0, 1)", self.singles)
-
     @property
-    def single_share(self) -> float:
-        """The share of clients asked about a single column."""
-        corrected = self.oracle == "joint" and self.choice == "dependence" and self.estimate == "pgm"
-        return self.singles if corrected else 0.0
+    def asks_singles(self) -> bool:
+        """Whether some clients may be asked about a single column."""
+        return self.oracle == "joint" and self.choice == "predicted-error" and self.estimate == "pgm"
 
     def questions(self, schema: Schema) -> survey.Survey:
         """What can be asked, derived alike by both sides."""
-        return survey_for(schema, self.epsilon, self.single_share > 0)
+        return survey_for(schema, self.epsilon, self.asks_singles)
 
     def _splits(self, schema: Schema) -> bool:
         return self.oracle == "split-krr" and len(schema.columns) > 1
@@ -148,39 +138,45 @@ class SamPrivSyn(survey.OneShot):
     def shares(self, state: State, population: Population) -> Array:
         """How often each question is asked next, from public facts and earlier answers alone.
 
-        Pairs are asked evenly at first, then by what looks dependent. The plug-in mutual information of the paper grows with
-        the noise of a pair (by about K/2 times its variance over its weight); `dependence` takes the noise off.
+        The plug-in mutual information of the paper grows with the noise of a pair (by about K/2 times its variance over its
+        weight). `predicted-error` asks what lowers the error of all two-way tables most: at a small epsilon mostly single
+        columns, later the pairs that depend or may still turn out to.
         """
         schema = population.table_schema
-        asked = self.questions(schema)
-        pairs = [i for i, group in enumerate(asked.groups) if len(group) == 2]
-        single = self.single_share if pairs else 1.0
-        among = np.full(len(pairs), 1 / max(len(pairs), 1))
-        if self.choice != "uniform" and int(state.round) > 0 and len(pairs) > 1:
-            scores, least = self._scores(state.counts, schema)
-            if scores.sum() > 0:
-                among = (1 - least) * scores / scores.sum() + least * among
-        alone = np.array([difficulty(schema.sizes[g[0]], self.epsilon) if len(g) == 1 else 0.0 for g in asked.groups])
-        shares = single * alone / max(alone.sum(), 1e-300)
-        shares[pairs] += (1 - single) * among
+        groups = self.questions(schema).groups
+        even = np.full(len(groups), 1 / len(groups))
+        if self.choice == "uniform" or len(groups) == 1:
+            return even
+        if self.choice == "predicted-error":
+            return self._allocate(state.counts, population)[0]
+        if int(state.round) == 0:
+            return even
+        how: Any = "lasso" if self.estimate == "lasso" else "projected"
+        tables = self.pair_tables(state.counts, schema, how, LASSO_STEPS_WHILE_ASKING)
+        scores = np.array([survey.mutual_information(table) for table in tables])
+        shares = (1 - LEAST_SHARE) * scores / scores.sum() + LEAST_SHARE * even if scores.sum() > 0 else even
         return shares / shares.sum()
 
-    def _scores(self, counts: survey.SupportCounts, schema: Schema) -> tuple[Array, float]:
-        """How much each pair deserves to be asked about, and the share of the choice that stays even."""
-        if self.choice == "mutual-information":
-            how: Any = "lasso" if self.estimate == "lasso" else "projected"
-            tables = self.pair_tables(counts, schema, how, LASSO_STEPS_WHILE_ASKING)
-            return np.array([survey.mutual_information(table) for table in tables]), LEAST_SHARE
+    def _allocate(self, counts: survey.SupportCounts, population: Population) -> tuple[Array, float]:
+        """Shares of the least predicted error, and that error."""
+        schema = population.table_schema
+        asked = self.questions(schema)
+        if self._splits(schema):
+            variances = np.array([self._pair_variance(pair, schema) for pair in asked.groups])
+        else:
+            variances = asked.cell_variances() + 1 / np.asarray(asked.panel.sizes)
         noisy, singles = self.noisy_tables(counts, schema)
-        energy = {table.columns: dependence_energy(table, singles) for table in noisy if len(table.columns) == 2}
-        pairs = [group for group in self.questions(schema).groups if len(group) == 2]
-        return np.sqrt([energy.get(pair, 0.0) for pair in pairs]), LEAST_DEPENDENT_SHARE
+        readings = read_tables(noisy, singles, self.cell_variances(counts, schema, singles))
+        answers = np.asarray(counts.answers, np.float64)
+        left = max(population.clients - answers.sum(), 1.0)
+        return allocate_reports(Questions(schema.sizes, asked.groups, variances, answers), left, readings)
 
     def finish(self, state: State, population: Population, key: Array) -> Generator:
         schema = population.table_schema
         noisy, singles = self.noisy_tables(state.counts, schema)
         if self.estimate == "pgm":
-            return TreeGenerator(schema=schema, tree=fit_shrunk_model(schema.sizes, noisy, singles))
+            variances = self.cell_variances(state.counts, schema, singles)
+            return TreeGenerator(schema=schema, tree=fit_shrunk_model(schema.sizes, noisy, singles, variances))
         if self.estimate == "consistent":
             return TreeGenerator(schema=schema, tree=fit_consistent_model(schema.sizes, noisy))
         return self.build_records(state.counts, population, key)
@@ -193,14 +189,38 @@ class SamPrivSyn(survey.OneShot):
             rows = zip(asked.groups, asked.estimates(counts), asked.deviations(counts), strict=True)
             tables = [NoisyTable(*row[:2], float(row[2])) for row in rows if math.isfinite(row[2])]
             return tables, pool_singles(schema.sizes, tables)
-        sides = [(member.p, member.q, member.size) for member in halves_for(schema, self.epsilon).members]
         rows = zip(asked.groups, self.pair_tables(counts, schema, "unbiased"), answers, strict=True)
         tables = [
-            NoisyTable(pair, table, math.sqrt(pair_variance(sides[pair[0]], sides[pair[1]]) / n))
+            NoisyTable(pair, table, math.sqrt(self._pair_variance(pair, schema) / n))
             for pair, table, n in rows
             if n > 0
         ]
         return tables, self._told_singles(counts, schema)
+
+    def cell_variances(
+        self, counts: survey.SupportCounts, schema: Schema, singles: Sequence[NoisyTable]
+    ) -> dict[tuple[int, ...], Array]:
+        """Variances of the cells of each pair's table as if its columns were independent, sampling of clients included.
+
+        Frequent cells vary more, and at a large epsilon much more: one deviation for all would take that for dependence.
+        The split oracle's are not given; one deviation serves.
+        """
+        if self._splits(schema):
+            return {}
+        asked = self.questions(schema)
+        found: dict[tuple[int, ...], Array] = {}
+        alone = [project_to_simplex(single.table) for single in singles]
+        for group, member, answers in zip(asked.groups, asked.panel.members, np.asarray(counts.answers), strict=True):
+            if len(group) == 2 and answers > 0 and member.size > 1:
+                weights = np.multiply.outer(alone[group[0]], alone[group[1]])
+                found[group] = (member.variance(weights, 1) + weights * (1 - weights)) / int(answers)
+        return found
+
+    def _pair_variance(self, pair: tuple[int, ...], schema: Schema) -> float:
+        """Of an average cell from one report of the split oracle, sampling of clients included."""
+        members = halves_for(schema, self.epsilon).members
+        first, second = ((members[c].p, members[c].q, members[c].size) for c in pair)
+        return pair_variance(first, second)
 
     def _told_singles(self, counts: survey.SupportCounts, schema: Schema) -> list[NoisyTable]:
         """One-way tables of the split oracle: each value was randomised on its own, whatever it was told with."""
@@ -276,20 +296,26 @@ class SamPrivSyn(survey.OneShot):
 
     def plan(self, population: Population) -> Plan:
         schema = population.table_schema
-        pairs = [group for group in self.questions(schema).groups if len(group) == 2]
-        reports = (1 - self.single_share) * population.clients / max(len(pairs), 1)
-        errors = [self._pair_error(pair, schema, reports) for pair in pairs]
+        asked = self.questions(schema)
+        pairs = [group for group in asked.groups if len(group) == 2]
         down, up = self.reply_bytes(None, population)  # type: ignore[arg-type]
+        if self.choice == "predicted-error" and pairs:
+            shares, error = self._allocate(survey.no_counts(asked), population)
+            what = "two-way total variation distance, mean over pairs, if dependence is as likely as not"
+            alone = 1 - float(shares[: len(pairs)].sum())
+        else:
+            reports = population.clients / max(len(pairs), 1)
+            error = float(np.mean([self._pair_error(pair, schema, reports) for pair in pairs] or [0.0]))
+            what = "two-way total variation distance, mean over pairs, before the model"
+            alone = 0.0 if pairs else 1.0
         return Plan(
             guarantee=self.guarantee(population),
             rounds=self.rounds(population),
             bytes_up=up,
             bytes_down=down,
-            errors={
-                "two-way total variation distance, mean over pairs, before the model": float(np.mean(errors or [0.0]))
-            },
+            errors={what: error},
             notes=(
-                f"{self.single_share:.0%} of the clients are asked about a single column",
+                f"{alone:.0%} of the first batch are asked about a single column; later batches as answers come in",
                 "the model pools pairs and usually does better than each pair's own table",
             ),
         )
@@ -298,12 +324,10 @@ class SamPrivSyn(survey.OneShot):
         cells = math.prod(schema.sizes[c] for c in pair)
         if not self._splits(schema):
             return survey.expected_distance(oracle_variance(cells, self.epsilon), cells, reports)
-        members = halves_for(schema, self.epsilon).members
-        first, second = ((members[c].p, members[c].q, members[c].size) for c in pair)
-        return survey.expected_distance(pair_variance(first, second) - 1 / cells, cells, reports)
+        return survey.expected_distance(self._pair_variance(pair, schema) - 1 / cells, cells, reports)
 
     def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
-        """Means over the questions, weighted with how often each is asked before anything is known."""
+        """Means over what is asked; without an ask, over how often each question comes before anything is known."""
         schema = population.table_schema
         asked = self.questions(schema)
         down, _ = asked.wire_bytes()
@@ -312,8 +336,13 @@ class SamPrivSyn(survey.OneShot):
             sent = [sum(members[c].wire_bytes for c in group) for group in asked.groups]
         else:
             sent = [member.wire_bytes for member in asked.panel.members]
-        before = State(round=jnp.int32(0), coin=None, counts=survey.no_counts(asked))
-        return down, float(np.average(sent, weights=self.shares(before, population)))
+        if ask is not None:
+            questions = np.asarray(ask.own)[np.asarray(ask.cohort) >= 0]
+            weights = np.bincount(questions, minlength=len(sent)).astype(float)
+        else:
+            before = State(round=jnp.int32(0), coin=None, counts=survey.no_counts(asked))
+            weights = self.shares(before, population)
+        return down, float(np.average(sent, weights=weights))
 
 
 def one_way_tables(tables: list[Array], groups: Sequence[tuple[int, ...]], schema: Schema) -> list[Array]:
@@ -335,11 +364,6 @@ def one_way_tables(tables: list[Array], groups: Sequence[tuple[int, ...]], schem
 def oracle_variance(size: int, epsilon: float) -> float:
     """Variance of an average cell of a subset-selection table from one report."""
     return float(SubsetSelection(size=size, epsilon=epsilon).variance(1 / size, 1)) if size > 1 else 0.0
-
-
-def difficulty(size: int, epsilon: float) -> float:
-    """How many reports a column deserves relative to others: the optimum for errors that fall with the root of reports."""
-    return (size * math.sqrt(oracle_variance(size, epsilon) + 1 / size)) ** (2 / 3) if size > 1 else 0.0
 
 
 def _shares(counts: survey.SupportCounts, question: int, shape: tuple[int, ...], *, total: bool = False) -> Array:

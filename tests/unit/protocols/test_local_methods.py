@@ -10,6 +10,7 @@ from populace.engines import simulation
 from populace.engines.exchange import Keys, population_of
 from populace.errors import SpecError
 from populace.evaluation.marginals import mean_over_pairs, two_way_distances
+from populace.models import shrinkage
 from populace.privacy.source import Keyed
 from populace.protocols.calm import Calm, best_width, cover
 from populace.protocols.lopub import bounded_graph, clique_order
@@ -73,7 +74,7 @@ def test_locop_without_noise_keeps_one_way_tables_and_some_dependence(chain):
     assert two_way < 0.2
 
 
-@pytest.mark.parametrize("choice", ["dependence", "mutual-information", "uniform"])
+@pytest.mark.parametrize("choice", ["predicted-error", "mutual-information", "uniform"])
 @pytest.mark.parametrize("oracle", ["joint", "split-krr"])
 def test_the_question_depends_on_earlier_replies_only(chain, oracle, choice):
     """Other data of clients in the current and later batches: the same questions, up to and including this batch."""
@@ -162,27 +163,78 @@ def test_noise_is_not_followed(chain):
     assert errors[:, 0].mean() < 0.8 * errors[:, 1].mean()
 
 
-def test_dependent_pairs_are_asked_more_often(chain):
-    protocol = SamPrivSyn(epsilon=6.0, batch=2000, singles=0.0)
-    first, last = (np.bincount(own, minlength=6) / len(own) for own in exchanges(protocol, chain)[1][:2])
-    near = [0, 3, 5]  # (a, b), (b, c), (c, d)
-    assert abs(first[near].sum() - 0.5) < 0.05
-    assert last[near].sum() > 0.6
+@pytest.mark.parametrize(("choice", "least"), [("predicted-error", 0.8), ("mutual-information", 0.4), ("uniform", 0.1)])
+def test_dependent_pairs_are_asked_more_often(chain, choice, least):
+    """Only the first of six pairs depends: it has a sixth of the first batch, and of the second as much as it deserves."""
+    rng = np.random.default_rng(0)
+    codes = chain.codes.copy()
+    codes[:, 2:] = rng.permuted(codes[:, 2:], axis=0)
+    protocol = SamPrivSyn(epsilon=2.0, choice=choice)
+    _, asked = exchanges(protocol, from_codes(codes, chain.schema, rng))
+    first, last = (np.bincount(own, minlength=10)[:6] for own in asked)
+    assert abs(first[0] / first.sum() - 1 / 6) < 0.05
+    assert last[0] > least * last.sum()
+    assert choice != "uniform" or last[0] < 0.25 * last.sum()
 
 
-def test_samprivsyn_shares_add_up_and_single_columns_get_theirs(chain):
-    protocol = SamPrivSyn(epsilon=1.0, singles=0.4)
+def test_single_columns_are_asked_where_pairs_would_drown(chain):
+    """From public facts alone at first: nearly all at a small epsilon, next to none at a large one."""
     population = population_of(split(chain, records_per_client=1))
-    shares = protocol.shares(protocol.begin(population, jax.random.key(0)), population)
-    assert shares.sum() == pytest.approx(1)
-    assert shares[6:].sum() == pytest.approx(0.4)
+    alone = []
+    for epsilon in (0.1, 1.0, 6.0):
+        protocol = SamPrivSyn(epsilon=epsilon)
+        shares = protocol.shares(protocol.begin(population, jax.random.key(0)), population)
+        assert shares.sum() == pytest.approx(1)
+        alone.append(shares[6:].sum())
+    assert alone[0] > 0.9 > alone[1] > 0.1 > alone[2]
     published = dataclasses.replace(protocol, choice="mutual-information")
     assert len(published.questions(chain.schema).groups) == 6
 
 
+@pytest.mark.parametrize("epsilon", [1.0, 4.0])
+def test_where_nothing_depends_it_does_as_well_as_the_independent_method(epsilon, monkeypatch):
+    """And with power: planted, a belief that every table depends strongly loses."""
+    rng = np.random.default_rng(5)
+    names = tuple(Column(name=f"c{i}", kind="categorical", categories=tuple("uvwxyz"[: 2 + i % 5])) for i in range(8))
+    codes = np.stack([rng.choice(n, 8000, p=rng.dirichlet(np.ones(n))) for n in Schema(columns=names).sizes], axis=1)
+    table = from_codes(codes.astype(np.int32), Schema(columns=names), rng)
+
+    def error(protocol):
+        return np.mean([distances(table, protocol, seed)[1] for seed in range(3)])
+
+    independent = error(make_protocol("independent", {"epsilon": epsilon}))
+    assert error(SamPrivSyn(epsilon=epsilon)) < 1.15 * independent
+    certain = np.eye(len(shrinkage.STRENGTHS))[-1]
+    monkeypatch.setattr(shrinkage, "learn_strengths", lambda readings: (np.tile(certain, (len(readings), 1)), certain))
+    assert error(SamPrivSyn(epsilon=epsilon)) > 1.4 * independent
+
+
+def test_questions_are_shared_out_for_the_least_predicted_error():
+    """No other shares do better by more than a hundredth, the optimum of a long search included."""
+    sizes, groups = (2, 5, 9), ((0, 1), (0, 2), (1, 2), (0,), (1,), (2,))
+    asked = shrinkage.Questions(sizes, groups, np.full(6, 2.0), np.array([0.0, 50, 0, 0, 500, 0]))
+    shares, error = shrinkage.allocate_reports(asked, 5_000)
+    _, least = shrinkage.allocate_reports(asked, 5_000, steps=5_000)
+    _, even = shrinkage.allocate_reports(asked, 5_000, steps=1)
+    assert least <= error < 1.01 * least < 0.95 * even
+    assert shares.sum() == pytest.approx(1)
+    fresh, _ = shrinkage.allocate_reports(asked._replace(answers=np.zeros(6)), 5_550)
+    assert shares[4] < fresh[4] or fresh[4] == 0  # asked about before
+
+
+def test_columns_of_one_value_and_few_clients_are_taken():
+    rng = np.random.default_rng(0)
+    names = tuple(
+        Column(name=n, kind="categorical", categories=tuple("xyz"[:k])) for n, k in (("a", 1), ("b", 3), ("c", 1))
+    )
+    codes = np.stack([np.zeros(40), rng.integers(0, 3, 40), np.zeros(40)], axis=1).astype(np.int32)
+    one_way, _ = distances(from_codes(codes, Schema(columns=names), rng), SamPrivSyn(epsilon=LOUD, batch=7))
+    assert one_way < 0.1
+
+
 def test_bad_settings_are_named():
-    with pytest.raises(SpecError, match=r"singles in \[0, 1\)"):
-        SamPrivSyn(epsilon=1.0, singles=1.0)
+    with pytest.raises(SpecError, match="batch at least 1"):
+        SamPrivSyn(epsilon=1.0, batch=0)
     with pytest.raises(SpecError, match="width"):
         Calm(epsilon=1.0, width=1)
     with pytest.raises(SpecError, match="phi"):
