@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import typer
 
-from populace.cli import audit, benchmark, demo, evaluate, methods, plan, sample, schema, synthesize
+from populace.cli import attack, audit, benchmark, demo, evaluate, methods, plan, sample, schema, synthesize
 from populace.errors import PopulaceError
 from populace.version import __version__
 
@@ -25,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (demo, methods, schema, plan, synthesize, sample, evaluate, audit, benchmark):
+for module in (demo, methods, schema, plan, synthesize, sample, evaluate, audit, attack, benchmark):
     app.command(name=module.__name__.rpartition(".")[2], epilog=module.EXAMPLE)(module.command)
 
 

@@ -105,8 +105,10 @@ class Memorise(Protocol):
         return Told(round=state.round + 1, rows=state.rows.at[place].set(replies.values, mode="drop"))
 
     def finish(self, state: Told, population: Population, key: Array) -> Copies:
+        """The rows keep the schema's rules already, and must not be drawn again until values inside their bins do."""
         rows = np.asarray(state.rows)
-        return Copies(schema=population.table_schema, codes=rows[rows[:, 0] >= 0])
+        schema = dataclasses.replace(population.table_schema, forbidden=(), comparisons=())
+        return Copies(schema=schema, codes=rows[rows[:, 0] >= 0])
 
     def guarantee(self, population: Population) -> Guarantee:
         return Guarantee(

@@ -91,12 +91,12 @@ def perform(order: Order, *, command: str = "", say: Say = lambda _: None) -> di
         )
     if order.is_run:
         return _run(order, command, say)
-    schema = _schema(order)
     if order.what == "all":
         if order.settings:
             raise SpecError("--set names a parameter of one method; leave it out with `all`")
         claims = {"epsilon": order.claim, "of": "every local mechanism and method"}
         found = [finding for name in MECHANISMS for finding in _mechanism(name, order)]
+        schema = _schema(order)
         found += [_method(name, order, schema, say) for name in METHODS if "local" in protocol_class(name).facts.trust]
         return document(found, claims, command=command)
     if order.what in MECHANISMS:
@@ -108,6 +108,7 @@ def perform(order: Order, *, command: str = "", say: Say = lambda _: None) -> di
             f"{order.what!r} is neither a method ({', '.join(METHODS)}) nor a mechanism ({', '.join(MECHANISMS)}) nor the "
             "folder of a run"
         )
+    schema = _schema(order)
     finding = _method(order.what, order, schema, say)
     population = Population(schema=schema, clients=order.clients, records=order.records)
     claim = make_method(_spec(order.what, order)).guarantee(population)
