@@ -22,8 +22,10 @@ from populace.experiments.audits.messages import (
     Effort,
     audit_mechanism,
     audit_method,
+    audit_part,
     make_mechanism,
 )
+from populace.experiments.audits.order import local_methods
 from populace.experiments.calibration import Memorise
 from populace.privacy import secure_random
 from populace.privacy.events import Pure, Repeated
@@ -31,7 +33,7 @@ from populace.privacy.ledger import Charge
 from populace.privacy.randomizers.grr import Grr
 from populace.protocols.base import Population
 from populace.protocols.independent import Independent
-from populace.protocols.registry import METHODS, make_protocol
+from populace.protocols.registry import make_protocol
 
 EPSILON = 2.0
 EFFORT = Effort(samples=20_000, seed=1)
@@ -103,7 +105,7 @@ def test_a_budget_spent_twice_is_flagged(small_schema):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW_METHODS else name for name in METHODS]
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW_METHODS else name for name in local_methods()]
 )
 def test_every_method_on_the_whole_message(name, small_schema):
     protocol = make_protocol(name, {"epsilon": EPSILON})
@@ -113,6 +115,16 @@ def test_every_method_on_the_whole_message(name, small_schema):
     assert found.claimed == EPSILON
     if name in TIGHT_METHODS:
         assert found.measured.epsilon > EPSILON / 2
+
+
+def test_a_part_of_a_message_is_held_against_its_share(small_schema):
+    """What is spread over four answers is hard to see in all of them together, and easy in one."""
+    population = Population(schema=small_schema, clients=200)
+    found = audit_part(make_protocol("krr", {"epsilon": EPSILON}), population, effort=EFFORT)
+    assert found.claimed == EPSILON / 4
+    assert found.measured.epsilon > EPSILON / 8
+    assert not found.flagged
+    assert audit_part(Independent(epsilon=EPSILON), population, effort=EFFORT) is None
 
 
 def test_a_method_with_the_noise_of_deployed_clients(small_schema):

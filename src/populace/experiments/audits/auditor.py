@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import jax
@@ -36,10 +37,11 @@ RANDOM_PAIRS = 2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Script:
-    """What one client is asked over a run: (common, own) of every round it takes part in."""
+    """What one client is asked over a run: (common, own) of every round it takes part in; `ask` is the first of them."""
 
     name: str
     steps: tuple[tuple[Any, Any], ...]
+    ask: Ask
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,9 +158,9 @@ def scripts_of(protocol: Protocol, population: Population, *, key: Array) -> lis
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves([own for _, own in steps])]
         mark = b"".join(leaf.tobytes() for leaf in leaves)
         short = " ".join(str(leaf) for leaf in leaves if leaf.size == 1)
-        found.setdefault(
-            mark, Script(name=f"{len(steps)} time(s)" + (f", question {short}" if short else ""), steps=steps)
-        )
+        name = f"{len(steps)} time(s)" + (f", question {short}" if short else "")
+        first = next(ask for ask, cohort in zip(asks, cohorts, strict=True) if (cohort == client).any())
+        found.setdefault(mark, Script(name=name, steps=steps, ask=first))
         if len(found) == MOST_SCRIPTS:
             break
     return list(found.values())
@@ -166,6 +168,25 @@ def scripts_of(protocol: Protocol, population: Population, *, key: Array) -> lis
 
 def _take(slot: int, leaf: Array) -> Array:
     return np.asarray(leaf)[slot]
+
+
+def reply_shape(protocol: Protocol, population: Population, script: Script) -> tuple[int, ...]:
+    """The shape of one client's reply over all its rounds; of one array as it is, of several as one long row."""
+    schema = population.table_schema
+    shard = Shard(
+        records=jnp.zeros((population.records, len(schema.columns)), jnp.int32),
+        mask=jnp.ones(population.records, bool),
+        population=population,
+    )
+
+    def replies() -> list[Any]:
+        memory = protocol.remember(population, jax.random.key(0))
+        return [
+            protocol.answer(common, own, shard, memory, Keyed(jax.random.key(0)))[0] for common, own in script.steps
+        ]
+
+    leaves = jax.tree.leaves(jax.eval_shape(replies))
+    return tuple(leaves[0].shape) if len(leaves) == 1 else (sum(math.prod(leaf.shape) for leaf in leaves),)
 
 
 def worst_shards(population: Population, *, unit: str) -> list[Shards]:

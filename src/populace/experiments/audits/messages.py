@@ -8,7 +8,8 @@ same of all of them, hears their whole messages over all rounds they take part i
 from __future__ import annotations
 
 import dataclasses
-import itertools
+import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,8 +19,9 @@ import numpy as np
 from populace.errors import SpecError, out_of_range
 from populace.evaluation.audit import LEAST_SAMPLES, Finding
 from populace.evaluation.audit import audit as audit_messages
-from populace.experiments.audits.auditor import Script, Shards, hear, scripts_of, worst_shards
+from populace.experiments.audits.auditor import Script, Shards, hear, reply_shape, scripts_of, worst_shards
 from populace.experiments.run import make_key, versions
+from populace.privacy.events import Repeated, is_pure, pure_epsilon
 from populace.privacy.randomizers.base import FrequencyOracle, Randomizer, simulate_many
 from populace.privacy.randomizers.grr import Grr
 from populace.privacy.randomizers.hadamard import Hadamard
@@ -136,6 +138,74 @@ def audit_method(
     """Audit a local method on the whole message of a client, through the simulation engine; with `exact` through the debug
     engine, one client at a time, from the operating system's randomness."""
     claim = protocol.guarantee(population)
+    stage = _set_stage(protocol, population, effort)
+    samples = _within(effort.samples, math.prod(stage.reply))
+    say(
+        f"{protocol.facts.name}: {len(stage.scripts)} question(s) x {len(stage.shards)} pair(s) of clients, "
+        f"{samples:,} messages about each"
+    )
+
+    def draw(pair: int, count: int, part: int) -> tuple[Array, Array]:
+        # Which pair to count may be chosen on any samples, so the pilot (part 0) need not be exact.
+        return stage.hear(pair, count, part, exact=exact and part > 0)
+
+    return audit_messages(
+        draw, stage.names, what=what or f"{protocol.facts.name}, whole message" + (", exact" if exact else ""),
+        claimed=claim.epsilon, delta=claim.delta, samples=samples, confidence=effort.confidence,
+    )  # fmt: skip
+
+
+def audit_part(protocol: Protocol, population: Population, *, effort: Effort) -> Finding | None:
+    """Audit the most telling part of a message whose parts share epsilon evenly, against that share: what is spread too thin
+    to be seen in the whole may be seen in a part. None where the method charges no such parts."""
+    stage = _set_stage(protocol, population, effort)
+    share = stage.share(protocol, population)
+    if share is None:
+        return None
+    event, parts = share.event, share.count
+    width = math.prod(stage.reply) // parts
+    heard = functools.lru_cache(maxsize=1)(stage.hear)  # the same messages serve all their parts
+
+    def draw(pair: int, count: int, part: int) -> tuple[Array, Array]:
+        clients, place = divmod(pair, parts)
+        first, second = (rows[:, place * width : (place + 1) * width] for rows in heard(clients, count, part))
+        return first, second
+
+    names = [f"{name}; part {place + 1}" for name in stage.names for place in range(parts)]
+    return audit_messages(
+        draw, names, what=f"{protocol.facts.name}, one of {parts} parts", claimed=pure_epsilon(event),
+        samples=_within(effort.samples, math.prod(stage.reply)), confidence=effort.confidence,
+    )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stage:
+    """What is asked of which clients: every script with every pair of shards, and the shape of one reply."""
+
+    scripts: Sequence[Script]
+    shards: Sequence[Shards]
+    reply: tuple[int, ...]
+    listen: Callable[..., tuple[Array, Array]]
+
+    @property
+    def names(self) -> list[str]:
+        return [f"{clients.name}; asked {script.name}" for script in self.scripts for clients in self.shards]
+
+    def hear(self, pair: int, count: int, part: int, *, exact: bool = False) -> tuple[Array, Array]:
+        script, clients = divmod(pair, len(self.shards))
+        return self.listen(self.scripts[script], self.shards[clients], count, number=(1 + part, pair), exact=exact)
+
+    def share(self, protocol: Protocol, population: Population) -> Repeated | None:
+        """The event of a reply that consists of equal parts, one beside the other; None if it does not."""
+        script = self.scripts[0]
+        event = protocol.charge(script.ask, population).event
+        if len(script.steps) > 1 or not isinstance(event, Repeated) or not is_pure(event.event):
+            return None
+        return event if self.reply and self.reply[0] == event.count else None
+
+
+def _set_stage(protocol: Protocol, population: Population, effort: Effort) -> Stage:
+    claim = protocol.guarantee(population)
     if claim.trust != "local":
         raise SpecError(
             f"method {protocol.facts.name!r} has trust {claim.trust!r}: its clients do not randomise their messages, so "
@@ -143,29 +213,16 @@ def audit_method(
         )
     root = make_key(effort.seed)
     scripts = scripts_of(protocol, population, key=jax.random.fold_in(root, 0))
-    shards = worst_shards(population, unit=claim.unit)
-    pairs = list(itertools.product(scripts, shards))
-    width = _width(protocol, population, scripts[0], shards[0], root)
-    samples = _within(effort.samples, width)
-    say(
-        f"{protocol.facts.name}: {len(scripts)} question(s) x {len(shards)} pair(s) of clients, {samples:,} messages about each"
-    )
 
-    def draw(pair: int, count: int, part: int) -> tuple[Array, Array]:
-        script, clients = pairs[pair]
-        key = _key(root, 1 + part, pair, 0)
-        # Which pair to count may be chosen on any samples, so the pilot (part 0) need not be exact.
-        return hear(protocol, population, script, clients, count, key=key, exact=exact and part > 0)
+    def listen(
+        script: Script, shards: Shards, count: int, *, number: tuple[int, int], exact: bool
+    ) -> tuple[Array, Array]:
+        return hear(protocol, population, script, shards, count, key=_key(root, *number, 0), exact=exact)
 
-    return audit_messages(
-        draw, [f"{clients.name}; asked {script.name}" for script, clients in pairs],
-        what=what or f"{protocol.facts.name}, whole message" + (", exact" if exact else ""),
-        claimed=claim.epsilon, delta=claim.delta, samples=samples, confidence=effort.confidence,
+    return Stage(
+        scripts=scripts, shards=worst_shards(population, unit=claim.unit), listen=listen,
+        reply=reply_shape(protocol, population, scripts[0]),
     )  # fmt: skip
-
-
-def _width(protocol: Protocol, population: Population, script: Script, shards: Shards, root: Array) -> int:
-    return int(hear(protocol, population, script, shards, 1, key=root)[0].shape[1])
 
 
 def _within(samples: int, width: int) -> int:

@@ -16,6 +16,7 @@ from populace.experiments.audits.messages import (
     Effort,
     audit_mechanism,
     audit_method,
+    audit_part,
     document,
     make_mechanism,
 )
@@ -24,7 +25,7 @@ from populace.experiments.run import load_run
 from populace.experiments.spec import RunSpec, make_method, make_spec
 from populace.models.generator import load_generator
 from populace.privacy.randomizers.base import check_epsilon
-from populace.protocols.base import Population
+from populace.protocols.base import Population, Protocol
 from populace.protocols.registry import METHODS, protocol_class
 from populace.tables.embedded import harbour_schema
 from populace.tables.files import write_json
@@ -97,7 +98,7 @@ def perform(order: Order, *, command: str = "", say: Say = lambda _: None) -> di
         claims = {"epsilon": order.claim, "of": "every local mechanism and method"}
         found = [finding for name in MECHANISMS for finding in _mechanism(name, order)]
         schema = _schema(order)
-        found += [_method(name, order, schema, say) for name in METHODS if "local" in protocol_class(name).facts.trust]
+        found += [finding for name in local_methods() for finding in _method(name, order, schema, say)]
         return document(found, claims, command=command)
     if order.what in MECHANISMS:
         if order.settings or order.schema:
@@ -109,10 +110,10 @@ def perform(order: Order, *, command: str = "", say: Say = lambda _: None) -> di
             "folder of a run"
         )
     schema = _schema(order)
-    finding = _method(order.what, order, schema, say)
+    findings = _method(order.what, order, schema, say)
     population = Population(schema=schema, clients=order.clients, records=order.records)
     claim = make_method(_spec(order.what, order)).guarantee(population)
-    return document([finding], claim.to_json(), command=command)
+    return document(findings, claim.to_json(), command=command)
 
 
 def _mechanism(name: str, order: Order) -> list[Finding]:
@@ -123,14 +124,29 @@ def _mechanism(name: str, order: Order) -> list[Finding]:
     ]
 
 
-def _method(name: str, order: Order, schema: Schema, say: Say) -> Finding:
-    protocol = make_method(_spec(name, order))
+def _method(name: str, order: Order, schema: Schema, say: Say) -> list[Finding]:
     population = Population(schema=schema, clients=order.clients, records=order.records)
-    return audit_method(protocol, population, effort=order.effort, exact=order.exact, say=say)
+    return _whole_and_part(make_method(_spec(name, order)), population, order, say)
+
+
+def _whole_and_part(protocol: Protocol, population: Population, order: Order, say: Say) -> list[Finding]:
+    """The whole message, and, where epsilon is split evenly over its parts, the most telling of them."""
+    found = [audit_method(protocol, population, effort=order.effort, exact=order.exact, say=say)]
+    part = None if order.exact else audit_part(protocol, population, effort=order.effort)
+    return found if part is None else [*found, part]
+
+
+def local_methods() -> list[str]:
+    """Methods for tables whose clients randomise what they send."""
+    facts = {name: protocol_class(name).facts for name in METHODS}
+    return [name for name, fact in facts.items() if "local" in fact.trust and "table" in fact.kinds]
 
 
 def _spec(name: str, order: Order) -> RunSpec:
-    return make_spec(data="none.parquet", epsilon=order.claim, method=name, settings=dict(order.settings))
+    """A method that offers other trust too is audited as a local one."""
+    choice = protocol_class(name).facts.trust
+    trust = "local" if len(choice) > 1 and "local" in choice else None
+    return make_spec(data="none.parquet", epsilon=order.claim, method=name, settings=dict(order.settings), trust=trust)
 
 
 def _schema(order: Order) -> Schema:
@@ -149,8 +165,8 @@ def _run(order: Order, command: str, say: Say) -> dict[str, Any]:
     spec = make_spec(**run.details["spec"])
     schema = load_generator(Path(order.what)).schema
     population = Population(schema=schema, clients=int(run.details["clients"]), records=spec.records_per_client)
-    finding = audit_method(make_method(spec), population, effort=order.effort, exact=order.exact, say=say)
-    return document([finding], run.guarantee.to_json(), command=command)
+    findings = _whole_and_part(make_method(spec), population, order, say)
+    return document(findings, run.guarantee.to_json(), command=command)
 
 
 def _canaries(order: Order, command: str) -> dict[str, Any]:
