@@ -3,12 +3,13 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo test test-slow check bench clean
+.PHONY: help demo test test-slow test-browser check bench clean
 
 help:
 	@echo "make demo       set up, then synthetic data from the embedded table, with a report"
 	@echo "make test       set up, then the tests"
 	@echo "make test-slow  the tests that take minutes"
+	@echo "make test-browser  the pages in a real browser (needs chromium; POPULACE_SCREENSHOTS=FOLDER keeps pictures)"
 	@echo "make check      lint, format, types, import rules"
 	@echo "make bench      benchmarks, as ratios in one run"
 
@@ -27,6 +28,9 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+test-browser: $(READY)
+	POPULACE_REQUIRE_BROWSER=1 $(BIN)/python -m pytest tests/browser
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -41,7 +41,10 @@ class Browser:
         to_browser, self._out = os.pipe()
         self._in, from_browser = os.pipe()
         # Out of the way first: one of the ends may itself be descriptor 3 or 4.
-        actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_DUP2, to_browser, 103), (os.POSIX_SPAWN_DUP2, from_browser, 104)]
+        actions: list[tuple[Any, ...]] = [
+            (os.POSIX_SPAWN_DUP2, to_browser, 103),
+            (os.POSIX_SPAWN_DUP2, from_browser, 104),
+        ]
         actions += [(os.POSIX_SPAWN_DUP2, 103, 3), (os.POSIX_SPAWN_DUP2, 104, 4)]
         actions += [(os.POSIX_SPAWN_CLOSE, 103), (os.POSIX_SPAWN_CLOSE, 104)]
         quiet = str(profile / "log")

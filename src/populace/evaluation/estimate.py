@@ -1,8 +1,9 @@
 """A figure with the interval it lies in, or the reason why there is none.
 
-A distance of two tables is a smooth function of the shares of rows in their cells almost everywhere, so its bootstrap interval needs no
-resampling: to first order, what the bootstrap measures is the spread of each row's influence on it (the infinitesimal
-jackknife, Efron 1982). For real rows i with influence u_i and synthetic rows j with influence v_j
+A distance of two tables is a smooth function of the shares of rows in their cells almost everywhere, so its bootstrap interval
+needs no resampling: to first order, what the bootstrap measures is the spread of each row's influence on it (the infinitesimal
+jackknife, Efron 1982). Cells in which two tables differ by chance alone make it wider than it need be. For real rows i with
+influence u_i and synthetic rows j with influence v_j
 
     standard error^2 = var(u) / n  +  var(v) / n'        interval: value +- 1.96 standard errors, cut to what is possible
 

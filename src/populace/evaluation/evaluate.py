@@ -167,7 +167,13 @@ def _by_construction(majority: Score) -> Score:
 
 
 def _document(
-    name: str, table: Table, real: Table, pairs: Pairs, figures: Figures, facts: dict[str, Any], seconds: dict[str, float]
+    name: str,
+    table: Table,
+    real: Table,
+    pairs: Pairs,
+    figures: Figures,
+    facts: dict[str, Any],
+    seconds: dict[str, float],
 ) -> dict[str, Any]:
     """What metrics.json holds about one table."""
     metrics: dict[str, Any] = {}

@@ -1,9 +1,9 @@
 """What synthetic images are worth: classes covered, classifiers trained on them, and a Frechet distance.
 
 class distance       total variation distance of the shares of the classes
-class coverage       share of the real classes of which there are at least a tenth as many synthetic images as real ones, by label
+class coverage       share of the real classes that have at least a tenth of their share among the synthetic images, by label
 AUC, accuracy        classifiers trained on synthetic images, tested on real ones
-Frechet distance     |m - m'|^2 + tr(C + C' - 2 (C C')^(1/2)) over the features of an MLP trained on real images: its hidden layer.
+Frechet distance     |m - m'|^2 + tr(C + C' - 2 (C C')^(1/2)) over the hidden layer of an MLP trained on real images.
                      Named so because it is not the distance of Inception features that "FID" stands for.
 """
 
@@ -41,7 +41,7 @@ TITLES: dict[str, tuple[str, str]] = {
 ABOUT = {
     REAL: "distances: a random half of the real images against the other half; prediction: trained on real images",
     PRODUCT: "every pixel drawn from its own true table over all images, independently of the others and of the label",
-    SHUFFLED: "the real images with their labels shuffled",
+    SHUFFLED: "a random half of the real images with their labels shuffled, against the other half",
     MAJORITY: "always guesses the most frequent class; makes no images",
 }
 
@@ -55,9 +55,14 @@ def evaluate_images(synthetic: Images, real: Images, *, seed: int = 0) -> dict[s
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(real))
     first, second = real.take(order[: len(real) // 2]), real.take(order[len(real) // 2 :])
-    tables = {SYNTHETIC: synthetic, REAL: first, PRODUCT: _independent_pixels(real, rng), SHUFFLED: _relabelled(real, rng)}
+    tables = {
+        SYNTHETIC: synthetic,
+        REAL: first,
+        PRODUCT: _independent_pixels(real, rng),
+        SHUFFLED: _relabelled(first, rng),
+    }
     classes = max(real.classes, synthetic.classes)
-    against = {name: (second if name == REAL else real) for name in tables}
+    against = {name: (second if name in (REAL, SHUFFLED) else real) for name in tables}
     figures: dict[str, dict[str, Estimate]] = {
         "class_distance": {name: _class_distance(against[name], found, classes) for name, found in tables.items()},
         "class_coverage": {name: _coverage(against[name], found, classes) for name, found in tables.items()},
@@ -88,7 +93,9 @@ def evaluate_images(synthetic: Images, real: Images, *, seed: int = 0) -> dict[s
         "kind": "images",
         "warning": WARNING,
         "rows": {"synthetic": len(synthetic), "real": len(real)},
-        "classes": {who: np.bincount(of.y, minlength=classes).tolist() for who, of in (("real", real), ("synthetic", synthetic))},
+        "classes": {
+            who: np.bincount(of.y, minlength=classes).tolist() for who, of in (("real", real), ("synthetic", synthetic))
+        },
         "baselines": ABOUT,
         "metrics": metrics,
         "prediction": {"models": ["logistic regression", "MLP", "CNN"], "target": "the class",

@@ -74,8 +74,8 @@ def check_comparable(real: Table, synthetic: Table) -> None:
 class Pairs:
     """The co-occurrence matrices of two tables, whose functions are the metrics below.
 
-    `rows` and `some` (one-hot rows drawn at random, for intervals) have one entry per table; one only, where the second matrix is
-    the product of the first's one-way tables.
+    `rows` and `some` (one-hot rows drawn at random, for intervals) have one entry per table; one only, where the second matrix
+    is the product of the first's one-way tables.
     """
 
     sizes: tuple[int, ...]

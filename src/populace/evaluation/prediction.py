@@ -19,7 +19,7 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
-from threadpoolctl import threadpool_limits
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from populace.evaluation.estimate import Estimate, from_draws, left_out
 from populace.evaluation.marginals import check_comparable
@@ -32,6 +32,7 @@ MOST_TRAINING_ROWS = 50_000
 MOST_CLASSES = 50
 DRAWS = 200
 DRAWS_AT_ONCE = 25
+TREES = 100  # of the forest
 BATCH, STEPS = 256, 1_200  # of the MLP, at most
 ONE_CLASS = "the training rows have one class of the target only"
 SAME_CLASS = "the test rows have one class of the target only"
@@ -51,14 +52,13 @@ def logistic_regression(rows: int, seed: int) -> Any:
 
 
 def random_forest(rows: int, seed: int) -> Any:
-    return RandomForestClassifier(100, min_samples_leaf=3, n_jobs=1, random_state=seed)
+    return RandomForestClassifier(TREES, min_samples_leaf=3, n_jobs=1, random_state=seed)
 
 
 def mlp(rows: int, seed: int) -> Any:
-    batch = int(np.clip(rows // 40, min(16, rows), BATCH))
-    return Epochs(
-        MLPClassifier((64,), batch_size=batch, alpha=1e-3, random_state=seed), int(np.clip(STEPS * batch / rows, 5, 40))
-    )
+    batch = int(np.clip(rows // 40, min(32, rows), BATCH))
+    model = MLPClassifier((64,), batch_size=batch, alpha=1e-3, learning_rate_init=3e-3, random_state=seed)
+    return Epochs(model, int(np.clip(STEPS * batch / rows, 5, 20)))
 
 
 class Epochs:

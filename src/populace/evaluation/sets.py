@@ -172,7 +172,7 @@ def _split_codes(codes: Array, sizes: Sequence[int]) -> list[Array]:
 def average_distances(
     real: Table, candidates: Mapping[str, Table], width: int, *, product: str | None = None
 ) -> dict[str, Estimate]:
-    """m-way AVD of every candidate over the 100 fixed sets, with intervals; under `product`, that of the real one-way tables."""
+    """m-way AVD of every candidate over the 100 fixed sets, with intervals; as `product` that of the true one-way tables."""
     for table in candidates.values():
         check_comparable(real, table)
     if product is not None and product in candidates:
@@ -200,9 +200,7 @@ def average_distances(
             values[name] += weight * value
             for kept, influence in zip(moved[name], influences, strict=True):
                 kept += weight * influence
-    return {
-        name: _bounded(value, moved[name], [table.rows for table in rows[name]]) for name, value in values.items()
-    }
+    return {name: _bounded(value, moved[name], [table.rows for table in rows[name]]) for name, value in values.items()}
 
 
 def _bounded(value: float, influences: Sequence[Array], rows: Sequence[int]) -> Estimate:

@@ -60,7 +60,7 @@ def _best(runs: Sequence[Run], key: str) -> float | None:
     known = [value for value in values if value is not None]
     if not known:
         return None
-    return max(known) if runs[0]["metrics"]["metrics"][key]["better"] == "higher" else min(known)
+    return float(max(known) if runs[0]["metrics"]["metrics"][key]["better"] == "higher" else min(known))
 
 
 def charts(runs: Sequence[Run]) -> dict[str, Any]:
@@ -86,7 +86,9 @@ def _dots(runs: Sequence[Run], key: str, metric: Mapping[str, Any]) -> Any:
     """One line per run, with real data and independent columns as upright lines."""
     values = {run["name"]: run["metrics"]["metrics"][key]["values"][SYNTHETIC] for run in runs}
     beside = {name: metric["values"][name] for name in (REAL, PRODUCT) if "value" in metric["values"][name]}
-    every = [v[k] for v in (*values.values(), *beside.values()) if "value" in v for k in ("value", "low", "high") if k in v]
+    every = [
+        v[k] for v in (*values.values(), *beside.values()) if "value" in v for k in ("value", "low", "high") if k in v
+    ]
     low, high = (0.0 if metric["better"] == "lower" else min(every)), max(every)
     left, right = 120.0, WIDTH - 14.0
     scale = (right - left) / ((high - low) or 1.0)

@@ -33,8 +33,9 @@ def _bars(column: Column, real: Array, synthetic: Array, errors: Array | None) -
     if len(labels) > MOST_BARS:
         shown = np.sort(np.argsort(-(real + synthetic), kind="stable")[: MOST_BARS - 1])
         rest = float(1 - real[shown].sum()), float(1 - synthetic[shown].sum())
-    left, right = 112.0, WIDTH - 44.0
-    most = max(float(real.max()), float(synthetic.max()), *(rest or ()), 1e-9)
+    left, right = 122.0, WIDTH - 42.0
+    reach = synthetic if errors is None else synthetic + 1.96 * errors
+    most = max(float(real.max()), float(reach.max()), *(rest or ()), 1e-9)
     scale = (right - left) / most
     parts = []
     for place, index in enumerate(shown):
@@ -51,14 +52,15 @@ def _bar(label: str, real: float, synthetic: float, error: float | None, y: floa
     said = f"{label}: real {percent(real)}, synthetic {percent(synthetic)}"
     if error is not None:
         said += f", the method's standard error {percent(error)}"
+    end = left + max(real, synthetic + 1.96 * (error or 0.0)) * scale + 5
     parts = [
         title(said),
         tag("rect", x=0, y=y, width=WIDTH, height=ROW, class_="hit"),
         text(left - 6, y + 18, short(label, 17), anchor="end"),
         tag("rect", x=left, y=y + 4, width=max(real * scale, 0.5), height=10, class_="real"),
         tag("rect", x=left, y=y + 15, width=max(synthetic * scale, 0.5), height=10, class_="synthetic"),
-        text(left + max(real, synthetic) * scale + 5, y + 13, percent(real), class_="small"),
-        text(left + max(real, synthetic) * scale + 5, y + 24, percent(synthetic), class_="small"),
+        text(end, y + 13, percent(real), class_="small"),
+        text(end, y + 24, percent(synthetic), class_="small"),
     ]
     if error is not None:
         low, high = (left + max(synthetic + sign * 1.96 * error, 0) * scale for sign in (-1, 1))
@@ -69,7 +71,7 @@ def _bar(label: str, real: float, synthetic: float, error: float | None, y: floa
 def _histogram(column: Column, real: Array, synthetic: Array, errors: Array | None) -> markupsafe.Markup:
     """Bars of a numeric column's bins, evenly wide, with the synthetic shares as steps over them."""
     labels = column.labels()
-    left, top, bottom = 34.0, 8.0, 170.0
+    left, top, bottom = 42.0, 8.0, 170.0
     step = (WIDTH - left - 4) / len(labels)
     grid = ticks(float(max(real.max(), synthetic.max())), 3)
     scale = (bottom - top) / grid[-1]
@@ -119,8 +121,9 @@ def line_chart(lines: Mapping[str, Values], classes: Mapping[str, str], *, acros
         y = bottom - tick * scale
         parts.append(tag("line", x1=left, x2=right, y1=y, y2=y, class_="grid"))
         parts.append(text(left - 5, y + 4, f"{tick:g}", anchor="end", class_="small"))
-    for x in places:
-        parts.append(text(left + 8 + (x - places[0]) * step, bottom + 15, str(x), anchor="middle", class_="small"))
+    for place in places:
+        x = left + 8 + (place - places[0]) * step
+        parts.append(text(x, bottom + 15, str(place), anchor="middle", class_="small"))
     parts.append(text((left + right) / 2, bottom + 31, across, anchor="middle", class_="small"))
     for name, found in points.items():
         if not found:
@@ -147,7 +150,7 @@ def dot_chart(rows: Sequence[tuple[str, Values]], classes: Mapping[str, str], lo
         parts.append(text(left, height, label, class_="strong"))
         y = height + 14
         parts.append(tag("line", x1=left, x2=right, y1=y, y2=y, class_="grid"))
-        for name, v in reversed(values.items()):
+        for name, v in reversed(list(values.items())):
             if "value" not in v:
                 continue
             x = left + (max(low, v["value"]) - low) * scale
@@ -172,10 +175,10 @@ def scale_chart(values: Values, classes: Mapping[str, str], *, label: str) -> ma
     left, right = 14.0, 246.0
 
     def place(value: float) -> float:
-        return left + (value - low) / wide * (right - left)
+        return float(left + (value - low) / wide * (right - left))
 
     parts = [tag("line", x1=left - 8, x2=right + 8, y1=14, y2=14, class_="axis")]
-    for name, v in reversed(known.items()):
+    for name, v in reversed(list(known.items())):
         x = place(v["value"])
         if classes[name] == "synthetic":
             drawn = tag("circle", cx=x, cy=14, r=7, class_="synthetic")

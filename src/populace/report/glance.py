@@ -32,12 +32,14 @@ def tiles(run: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _privacy(privacy: Mapping[str, Any]) -> dict[str, Any]:
     epsilon = float(privacy["epsilon"])
     private = privacy["trust"] != "not-private" and epsilon != float("inf")
-    words = f"a yes-or-no guess about one {privacy['unit']} is right at most {certain(best_guess(epsilon, privacy['delta']))} of the time"
+    right = certain(best_guess(epsilon, privacy["delta"]))
+    words = f"a yes-or-no guess about one {privacy['unit']} is right at most {right} of the time"
+    marks = privacy["headline"].removeprefix(privacy["bound"]).strip(" ()")
     return {
         "name": "Privacy",
         "figure": privacy["bound"] if private else "none",
         "words": words if private else "this run protects nobody",
-        "alarm": "" if privacy["headline"] == privacy["bound"] else privacy["headline"].removeprefix(privacy["bound"]).strip(" ()"),
+        "alarm": marks,
         "link": "#privacy",
     }  # fmt: skip
 
@@ -47,7 +49,7 @@ def _columns(metrics: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "name": "Single columns",
         "figure": percent(values[SYNTHETIC]["value"]),
-        "words": "of the rows would have to change their value, on average over the columns, for a column to match the real one",
+        "words": "of the rows would have to change their value for a column to match the real one, on average",
         "beside": f"real data, one half against the other: {percent(values[REAL]['value'])}",
         "link": "#columns",
     }
@@ -93,7 +95,11 @@ def _prediction(document: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict
         return {"name": "Prediction", "figure": "–", "words": "no model could be scored", "link": "#prediction"}
     own, real = values[SYNTHETIC]["value"], values[REAL].get("value")
     shown = {SYNTHETIC: values[SYNTHETIC], MAJORITY: values[MAJORITY]} | ({REAL: values[REAL]} if real else {})
-    kept = f"{100 * (own - 0.5) / (real - 0.5):.0f} % of what real rows teach beyond a coin" if real and real > 0.55 else ""
+    kept = (
+        f"{100 * (own - 0.5) / (real - 0.5):.0f} % of what real rows teach beyond a coin"
+        if real and real > 0.55
+        else ""
+    )
     return {
         "name": f"Predicting {document['prediction']['target']}",
         "figure": f"{own:.3f}",

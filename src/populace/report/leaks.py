@@ -9,8 +9,8 @@ from typing import Any
 from populace.tables.files import read_json
 
 PROVES_NOTHING = (
-    "An attack that does no better than a coin (50 %) proves nothing: another attacker, or another target, may do better. Only the "
-    "guarantee above bounds all attackers. An attack that does better than a coin, on the other hand, is a finding."
+    "An attack that does no better than a coin (50 %) proves nothing: another attacker, or another target, may do better. Only "
+    "the guarantee bounds all attackers. An attack that does better than a coin, on the other hand, is a finding."
 )
 
 

@@ -81,7 +81,8 @@ def _cells(
             )  # fmt: skip
             if as_percent and step >= 40 and tall >= 16:
                 middle = (room + (j + 0.5) * step, i * tall + tall / 2 + 4)
-                parts.append(text(*middle, shown.replace(" %", ""), anchor="middle", class_="small in"))
+                strong = " strongly" if most and abs(value) > 0.45 * most else ""
+                parts.append(text(*middle, shown.replace(" %", ""), anchor="middle", class_=f"small in{strong}"))
     base = height * tall
     for j, label in enumerate(below):
         x = room + (j + 0.5) * step

@@ -59,7 +59,11 @@ def metric_table(document: Mapping[str, Any]) -> dict[str, Any]:
 
 def _interval(value: Mapping[str, Any]) -> str:
     if "low" not in value:
-        return "by definition" if "why" in value else ""
+        return (
+            "by definition"
+            if "by definition" in value.get("why", "") or "by construction" in value.get("why", "")
+            else "no interval"
+        )
     return f"{value['low']:.3f} to {value['high']:.3f}"
 
 
@@ -193,7 +197,7 @@ def _pair_card(
             (
                 "standard error",
                 maps.pair_map(
-                    shown_errors, rows, columns, most=float(shown_errors.max()) or 1.0, signed=False,
+                    shown_errors, rows, columns, most=max(widest, float(shown_errors.max())), signed=False,
                     what=f"{first} and {second}, standard error",
                 ),
             )
@@ -245,7 +249,9 @@ def domain_table(schema: Schema) -> list[dict[str, str]]:
         if column.kind == "numeric":
             values = f"{column.levels} bins from {column.edges[0]:g} to {column.edges[-1]:g}"
         else:
-            values = f"{column.levels} values: " + ", ".join(column.categories[:4]) + (", …" if column.levels > 4 else "")
+            values = (
+                f"{column.levels} values: " + ", ".join(column.categories[:4]) + (", …" if column.levels > 4 else "")
+            )
         rows.append(
             {
                 "name": column.name,

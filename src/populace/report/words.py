@@ -56,15 +56,15 @@ def in_plain_words(privacy: Mapping[str, Any]) -> Plain:
     unit = UNITS[privacy["unit"]]
     how_well = (
         f"Suppose somebody sees {seen}, knows all other data in full, and has to tell {QUESTIONS[privacy['neighbours']]}. "
-        f"A coin is right half the time; they are right at most {certain(right)} of the time, however clever they are. {_strength(epsilon)}"
+        f"A coin is right half the time; they are right at most {certain(right)} of the time, however clever they are. "
+        + _strength(epsilon)
     )
-    short = (
-        f"The method protects {unit}: a yes-or-no guess about it is right at most {certain(right)} of the time (a coin: 50 %)."
-    )
+    guess = f"a yes-or-no guess about it is right at most {certain(right)} of the time (a coin: 50 %)"
+    short = f"The method protects {unit}: {guess}."
     if seeded:
         short = (
-            "NOT PRIVATE AS IT STANDS: this run was made from a known seed, so that it can be repeated, and whoever knows the seed "
-            "can take the noise off again. Without a seed: " + short[0].lower() + short[1:]
+            "NOT PRIVATE AS IT STANDS: this run was made from a known seed, so that it can be repeated, and whoever knows the "
+            "seed can take the noise off again. Without a seed: " + short[0].lower() + short[1:]
         )
     answers = [
         ("What is protected?", _sentence(unit)),
@@ -103,7 +103,7 @@ def _strength(epsilon: float) -> str:
     if epsilon <= 1:
         return "That is a strong promise."
     if epsilon <= 4:
-        return "That is a middling promise: it holds in the worst case, and usual cases leak less."
+        return "That is a middling promise, and it holds in the worst case."
     return "In the worst case that is a weak promise; how much leaks in practice is what audits and attacks look at."
 
 
@@ -116,20 +116,22 @@ def _limits(privacy: Mapping[str, Any], seeded: bool) -> list[tuple[str, str]]:
             "somebody away. Declare them in a schema to cover them."
         )
     if privacy.get("delta"):
-        limits.append(f"With a probability of at most {privacy['delta']:g} the bound may fail altogether.")
+        limits.append(f"The bound has a slack of {privacy['delta']:g}: roughly, with that probability it may fail.")
     if any("simulated" in line for line in privacy.get("assumptions", ())):
-        limits.append("This run was simulated on one machine that held all records; the trust named is that of a deployment.")
+        limits.append(
+            "This run was simulated on one machine that held all records; the trust named is that of a deployment."
+        )
     if seeded:
         limits.append("The noise was drawn from a seed: keep the seed secret, or run without one.")
-    limits.append("That somebody took part, and how many did, is public. Statements about groups or the whole population are what the data are for.")
-    if privacy.get("neighbours") == "add-remove":
-        limits[-1] = "Statements about groups or the whole population are what the data are for; they are not protected."
+    if privacy.get("neighbours") != "add-remove":
+        limits.append("Who took part, and how many did, is public.")
+    limits.append("Statements about groups or the whole population are what the data are for; they are not protected.")
     return [
         ("What is not covered?", " ".join(limits)),
         (
             "May this page be published?",
-            "No. Its figures are computed on real rows without noise. Keep it with the data; publish the synthetic rows and the "
-            "privacy statement.",
+            "No. Its figures are computed on real rows without noise. Keep it with the data; publish the synthetic rows and "
+            "the privacy statement.",
         ),
     ]  # fmt: skip
 

@@ -1,0 +1,255 @@
+"""The pages in a real browser: no complaint, every chart there, nothing wider than the screen, nothing loaded from elsewhere.
+
+`make test-browser` requires a browser; elsewhere these tests are skipped where there is none.
+"""
+
+import json
+import os
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from populace.evaluation import prediction
+from populace.evaluation.evaluate import evaluate_tables
+from populace.experiments.run import versions
+from populace.models.marginals import Marginals
+from populace.privacy.guarantee import Guarantee
+from populace.report.page import environment, evaluate_runs, render_run
+from populace.tables.embedded import harbour
+from populace.tables.files import write_json
+from populace.tables.images import Images, write_images
+
+from . import chromium
+
+MOST_BYTES = 3_000_000
+WIDTHS = (375, 1280)
+#: What must hold of every chart: it has a size, and lies inside the page.
+LOST = """[...document.querySelectorAll('.chart')].filter(c => {
+  const closed = c.closest('details:not([open])'), box = c.getBoundingClientRect();
+  const right = document.documentElement.clientWidth + 1;
+  return !closed && (box.width < 60 || box.height < 15 || box.left < -1 || box.right > right);
+}).length"""
+#: Text of a chart that sticks out of it on the left or right, where it would be cut off.
+CUT = """[...document.querySelectorAll('svg.chart text')].filter(t => {
+  if (t.closest('details:not([open])')) return false;
+  const box = t.getBoundingClientRect(), chart = t.closest('svg').getBoundingClientRect();
+  return box.left < chart.left - 2 || box.right > chart.right + 2 || box.bottom > chart.bottom + 3;
+}).map(t => t.textContent)"""
+#: The smallest letters of any chart, as they show.
+SMALLEST = """Math.min(...[...document.querySelectorAll('svg.chart text')].map(t => {
+  if (t.closest('details:not([open])')) return Infinity;
+  const chart = t.closest('svg'), scale = chart.getBoundingClientRect().width / chart.viewBox.baseVal.width;
+  return parseFloat(getComputedStyle(t).fontSize) * scale;
+}))"""
+#: How far the faintest text of the page is from what lies behind it (WCAG's contrast ratio).
+FAINTEST = """(() => {
+  const linear = x => x <= .03928 ? x / 12.92 : ((x + .055) / 1.055) ** 2.4;
+  const tone = c => { const v = c.match(/[\\d.]+/g).slice(0, 3).map(x => linear(x / 255));
+    return .2126 * v[0] + .7152 * v[1] + .0722 * v[2]; };
+  const paper = tone(getComputedStyle(document.body).backgroundColor);
+  return Math.min(...[...document.querySelectorAll('p, li, dd, dt, td, th, figcaption, a, .words, .beside')].map(e => {
+    const ink = tone(getComputedStyle(e).color); return (Math.max(ink, paper) + .05) / (Math.min(ink, paper) + .05); }));
+})()"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    path = chromium.find()
+    if path is None:
+        reason = "no browser is installed (looked for chromium); on Debian: apt-get install chromium"
+        if os.environ.get("POPULACE_REQUIRE_BROWSER"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with chromium.browser(path) as running:
+        yield running
+
+
+def guarantee(**changes):
+    values = {
+        "epsilon": 2.0,
+        "unit": "client",
+        "neighbours": "replace",
+        "trust": "local",
+        "mechanism": "made up for a test",
+    }
+    return Guarantee(
+        **(values | {"derivation": ("one message <each>",), "assumptions": ("simulated",)} | changes)
+    ).to_json()
+
+
+def details(method, seed=None):
+    return {
+        "status": "finished", "method": method, "clients": 400, "rounds": 1, "versions": versions(), "digest": "x",
+        "spec": {"data": "people.csv", "epsilon": 2.0, "seed": seed, "settings": {}, "target": "owns_home"},
+        "seconds": {"reading": 0.1, "training": 0.2, "sampling": 0.1, "total": 0.4},
+        "traffic": {"bytes_from_clients": 800, "bytes_to_clients": 400, "messages": 400},
+    }  # fmt: skip
+
+
+class WithErrors:
+    """A generator that states standard errors."""
+
+    def __init__(self, sizes):
+        self.sizes = sizes
+
+    def deviations(self, columns):
+        return np.full([self.sizes[c] for c in columns], 0.01)
+
+
+AUDIT = {"claimed": {}, "rows": [
+    {"what": what, "claimed_epsilon": 2.0, "measured_epsilon": found, "confidence": 0.95, "samples": 9_000, "flagged": found > 2}
+    for what, found in (("one message", 1.7), ("planted", 4.1))
+]}  # fmt: skip
+ATTACKS = {
+    "membership": {"accuracy": 0.52, "low": 0.47, "high": 0.57, "attacker": "forest", "targets": 20, "models": 40,
+                   "rows": [{"attacker": "forest", "accuracy": 0.52}]},
+    "attribute": {"accuracy": 0.4, "baseline": 0.41}, "distances": {"median": 2.0, "holdout": 2.0}, "notes": ["few targets"],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """A run with everything on its page, a run with nothing beside it, a comparison, and a run of images."""
+    with pytest.MonkeyPatch.context() as patch:  # a page looks the same with smaller models
+        patch.setattr(prediction, "TREES", 10)
+        patch.setattr(prediction, "STEPS", 60)
+        return _write_pages(tmp_path_factory.mktemp("pages"))
+
+
+def _write_pages(folder):
+    real = harbour().take(np.arange(400))
+    synthetic = harbour().take(np.arange(400, 900))
+    for name, epsilon, seed in (("first", 1.0, None), ("second", 2.0, None), ("third", 2.0, 3)):
+        _write_run(folder / name, real, guarantee(epsilon=epsilon, seeded=seed is not None), seed)
+    real.save(folder / "real.parquet")
+    evaluate_runs([folder / "first", folder / "second", folder / "third"], str(folder / "real.parquet"))
+    evaluated = evaluate_tables({"synthetic": synthetic}, real, target="owns_home")["synthetic"]
+    run = {
+        "name": "<everything>", "details": details("made-up"), "privacy": guarantee(read_from_data=("district",)),
+        "metrics": evaluated.document | {"cost": {"traffic": {"left_out": "not counted"}, "time": {"left_out": "no"}}},
+        "pairs": evaluated.pairs, "generator": WithErrors(real.schema.sizes), "command": "populace synthesize <x>",
+        "audit": AUDIT, "attacks": ATTACKS,
+    }  # fmt: skip
+    (folder / "everything.html").write_text(render_run("everything <b>", run, real.schema), encoding="utf-8")
+    _write_images(folder)
+    shutil.copy(folder / "first" / "report.html", folder / "comparison.html")
+    return folder
+
+
+def _write_run(folder, real, privacy, seed):
+    folder.mkdir()
+    ways = [
+        np.bincount(codes, minlength=size) / len(real)
+        for codes, size in zip(real.codes.T, real.schema.sizes, strict=True)
+    ]
+    generator = Marginals(schema=real.schema, tables=tuple(ways))
+    generator.save(folder)
+    generator.sample(300, jax.random.key(0)).save(folder / "synthetic.parquet")
+    write_json(folder / "privacy.json", privacy)
+    write_json(folder / "run.json", details("marginals", seed))
+
+
+def _write_images(folder):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 60)
+    x = rng.integers(0, 255, (60, 8, 8, 3)).astype(np.uint8)
+    run = folder / "pictures"
+    run.mkdir()
+    write_images(Images(x=x, y=y, classes=3), folder / "real.npz")
+    write_images(Images(x=x[:40], y=np.minimum(y[:40], 1), classes=3), run / "synthetic.npz")
+    write_json(run / "privacy.json", guarantee(epsilon=float("inf"), trust="not-private", reason="made up"))
+    write_json(run / "run.json", details("made-up") | {"classes": 3})
+    evaluate_runs([run], str(folder / "real.npz"))
+    shutil.copy(run / "report.html", folder / "images.html")
+
+
+PAGES = ("everything", "comparison", "images")
+CHARTS = {"everything": 11 + 4 + 3 * 4 + 3, "comparison": 8 + 3, "images": 5 + 2}
+
+
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_page_loads_without_complaint_and_shows_every_chart(browser, pages, name, width, scheme):
+    browser.open((pages / f"{name}.html").as_uri(), width=width, scheme=scheme)
+    assert browser.complaints() == []
+    assert [url for url in browser.requests() if not url.startswith(("file:", "data:"))] == []
+    assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert browser.evaluate("document.querySelectorAll('.chart').length") >= CHARTS[name]
+    assert browser.evaluate(LOST) == 0
+    assert browser.evaluate(CUT) == []
+    assert browser.evaluate(SMALLEST) > 7.5
+    assert browser.evaluate(FAINTEST) > 4.5
+    if os.environ.get("POPULACE_SCREENSHOTS"):
+        out = os.environ["POPULACE_SCREENSHOTS"]
+        with open(f"{out}/{name}-{width}-{scheme}.png", "wb") as file:
+            file.write(browser.picture())
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_printed_page_unfolds_and_fits(browser, pages, name):
+    browser.open((pages / f"{name}.html").as_uri(), width=794, scheme="dark", media="print")
+    assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth + 1")
+    assert browser.evaluate(
+        "[...document.querySelectorAll('details')].every(d => d.offsetHeight > d.firstElementChild.offsetHeight + 20)"
+    )
+    assert browser.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert browser.pdf().startswith(b"%PDF")
+
+
+def test_links_inside_the_page_lead_somewhere(browser, pages):
+    browser.open((pages / "everything.html").as_uri(), width=1280)
+    targets = browser.evaluate("[...document.querySelectorAll('a')].map(a => a.getAttribute('href'))")
+    assert len(targets) >= 10
+    assert all(browser.evaluate(f"!!document.querySelector({json.dumps(target)})") for target in targets)
+
+
+def test_the_browser_tests_can_fail(browser, tmp_path):
+    """A page with a script error, a chart of no size and one too wide for the screen is caught."""
+    page = tmp_path / "broken.html"
+    page.write_text(
+        "<!doctype html><script>nothing.here()</script><img src='missing.png'>"
+        "<svg class='chart' width='0' height='0'></svg><svg class='chart' viewBox='0 0 9 9' width='3000' height='9'></svg>"
+    )
+    browser.open(page.as_uri(), width=375)
+    assert len(browser.complaints()) >= 2
+    assert browser.evaluate(LOST) == 2
+    assert not browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_are_one_file_without_script(pages, name):
+    """Needs no browser."""
+    text = (pages / f"{name}.html").read_text(encoding="utf-8")
+    assert len(text.encode()) < MOST_BYTES
+    for word in ("<script", "@import", "http://", "https://", "url(", "undefined", ">None<"):
+        assert word not in text, word
+    assert "<b>" not in text
+    assert "proves nothing" in text
+
+
+def test_every_part_of_the_page_is_there(pages):
+    """Needs no browser."""
+    text = (pages / "everything.html").read_text(encoding="utf-8")
+    for part in (
+        "What is protected?", "exact statement, for an expert", "What was read from the data", "district", "one-way distance",
+        "Train on synthetic, test on real", "above the claim: broken", "within the claim", "52.0 %", "few targets",
+        "not counted", "How to reproduce it", "populace synthesize &lt;x&gt;", "standard error", "framed",
+        "What is not on this page, and why",
+    ):  # fmt: skip
+        assert part in text, part
+    comparison = (pages / "comparison.html").read_text(encoding="utf-8")
+    assert "Repeated seeds" in comparison
+    assert "Not run." in comparison
+    assert "reproducible, not private" in comparison
+    images = (pages / "images.html").read_text(encoding="utf-8")
+    assert "None of this class." in images
+    assert "NOT PRIVATE" in images
+    assert images.count("data:image/png") == 5
+
+
+def test_templates_refuse_what_they_do_not_know():
+    with pytest.raises(Exception, match="undefined"):
+        environment().from_string("{{ missing }}").render()

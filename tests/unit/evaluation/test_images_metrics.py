@@ -1,0 +1,46 @@
+"""Figures of images: known cases, and a generator that misses a class."""
+
+import numpy as np
+import pytest
+
+from populace.errors import DataError
+from populace.evaluation.baselines import MAJORITY, PRODUCT, REAL, SHUFFLED, SYNTHETIC
+from populace.evaluation.images import evaluate_images, frechet
+from populace.tables.images import Images
+
+
+def bars(rng, rows, classes=3, missing=()):
+    """Images with a bright line at the place of their class."""
+    y = rng.choice([c for c in range(classes) if c not in missing], rows)
+    x = rng.integers(0, 90, (rows, 8, 8)).astype(np.uint8)
+    x[np.arange(rows), 2 * y] = 200
+    return Images(x=x, y=y, classes=classes)
+
+
+def test_frechet_of_gaussians_is_the_known_distance():
+    rng = np.random.default_rng(0)
+    first = rng.normal(size=(200_000, 2))
+    second = rng.normal(size=(200_000, 2)) * [2, 1] + [0, 3]
+    assert frechet(first, first) == pytest.approx(0, abs=1e-9)
+    assert frechet(first, second) == pytest.approx(9 + 1, rel=0.02)
+
+
+def test_a_class_that_is_missing_shows_and_every_figure_has_its_baselines():
+    rng = np.random.default_rng(1)
+    document = evaluate_images(bars(rng, 150, missing=(2,)), bars(rng, 300))
+    metrics = document["metrics"]
+    assert metrics["class_coverage"]["values"][SYNTHETIC]["value"] == pytest.approx(2 / 3)
+    assert metrics["class_distance"]["values"][SYNTHETIC]["value"] == pytest.approx(1 / 3, abs=0.1)
+    assert metrics["accuracy: MLP"]["values"][REAL]["value"] > 0.9
+    assert metrics["accuracy: MLP"]["values"][SYNTHETIC]["value"] < 0.8
+    assert metrics["frechet"]["values"][REAL]["value"] < metrics["frechet"]["values"][PRODUCT]["value"]
+    assert "convolutional" in metrics["auc: CNN"]["values"][SYNTHETIC]["left_out"]
+    for metric in metrics.values():
+        assert set(metric["values"]) == {SYNTHETIC, REAL, PRODUCT, SHUFFLED, MAJORITY}
+        assert all("value" in value or value["left_out"] for value in metric["values"].values())
+
+
+def test_images_of_another_shape_are_refused():
+    rng = np.random.default_rng(2)
+    with pytest.raises(DataError, match="shape"):
+        evaluate_images(bars(rng, 40), Images(x=np.zeros((40, 9, 9), np.uint8), y=np.zeros(40, int), classes=1))
