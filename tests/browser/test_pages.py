@@ -99,13 +99,14 @@ class WithErrors:
 
 
 AUDIT = {"claimed": {}, "rows": [
-    {"what": what, "claimed_epsilon": 2.0, "measured_epsilon": found, "confidence": 0.95, "samples": 9_000, "flagged": found > 2}
+    {"what": what, "claimed_epsilon": 2.0, "measured_epsilon": found, "confidence": 0.95, "samples": 9000, "flagged": found > 2}
     for what, found in (("one message", 1.7), ("planted", 4.1))
 ]}  # fmt: skip
 ATTACKS = {
     "membership": {"accuracy": 0.52, "low": 0.47, "high": 0.57, "attacker": "forest", "targets": 20, "models": 40,
                    "rows": [{"attacker": "forest", "accuracy": 0.52}]},
-    "attribute": {"accuracy": 0.4, "baseline": 0.41}, "distances": {"median": 2.0, "holdout": 2.0}, "notes": ["few targets"],
+    "attribute": {"column": "boat", "difference": -0.02, "low": -0.05, "high": 0.01, "rows": [{"attacker": "forest", "members": 0.4}]},
+    "distances": {"share_of_members_nearer": 0.49, "low": 0.4, "high": 0.6, "members": {"rows": 9}}, "notes": ["few targets"],
 }  # fmt: skip
 
 
@@ -235,7 +236,7 @@ def test_every_part_of_the_page_is_there(pages):
     text = (pages / "everything.html").read_text(encoding="utf-8")
     for part in (
         "What is protected?", "exact statement, for an expert", "What was read from the data", "district", "one-way distance",
-        "Train on synthetic, test on real", "above the claim: broken", "within the claim", "52.0 %", "few targets",
+        "Train on synthetic, test on real", "claim refuted", "not refuted", "52.0 %", "few targets", "49.0 %", "2.0 % less often",
         "not counted", "How to reproduce it", "populace synthesize &lt;x&gt;", "standard error", "framed",
         "What is not on this page, and why",
     ):  # fmt: skip
