@@ -105,7 +105,7 @@ AUDIT = {"claimed": {}, "rows": [
 ATTACKS = {
     "membership": {"accuracy": 0.52, "low": 0.47, "high": 0.57, "attacker": "forest", "targets": 20, "models": 40,
                    "rows": [{"attacker": "forest", "accuracy": 0.52}]},
-    "attribute": {"column": "boat", "difference": -0.02, "low": -0.05, "high": 0.01, "rows": [{"attacker": "forest", "members": 0.4}]},
+    "attribute": {"column": "boat", "difference": -0.02, "low": -0.05, "high": 0.01, "rows": [{"attacker": "forest"}]},
     "distances": {"share_of_members_nearer": 0.49, "low": 0.4, "high": 0.6, "members": {"rows": 9}}, "notes": ["few targets"],
 }  # fmt: skip
 
@@ -236,7 +236,8 @@ def test_every_part_of_the_page_is_there(pages):
     text = (pages / "everything.html").read_text(encoding="utf-8")
     for part in (
         "What is protected?", "exact statement, for an expert", "What was read from the data", "district", "one-way distance",
-        "Train on synthetic, test on real", "claim refuted", "not refuted", "52.0 %", "few targets", "49.0 %", "2.0 % less often",
+        "Train on synthetic, test on real", "claim refuted", "not refuted", "52.0 %", "few targets",
+        "49.0 %", "2.0 % less often",
         "not counted", "How to reproduce it", "populace synthesize &lt;x&gt;", "standard error", "framed",
         "What is not on this page, and why",
     ):  # fmt: skip
