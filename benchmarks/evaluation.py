@@ -2,9 +2,9 @@
 
     POPULACE_DATA=DIR python -m benchmarks.evaluation [--rows 100000] [--wide 1000000]
 
-Real rows are Adult's, drawn with replacement; the synthetic ones are half such rows and half rows of independent columns, so that
-they have about as many different combinations as a good method's. Seconds are of this machine as it is, other work included;
-processor seconds stand beside.
+Real rows are Adult's, drawn with replacement; the synthetic ones are half such rows and half rows of independent columns, so
+that they have about as many different combinations as a good method's. Seconds are of this machine as it is, other work
+included; processor seconds stand beside.
 """
 
 from __future__ import annotations

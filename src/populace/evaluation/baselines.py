@@ -27,7 +27,7 @@ ABOUT: dict[str, str] = {
 NO_ROWS = "guesses a class; makes no rows to compare"
 PRODUCT_FOUND = "by construction: the target is independent of everything else, so its best guess is the majority class"
 
-HOLDOUT = 0.3
+HOLDOUT, MOST_HELD_OUT = 0.3, 50_000
 
 
 def halves(real: Table, rng: np.random.Generator) -> tuple[Table, Table]:
@@ -38,7 +38,7 @@ def halves(real: Table, rng: np.random.Generator) -> tuple[Table, Table]:
 def hold_out(real: Table, rng: np.random.Generator) -> tuple[Table, Table]:
     """Rows to test on, and the rest."""
     order = rng.permutation(len(real))
-    cut = max(1, int(HOLDOUT * len(real)))
+    cut = min(max(1, int(HOLDOUT * len(real))), MOST_HELD_OUT)
     return real.take(np.sort(order[:cut])), real.take(np.sort(order[cut:]))
 
 

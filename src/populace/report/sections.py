@@ -134,7 +134,8 @@ def _overview(
     key: str, name: str, matrix: Array, names: Sequence[str], most: float, *, signed: bool = False
 ) -> dict[str, Any]:
     drawn = maps.column_map(matrix, names, most=most, signed=signed, what=f"{name}, all pairs of columns")
-    return {"key": key, "name": name, "chart": drawn, "most": f"{most:.2g}", "signed": signed}
+    order = "columns in the order of the schema, the first at the top left" if len(names) > maps.MOST_DRAWN else ""
+    return {"key": key, "name": name, "chart": drawn, "most": f"{most:.2g}", "signed": signed, "order": order}
 
 
 def pair_cards(run: Mapping[str, Any], schema: Schema, target: str | None) -> list[dict[str, Any]]:
