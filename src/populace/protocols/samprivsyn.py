@@ -203,17 +203,20 @@ class SamPrivSyn(survey.OneShot):
         """Variances of the cells of each pair's table as if its columns were independent, sampling of clients included.
 
         Frequent cells vary more, and at a large epsilon much more: one deviation for all would take that for dependence.
-        The split oracle's are not given; one deviation serves.
         """
-        if self._splits(schema):
-            return {}
         asked = self.questions(schema)
         found: dict[tuple[int, ...], Array] = {}
         alone = [project_to_simplex(single.table) for single in singles]
+        halves = halves_for(schema, self.epsilon).members
+        squares = [_mean_squares(weights, half.p, half.q) for weights, half in zip(alone, halves, strict=True)]
         for group, member, answers in zip(asked.groups, asked.panel.members, np.asarray(counts.answers), strict=True):
             if len(group) == 2 and answers > 0 and member.size > 1:
                 weights = np.multiply.outer(alone[group[0]], alone[group[1]])
-                found[group] = (member.variance(weights, 1) + weights * (1 - weights)) / int(answers)
+                if self._splits(schema):
+                    one = np.multiply.outer(squares[group[0]], squares[group[1]]) - weights**2
+                else:
+                    one = member.variance(weights, 1) + weights * (1 - weights)
+                found[group] = one / int(answers)
         return found
 
     def _pair_variance(self, pair: tuple[int, ...], schema: Schema) -> float:
@@ -364,6 +367,12 @@ def one_way_tables(tables: list[Array], groups: Sequence[tuple[int, ...]], schem
 def oracle_variance(size: int, epsilon: float) -> float:
     """Variance of an average cell of a subset-selection table from one report."""
     return float(SubsetSelection(size=size, epsilon=epsilon).variance(1 / size, 1)) if size > 1 else 0.0
+
+
+def _mean_squares(weights: Array, p: float, q: float) -> Array:
+    """Of the unbiased estimate of each value's frequency from one report of randomised response."""
+    told = q + (p - q) * np.asarray(weights)
+    return (told * (1 - q) ** 2 + (1 - told) * q**2) / (p - q) ** 2 if p > q else np.ones_like(told)
 
 
 def _shares(counts: survey.SupportCounts, question: int, shape: tuple[int, ...], *, total: bool = False) -> Array:

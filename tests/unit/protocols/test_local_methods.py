@@ -11,11 +11,14 @@ from populace.engines.exchange import Keys, population_of
 from populace.errors import SpecError
 from populace.evaluation.marginals import mean_over_pairs, two_way_distances
 from populace.models import shrinkage
+from populace.models.channels import channel
+from populace.models.estimation import NoisyTable
 from populace.privacy.source import Keyed
 from populace.protocols.calm import Calm, best_width, cover
 from populace.protocols.lopub import bounded_graph, clique_order
 from populace.protocols.registry import make_protocol
-from populace.protocols.samprivsyn import SamPrivSyn
+from populace.protocols.samprivsyn import SamPrivSyn, halves_for
+from populace.protocols.survey import SupportCounts
 from populace.tables.partition import split
 from populace.tables.schema import Column, Schema
 from populace.tables.table import from_codes
@@ -220,6 +223,30 @@ def test_questions_are_shared_out_for_the_least_predicted_error():
     assert shares.sum() == pytest.approx(1)
     fresh, _ = shrinkage.allocate_reports(asked._replace(answers=np.zeros(6)), 5_550)
     assert shares[4] < fresh[4] or fresh[4] == 0  # asked about before
+
+
+@pytest.mark.parametrize("oracle", ["joint", "split-krr"])
+def test_cells_vary_as_said(oracle):
+    """Measured over many surveys of independent columns; one deviation for all cells, planted, is far off."""
+    rng = np.random.default_rng(2)
+    names = tuple(Column(name=n, kind="categorical", categories=("x", "y", "z")) for n in "ab")
+    schema, truth = Schema(columns=names), (np.array([0.8, 0.15, 0.05]), np.array([0.7, 0.2, 0.1]))
+    protocol = SamPrivSyn(epsilon=5.0, oracle=oracle, choice="uniform")
+    weights = np.multiply.outer(*truth)
+    if oracle == "joint":
+        member = protocol.questions(schema).panel.members[0]
+        clients = rng.multinomial(1_000, weights.ravel(), 4_000)
+        supports = rng.binomial(clients, member.p) + rng.binomial(1_000 - clients, member.q)
+    else:
+        half = halves_for(schema, 5.0).members[0]
+        told = channel(half.p, half.q, 3) @ weights @ channel(half.p, half.q, 3)
+        supports = rng.multinomial(1_000, told.ravel(), 4_000)
+    counts = [SupportCounts(supports=row[None], answers=np.array([1_000])) for row in supports]
+    measured = np.var([protocol.pair_tables(c, schema, "unbiased")[0] for c in counts], axis=0)
+    singles = [NoisyTable((c,), table, 1e-3) for c, table in enumerate(truth)]
+    said = protocol.cell_variances(counts[0], schema, singles)[0, 1]
+    np.testing.assert_allclose(measured, said, rtol=0.12)  # five standard errors
+    assert np.abs(measured / measured.mean() - 1).max() > 0.5
 
 
 def test_columns_of_one_value_and_few_clients_are_taken():
