@@ -177,6 +177,7 @@ def _played(setting: Setting, runs: list[int], jobs: int) -> Iterator[tuple[int,
         for run in runs:
             yield run, setting.play(run)
         return
+    before = multiprocessing.active_children()
     context = multiprocessing.get_context("spawn")
     pool = concurrent.futures.ProcessPoolExecutor(
         min(jobs, len(runs)), mp_context=context, initializer=_start, initargs=(setting,)
@@ -190,7 +191,10 @@ def _played(setting: Setting, runs: list[int], jobs: int) -> Iterator[tuple[int,
             "a process that made shadow runs died (out of memory?); give the same command again with fewer --jobs"
         ) from error
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        for child in multiprocessing.active_children():
+            if child not in before:  # idle when all is done; when interrupted, nobody waits for what they are at
+                child.terminate()
+        pool.shutdown(cancel_futures=True)
 
 
 _setting: Setting | None = None
