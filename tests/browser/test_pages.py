@@ -3,6 +3,7 @@
 `make test-browser` requires a browser; elsewhere these tests are skipped where there is none.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -58,12 +59,20 @@ FAINTEST = """(() => {
 def browser():
     path = chromium.find()
     if path is None:
-        reason = "no browser is installed (looked for chromium); on Debian: apt-get install chromium"
-        if os.environ.get("POPULACE_REQUIRE_BROWSER"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    with chromium.browser(path) as running:
+        _without("no browser is installed (looked for chromium); on Debian: apt-get install chromium")
+    with contextlib.ExitStack() as stack:
+        try:
+            running = stack.enter_context(chromium.browser(path))
+        except (OSError, RuntimeError) as error:
+            _without(f"the browser {path} does not start: {error}")
         yield running
+
+
+def _without(reason):
+    """`make test` goes on without a browser and says why; `make test-browser` does not."""
+    if os.environ.get("POPULACE_REQUIRE_BROWSER"):
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 def guarantee(**changes):
