@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import pytest
 
+from populace.errors import DataError
 from populace.evaluation import prediction
 from populace.evaluation.evaluate import evaluate_tables
 from populace.experiments.run import versions
@@ -259,6 +260,18 @@ def test_every_part_of_the_page_is_there(pages):
     assert "None of this class." in images
     assert "NOT PRIVATE" in images
     assert images.count("data:image/png") == 5
+
+
+def test_runs_that_do_not_compare_are_refused_in_words(pages):
+    """Needs no browser."""
+    table, images = str(pages / "real.parquet"), str(pages / "real.npz")
+    for runs, real, words in (
+        (["first", "first"], table, "named twice"),
+        (["pictures"], table, "expected real images"),
+        (["pictures", "first"], images, "one at a time"),
+    ):
+        with pytest.raises(DataError, match=words):
+            evaluate_runs([pages / run for run in runs], real)
 
 
 def test_templates_refuse_what_they_do_not_know():

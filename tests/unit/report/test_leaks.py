@@ -1,0 +1,27 @@
+"""Attack and audit files: absent, damaged, or read; never passed over."""
+
+from populace.experiments.folder import RunFolder
+from populace.report.leaks import PROVES_NOTHING, commands, read_attacks, read_audit
+from populace.tables.files import write_json
+
+
+def test_absent_damaged_and_whole_files(tmp_path):
+    path = tmp_path / "audit.json"
+    assert read_audit(path) is None
+    for damaged in ([1], {"rows": "many"}):
+        write_json(path, damaged)
+        assert "run it again" in read_audit(path)["damaged"]
+    write_json(path, {"claimed": {}, "rows": []})
+    assert read_audit(path)["rows"] == []
+    write_json(tmp_path / "attacks.json", {"membership": {"accuracy": 0.5}})
+    found = read_attacks(tmp_path / "attacks.json")
+    assert found["attribute"] == {}
+    assert found["membership"]["accuracy"] == 0.5
+
+
+def test_what_was_not_run_has_a_command(tmp_path):
+    found = commands({"folder": RunFolder(tmp_path / "run")}, "people.csv")
+    assert found["attack"].endswith("run --real people.csv")
+    assert found["audit"].startswith("populace audit ")
+    assert "50 %" in PROVES_NOTHING
+    assert "proves nothing" in PROVES_NOTHING
