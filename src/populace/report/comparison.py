@@ -131,7 +131,14 @@ def repeated_seeds(runs: Sequence[Run]) -> list[dict[str, Any]]:
         for key, _ in COLUMNS:
             values = [run["metrics"]["metrics"][key]["values"][SYNTHETIC].get("value") for run in members]
             known = [value for value in values if value is not None]
-            cells.append(figures.interval_text(over_seeds(known).to_json()) if known else "–")
+            mean = over_seeds(known) if len(known) > 1 else None
+            cells.append(
+                {
+                    "value": f"{mean.value:.3f}" if mean else "–",
+                    "interval": f"{mean.low:.3f} to {mean.high:.3f}" if mean else "",
+                    "note": "",
+                }
+            )
         name = f"{members[0]['details']['method']}, {len(members)} seeds"
         lines.append({"name": name, "runs": [run["name"] for run in members], "cells": cells})
     return lines

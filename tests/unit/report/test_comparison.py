@@ -37,7 +37,8 @@ def test_seeds_are_taken_together_and_methods_are_not():
     (line,) = comparison.repeated_seeds(runs)
     assert line["runs"] == ["a", "b", "c"]
     half = 4.303 * np.std([0.2, 0.4, 0.3], ddof=1) / np.sqrt(3)
-    assert line["cells"][0] == f"0.300 ({0.3 - half:.3f} to {0.3 + half:.3f})"
+    assert line["cells"][0]["value"] == "0.300"
+    assert line["cells"][0]["interval"] == f"{0.3 - half:.3f} to {0.3 + half:.3f}"
     assert comparison.repeated_seeds(runs[2:]) == []
 
 
