@@ -4,8 +4,8 @@ Steinke, Nasr and Jagielski 2023, "Privacy auditing with one (1) training run", 
 
 Each of m canary records is put into the training data or left out by a fair coin of its own. After training, an auditor
 guesses for some of them whether they were in, abstaining on the rest. Under (epsilon, delta)-DP (one record added or removed)
-the number of right guesses is stochastically below a binomial of probability e^eps/(1 + e^eps), up to delta (theorem 5.2
-there).
+the number of right guesses is stochastically below a binomial of probability e^eps/(1 + e^eps), up to delta (their main
+theorem).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STEPS = 60  # of bisection
 
 
 def p_value(*, canaries: int, guesses: int, correct: int, epsilon: float, delta: float = 0.0) -> float:
-    """The most likely an (epsilon, delta)-DP training makes so many right guesses, or more (algorithm 2 there)."""
+    """The most likely an (epsilon, delta)-DP training makes so many right guesses, or more (their main theorem)."""
     _check(canaries, guesses, correct, delta)
     right = float(expit(epsilon))  # of one guess, at best
     beta = _at_least(correct, guesses, right)

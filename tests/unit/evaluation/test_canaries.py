@@ -31,7 +31,7 @@ def test_all_guesses_right_in_closed_form():
 
 
 def test_p_value_as_the_paper_computes_it():
-    """Algorithm 2 of Steinke et al., written out."""
+    """The sums of Steinke et al., written out term by term."""
     m, r, v, eps, delta = 60, 40, 33, 0.7, 1e-3
     q = 1 / (1 + math.exp(-eps))
     pmf = [math.comb(r, k) * q**k * (1 - q) ** (r - k) for k in range(r + 1)]
