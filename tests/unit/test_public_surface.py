@@ -35,3 +35,31 @@ def test_import_contracts_name_every_method():
     assert set(by_name["papers never import each other"]["modules"]) == modules
     listed = set(by_name["engines import protocols.base, never a paper"]["forbidden_modules"])
     assert listed == modules | {"populace.protocols.registry"}
+
+
+def test_every_library_that_is_imported_is_declared():
+    """Not left to another library to bring along."""
+    import ast
+    import tomllib
+    from importlib.metadata import packages_distributions
+    from pathlib import Path
+
+    root = Path(__file__).parents[2]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    stated = [*project["dependencies"], *project["optional-dependencies"]["federation"]]
+    declared = {_plain(line.partition(">")[0]) for line in stated}
+    imported = set()
+    for path in (root / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                imported.add(str(node.module).partition(".")[0])
+    found = packages_distributions()
+    libraries = {_plain(found[name][0]) for name in imported - {"populace"} if name in found}
+    assert {"numpy", "threadpoolctl"} <= libraries
+    assert libraries - declared == set()
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower().replace("_", "-").replace(".", "-")

@@ -48,13 +48,6 @@ def interaction(table: NoisyTable, singles: Sequence[NoisyTable]) -> tuple[Array
     return independent, cells - independent
 
 
-def dependence_energy(table: NoisyTable, singles: Sequence[NoisyTable]) -> float:
-    """How far a table is from independence beyond its noise: about the square of an L1 distance, at least 0."""
-    _, beyond = interaction(table, singles)
-    free = _free(beyond.shape)
-    return float(beyond.size * max(0.0, (beyond**2).sum() - free * table.stddev**2))
-
-
 class Reading(NamedTuple):
     """A table as its single columns explain it, and what it says beyond them, cell by cell.
 

@@ -6,7 +6,6 @@ import pytest
 from populace.models.channels import channel, invert_pair, pair_variance
 from populace.models.estimation import NoisyTable, maximise_likelihood
 from populace.models.shrinkage import (
-    dependence_energy,
     fit_consistent_model,
     fit_shrunk_model,
     interaction,
@@ -127,16 +126,6 @@ def test_shrinking_lowers_the_error_of_a_noisy_table():
         shrunk.append(np.abs(guess - truth).sum())
         plain.append(np.abs(noisy.table - truth).sum())
     assert np.mean(shrunk) < 0.85 * np.mean(plain)
-
-
-def test_dependence_energy_is_centred_and_never_negative():
-    rng = np.random.default_rng(0)
-    singles = [exact_single(np.full(3, 1 / 3), 0), exact_single(np.full(4, 0.25), 1)]
-    energies = [
-        dependence_energy(NoisyTable((0, 1), 1 / 12 + rng.normal(0, 0.03, (3, 4)), 0.03), singles) for _ in range(300)
-    ]
-    assert min(energies) == 0
-    assert 0.4 < np.mean(np.array(energies) == 0) < 0.75
 
 
 def test_strongest_tables_join_all_columns_first():
