@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from scipy.special import stdtrit
 
 Array = np.ndarray[Any, Any]
 
@@ -26,8 +27,7 @@ NORMAL = 1.959964  # 97.5 % of a normal variable lie below
 FROM_ROWS = "95 %, linearised bootstrap over the rows (infinitesimal jackknife); the method's own noise is not in it"
 FROM_TESTS = "95 %, bootstrap over the test rows; the training itself is one"
 FROM_SEEDS = "95 %, Student's t over runs that differ in their seed"
-#: 97.5 % points of Student's t with 1, 2, ... degrees of freedom
-STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+NO_DRAWS = "no draw of the test rows has two classes of the target, so there is no interval; give more real rows"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,16 +64,22 @@ def from_influence(value: float, *influences: Array, rows: Sequence[int], most: 
 
 
 def from_draws(value: float, draws: Array) -> Estimate:
-    """The percentile interval of bootstrap draws."""
+    """The percentile interval of bootstrap draws; those in which the figure is not defined are left out."""
+    draws = draws[np.isfinite(draws)]
+    if not len(draws):
+        return Estimate(value=float(value), why=NO_DRAWS)
     low, high = np.percentile(draws, [2.5, 97.5])
     return Estimate(value=float(value), low=float(low), high=float(high))
 
 
 def over_seeds(values: Sequence[float]) -> Estimate:
-    """Mean over runs that differ in their seed, with the interval of Student's t."""
-    mean = float(np.mean(values))
-    if len(values) < 2:
+    """Mean over runs that differ in their seed, with the interval of Student's t; runs without a figure are counted."""
+    known = [value for value in values if math.isfinite(value)]
+    if not known:
+        return left_out("none of the runs has this figure")
+    mean = float(np.mean(known))
+    if len(known) < 2:
         return Estimate(value=mean, why="one run; run it with other seeds for an interval")
-    point = STUDENT[min(len(values) - 2, len(STUDENT) - 1)]
-    wide = point * float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    return Estimate(value=mean, low=mean - wide, high=mean + wide)
+    wide = float(stdtrit(len(known) - 1, 0.975)) * float(np.std(known, ddof=1)) / math.sqrt(len(known))
+    missing = f"{len(values) - len(known)} of {len(values)} have no figure" if len(known) < len(values) else ""
+    return Estimate(value=mean, low=mean - wide, high=mean + wide, why=missing)

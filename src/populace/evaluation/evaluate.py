@@ -154,8 +154,7 @@ def _prediction(
 
 
 def _over_seeds(found: list[Score]) -> Score:
-    areas = [score.auc.value for score in found if score.auc.known]
-    auc = over_seeds(areas) if areas else found[0].auc
+    auc = over_seeds([score.auc.value for score in found]) if any(score.auc.known for score in found) else found[0].auc
     return Score(accuracy=over_seeds([score.accuracy.value for score in found]), auc=auc)
 
 

@@ -171,7 +171,7 @@ def area(y: Array, probabilities: Array, counts: Array) -> Estimate:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a draw may miss a rare class: left out of that draw's mean
         means = np.nanmean(areas, axis=0)
-    return from_draws(means[0], means[1:][np.isfinite(means[1:])])
+    return from_draws(means[0], means[1:])
 
 
 def _areas(positive: Array, score: Array, counts: Array) -> Array:

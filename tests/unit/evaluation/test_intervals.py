@@ -192,6 +192,25 @@ def test_area_is_scikit_learns_and_its_interval_that_of_a_loop():
     assert "one class" in area(np.zeros(9, int), np.ones((9, 1)), resamples(9)).why
 
 
+def test_draws_that_miss_a_class_are_left_out_and_with_none_left_there_is_no_interval():
+    y, probabilities = np.array([0, 0, 1]), np.array([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7]])
+    found = area(y, probabilities, np.array([[3, 0, 0], [1, 2, 0]], np.int16))
+    assert found.value == 1
+    assert "two classes" in found.why
+    assert not math.isfinite(found.low)
+    assert area(y, probabilities, np.array([[3, 0, 0], [1, 1, 1]], np.int16)).low == 1
+
+
+def test_a_table_of_a_few_rows_is_evaluated():
+    """Three test rows, of which a bootstrap draw often has one class only."""
+    rng = np.random.default_rng(12)
+    for seed in range(6):
+        codes = np.stack([rng.integers(0, 2, 10), rng.integers(0, 3, 10)], axis=1).astype(np.int32)
+        table = from_codes(codes, schema_of((2, 3)).with_target("c0"), rng)
+        for value in evaluate_table(table, table, seed=seed)["metrics"]["auc: logistic regression"]["values"].values():
+            assert "low" in value or value.get("why") or value.get("left_out")
+
+
 def test_all_three_models_learn_what_is_there(small_table):
     found = scores({"real": small_table}, small_table, "sold", learners=LEARNERS, draws=10)["real"]
     assert set(found) == {"logistic regression", "random forest", "MLP"}
@@ -231,6 +250,11 @@ def test_estimates_say_why():
     assert seeds.value == 2
     assert seeds.high == pytest.approx(2 + 4.303 / math.sqrt(3), rel=1e-3)
     assert "seeds" in over_seeds([1.0]).why
+    assert over_seeds([1.0, math.nan, 3.0]).value == 2
+    assert over_seeds([1.0, math.nan, 3.0]).why == "1 of 3 have no figure"
+    assert not over_seeds([math.nan, math.nan]).known
+    many = over_seeds(list(np.random.default_rng(0).normal(size=400)))
+    assert (many.high - many.low) / 2 == pytest.approx(1.966 / 20, rel=0.1)
 
 
 def test_cost_stands_beside_the_record_itself():
