@@ -37,7 +37,9 @@ def command(
     attacked: int = typer.Option(40, "--attacked", help="Runs it guesses about."),
     rows: int = typer.Option(0, "--rows", help="Rows of each run; default 1,000, or a quarter of the data."),
     drawn: int = typer.Option(0, "--drawn", help="Synthetic rows of each run; default as many as rows."),
-    records: int = typer.Option(1, "--records-per-client", help="For a method: rows of one client."),
+    records: int | None = typer.Option(
+        None, "--records-per-client", help="For a method: rows of one client; default 1."
+    ),
     sensitive: str | None = typer.Option(
         None, "--sensitive", help="The column to infer; default the schema's target, or the last."
     ),

@@ -23,8 +23,12 @@ def command(
         None, "--schema", help="For methods: a schema (TOML), or a table; default the embedded one."
     ),
     pairs: list[str] = typer.Option([], "--set", help="A parameter of the method, name=value.", metavar="NAME=VALUE"),
-    clients: int = typer.Option(10_000, "--clients", help="For methods: how many clients the run would have."),
-    records: int = typer.Option(1, "--records-per-client", help="For methods: the most records one client holds."),
+    clients: int | None = typer.Option(
+        None, "--clients", help="For methods: how many clients the run would have; default 10,000."
+    ),
+    records: int | None = typer.Option(
+        None, "--records-per-client", help="For methods: the most records one client holds; default 1."
+    ),
     size: int = typer.Option(16, "--size", help="For mechanisms: how many values the domain has."),
     samples: int | None = typer.Option(
         None, "--samples", help="Messages about each of two inputs; default 100,000 (2,000 with --exact)."
@@ -43,7 +47,7 @@ def command(
 ) -> None:
     """Measure how much what clients send can tell about them, over worst-case inputs. Reads no records.
 
-    Exit code 1 if a claim is refuted at confidence 1 - 1e-6.
+    Exit code 1 if a claim is refuted: at confidence 1 - 1e-6, or at --confidence with `canaries`.
     """
     from populace.cli import show
     from populace.experiments.audits.order import Order, perform, write

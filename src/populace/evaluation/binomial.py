@@ -38,17 +38,19 @@ def clustered_interval(right: Array, confidence: float) -> tuple[float, float, f
     """Mean and interval of 0/1 outcomes [clusters, members] whose clusters are independent and whose members may not be.
 
     Korn and Graubard 1998: Clopper-Pearson at the number of independent trials that would have the variance seen between
-    clusters, never more than there are outcomes, lowered for the few clusters that variance is known from.
+    clusters, never more than there are outcomes, lowered for the few clusters that variance is known from. Where the clusters do
+    not differ at all (every outcome right, say) nothing is known about how their members hang together, and clusters count.
     """
     right = np.asarray(right, np.float64)
     clusters, members = right.shape
     if clusters < 2:
         raise out_of_range("clusters", "at least 2", clusters)
-    mean, trials = float(right.mean()), clusters * members
+    mean, outcomes = float(right.mean()), clusters * members
     variance = float(right.mean(axis=1).var(ddof=1)) / clusters
+    trials = float(clusters)
     if variance > 0:
-        few = stdtrit(trials - 1, 0.5 - confidence / 2) / stdtrit(clusters - 1, 0.5 - confidence / 2)
-        trials = float(min(trials, few**2 * mean * (1 - mean) / variance))
+        few = stdtrit(outcomes - 1, 0.5 - confidence / 2) / stdtrit(clusters - 1, 0.5 - confidence / 2)
+        trials = float(min(outcomes, few**2 * mean * (1 - mean) / variance))
     low, high = interval(mean * trials, trials, confidence)
     return mean, low, high
 

@@ -127,6 +127,11 @@ class Guarantee:
         return document
 
 
+def best_guess(epsilon: float, delta: float) -> float:
+    """How often the best test between two equally likely neighbours is right, at most: (e^eps + delta) / (1 + e^eps)."""
+    return min(1.0, (1 + delta * math.exp(-epsilon)) / (1 + math.exp(-epsilon)))
+
+
 def _exact(number: float) -> str:
     """All digits of a number, so that no statement rounds in its own favour."""
     return repr(float(number)).removesuffix(".0")

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from populace.evaluation.baselines import MAJORITY, PRODUCT, REAL, SHUFFLED, SYNTHETIC
+from populace.privacy.guarantee import best_guess
 from populace.report import figures
 from populace.report.svg import percent
-from populace.report.words import best_guess, certain
+from populace.report.words import certain
 
 CLASSES = {
     SYNTHETIC: "synthetic", REAL: "real", PRODUCT: "product", SHUFFLED: "shuffled", MAJORITY: "majority",

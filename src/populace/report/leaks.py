@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ def commands(run: Mapping[str, Any], real_file: str) -> dict[str, str]:
     """What to type to run what was not run."""
     name = str(run["folder"].path) if "folder" in run else "RUN"
     return {
-        "attack": f"populace attack {name} --real {real_file}",
-        "audit": f"populace audit {name}",
+        "attack": shlex.join(["populace", "attack", name, "--real", real_file]),
+        "audit": shlex.join(["populace", "audit", name]),
         "proves_nothing": PROVES_NOTHING,
     }

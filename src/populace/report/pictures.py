@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def render(
         plain=in_plain_words(run["privacy"]), privacy=run["privacy"], classes=class_cards(real, synthetic),
         table=sections.metric_table(document), prediction=sections.prediction_parts(document), audit=run["audit"],
         attacks=run["attacks"], how=leaks.commands(run, real_file), details=run["details"],
-        evaluated_by=f"populace evaluate {run['folder'].path} --real {real_file}",
+        evaluated_by=shlex.join(["populace", "evaluate", str(run["folder"].path), "--real", real_file]),
     )  # fmt: skip
 
 

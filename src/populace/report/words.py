@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from populace.privacy.guarantee import best_guess
+
 PRIORS = (0.01, 0.1, 0.5)
 UNITS = {"client": "everything that one participant holds", "record": "each single record"}
 QUESTIONS = {
@@ -75,11 +77,6 @@ def in_plain_words(privacy: Mapping[str, Any]) -> Plain:
     alarm = "NOT PRIVATE AS IT STANDS: made from a known seed, to be repeatable." if seeded else ""
     beliefs = _beliefs(epsilon, delta)
     return Plain(private=not seeded, short=short, alarm=alarm, answers=tuple(answers), beliefs=beliefs)
-
-
-def best_guess(epsilon: float, delta: float) -> float:
-    """How often the best test between two equally likely neighbours is right, at most: (e^eps + delta) / (1 + e^eps)."""
-    return min(1.0, (1 + delta * math.exp(-epsilon)) / (1 + math.exp(-epsilon)))
 
 
 def _beliefs(epsilon: float, delta: float) -> tuple[tuple[str, str], ...]:

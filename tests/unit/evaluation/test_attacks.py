@@ -88,6 +88,18 @@ def test_share_nearer_counts_pairs_and_covers():
     assert covered / 400 > 0.92
 
 
+def test_rows_that_all_say_the_same_are_no_certainty():
+    """All members nearer, or all alike: the interval still has a width, which shrinks with the rows."""
+    for near, far, share in ((0.0, 1.0, 1.0), (1.0, 1.0, 0.5)):
+        widths = []
+        for rows in (20, 2000):
+            found, low, high = share_nearer(np.full(rows, near), np.full(rows, far), 0.95)
+            assert found == share
+            assert low < share <= high
+            widths.append(high - low)
+        assert widths[0] > 10 * widths[1]
+
+
 def test_copies_are_near_and_fresh_rows_are_not(people):
     members, others, fresh = (people.take(np.arange(a, a + 400)) for a in (0, 400, 800))
     leak = compare_distances(members, members, others)

@@ -36,7 +36,7 @@ def test_an_interval_over_clusters_is_wide_when_their_members_agree():
     assert high - low < 0.07
     assert wide_high - wide_low > 0.25
     assert clustered_interval(np.ones((10, 3)), 0.95)[0] == 1.0
-    assert clustered_interval(np.ones((10, 3)), 0.95)[1] == pytest.approx(0.025 ** (1 / 30))
+    assert clustered_interval(np.ones((10, 3)), 0.95)[1] == pytest.approx(0.025 ** (1 / 10))
     with pytest.raises(SpecError, match="clusters"):
         clustered_interval(np.ones((1, 3)), 0.95)
 

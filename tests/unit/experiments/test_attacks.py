@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from populace.errors import DataError, RunError, SpecError
-from populace.experiments.attacks.order import Order, perform, run_attack
+from populace.experiments.attacks.order import Order, _allowed, perform, run_attack
 from populace.experiments.attacks.shadows import Setting, play_all
 from populace.experiments.calibration import Memorise
 from populace.experiments.run import simulate
+from populace.privacy.guarantee import Guarantee
 from populace.protocols.base import Population
 from populace.protocols.independent import Independent
 from populace.protocols.registry import METHODS
@@ -82,6 +83,29 @@ def test_interrupted_work_goes_on_in_other_processes_with_the_same_result(table,
         np.testing.assert_array_equal(found.included, expected.included)
         for name, values in expected.summaries.items():
             np.testing.assert_array_equal(found.summaries[name], values)
+
+
+def test_another_holdout_is_another_attack(table, tmp_path):
+    """A finished attack is not made again, unless any of its rows changed."""
+    setting = Setting(protocol=Memorise(), table=table, targets=1, shadows=6, attacked=6, rows=30)
+    synthetic, other, third = (table.take(np.arange(a, a + 60)) for a in (0, 60, 120))
+    first, _ = run_attack(setting, tmp_path, released=(synthetic, other))
+    assert run_attack(setting, tmp_path, released=(synthetic, other))[0] == first
+    second, _ = run_attack(setting, tmp_path, released=(synthetic, third))
+    assert second["distances"]["others"] != first["distances"]["others"]
+    assert second["membership"] == first["membership"]
+
+
+def test_what_a_guarantee_allows_an_attacker():
+    """A target replaces somebody: one step of `replace`, two of `add-remove`."""
+
+    def allowed(neighbours, delta=0.0):
+        claim = Guarantee(epsilon=1.0, delta=delta, unit="client", neighbours=neighbours, trust="local", mechanism="m")
+        return _allowed(claim)["allowed_accuracy"]
+
+    assert allowed("replace") == pytest.approx(math.e / (1 + math.e))
+    assert allowed("add-remove") == pytest.approx(math.e**2 / (1 + math.e**2))
+    assert allowed("add-remove", 0.01) == pytest.approx((math.e**2 + 0.01 * (1 + math.e)) / (1 + math.e**2))
 
 
 def test_who_is_in_a_run(table):

@@ -20,8 +20,8 @@ def test_absent_damaged_and_whole_files(tmp_path):
 
 
 def test_what_was_not_run_has_a_command(tmp_path):
-    found = commands({"folder": RunFolder(tmp_path / "run")}, "people.csv")
-    assert found["attack"].endswith("run --real people.csv")
+    found = commands({"folder": RunFolder(tmp_path / "run")}, "people and towns.csv")
+    assert found["attack"].endswith("run --real 'people and towns.csv'")
     assert found["audit"].startswith("populace audit ")
     assert "50 %" in PROVES_NOTHING
     assert "proves nothing" in PROVES_NOTHING

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from populace.privacy.guarantee import Guarantee
-from populace.report.words import best_guess, certain, in_plain_words
+from populace.privacy.guarantee import Guarantee, best_guess
+from populace.report.words import certain, in_plain_words
 
 
 def statement(**changes):

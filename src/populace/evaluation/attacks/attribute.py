@@ -13,7 +13,7 @@ from scipy.special import ndtri
 from sklearn.ensemble import RandomForestClassifier
 
 from populace.errors import DataError
-from populace.evaluation.attacks.distances import MOST_ROWS, MOST_SYNTHETIC, nearest
+from populace.evaluation.attacks.distances import MOST_ROWS, MOST_SYNTHETIC, draw_some, nearest
 from populace.evaluation.marginals import check_comparable
 from populace.tables.codec import one_hot
 from populace.tables.table import Table
@@ -34,8 +34,8 @@ def infer_attribute(
     if len(members.schema.columns) < 2:
         raise DataError("expected another column besides the one to be inferred")
     rng = np.random.default_rng(seed)
-    synthetic = _some(synthetic, MOST_SYNTHETIC, rng)
-    members, others = _some(members, MOST_ROWS, rng), _some(others, MOST_ROWS, rng)
+    synthetic = draw_some(synthetic, MOST_SYNTHETIC, rng)
+    members, others = draw_some(members, MOST_ROWS, rng), draw_some(others, MOST_ROWS, rng)
     common = np.bincount(synthetic.codes[:, place], minlength=members.schema.sizes[place]).argmax()
     attackers = {"nearest synthetic row": _by_nearest, "random forest on the synthetic rows": _by_forest}
     rows: list[dict[str, Any]] = []
@@ -86,7 +86,3 @@ def _difference(inside: Array, outside: Array, confidence: float) -> tuple[float
     width = float(ndtri(0.5 + confidence / 2) * np.sqrt(variance))
     middle = float(shares[0] - shares[1])
     return float(inside.mean() - outside.mean()), middle - width, middle + width
-
-
-def _some(table: Table, most: int, rng: np.random.Generator) -> Table:
-    return table if len(table) <= most else table.take(np.sort(rng.choice(len(table), most, replace=False)))

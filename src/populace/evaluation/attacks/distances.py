@@ -65,8 +65,8 @@ def compare_distances(
 ) -> dict[str, Any]:
     """How near members and others are, and how often a random member is the nearer one (half for ties), with its interval."""
     rng = np.random.default_rng(seed)
-    synthetic = _some(synthetic, MOST_SYNTHETIC, rng)
-    near, far = (nearest_distances(_some(rows, MOST_ROWS, rng), synthetic) for rows in (members, others))
+    synthetic = draw_some(synthetic, MOST_SYNTHETIC, rng)
+    near, far = (nearest_distances(draw_some(rows, MOST_ROWS, rng), synthetic) for rows in (members, others))
     share, low, high = share_nearer(near, far, confidence)
     return {
         "share_of_members_nearer": share,
@@ -82,14 +82,18 @@ def compare_distances(
 
 
 def share_nearer(near: Array, far: Array, confidence: float) -> tuple[float, float, float]:
-    """P[near < far] + P[near = far]/2 with its interval, from the spread of each row's own share (DeLong et al. 1988)."""
+    """P[near < far] + P[near = far]/2 with its interval, from the spread of each row's own share (DeLong et al. 1988).
+
+    One row that is always and one that is never the nearer are added on each side, so that rows that all say the same do not
+    pass for certainty (as Agresti and Caffo 2000 do for shares).
+    """
     ordered_far, ordered_near = np.sort(far), np.sort(near)
     of_members = 1 - (_below(ordered_far, near) + _up_to(ordered_far, near)) / 2
     of_others = (_below(ordered_near, far) + _up_to(ordered_near, far)) / 2
-    share = float(of_members.mean())
-    variance = _variance(of_members) + _variance(of_others)
-    width = float(ndtri(0.5 + confidence / 2)) * float(np.sqrt(variance))
-    return share, max(0.0, share - width), min(1.0, share + width)
+    sides = [np.append(side, [0.0, 1.0]) for side in (of_members, of_others)]
+    middle = float(np.mean([side.mean() for side in sides]))
+    width = float(ndtri(0.5 + confidence / 2)) * float(np.sqrt(sum(side.var(ddof=1) / len(side) for side in sides)))
+    return float(of_members.mean()), max(0.0, middle - width), min(1.0, middle + width)
 
 
 def _below(ordered: Array, values: Array) -> Array:
@@ -98,10 +102,6 @@ def _below(ordered: Array, values: Array) -> Array:
 
 def _up_to(ordered: Array, values: Array) -> Array:
     return np.searchsorted(ordered, values, side="right") / len(ordered)
-
-
-def _variance(shares: Array) -> float:
-    return float(shares.var(ddof=1)) / len(shares) if len(shares) > 1 else 0.25
 
 
 def _described(distances: Array) -> dict[str, float]:
@@ -114,5 +114,6 @@ def _described(distances: Array) -> dict[str, float]:
     }
 
 
-def _some(table: Table, most: int, rng: np.random.Generator) -> Table:
+def draw_some(table: Table, most: int, rng: np.random.Generator) -> Table:
+    """The table, or so many of its rows, drawn at random."""
     return table if len(table) <= most else table.take(np.sort(rng.choice(len(table), most, replace=False)))

@@ -9,7 +9,7 @@ import math
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from populace.experiments.run import load_run, versions
 from populace.experiments.sources import read_rows
 from populace.experiments.spec import make_method, make_spec
 from populace.models.generator import load_generator
-from populace.privacy.guarantee import Guarantee
+from populace.privacy.guarantee import Guarantee, best_guess
 from populace.privacy.randomizers.base import check_epsilon
 from populace.protocols.base import Population, Protocol
 from populace.protocols.registry import METHODS
@@ -59,7 +59,7 @@ class Order:
     attacked: int = 40
     rows: int = 0
     drawn: int = 0
-    records_per_client: int = 1
+    records_per_client: int | None = None
     sensitive: str | None = None
     seed: int = 0
     jobs: int = 0
@@ -97,9 +97,11 @@ def perform(
 def _read(order: Order) -> tuple[Protocol, Table, tuple[Table, Table] | None, int]:
     """The method, the rows, and for a run with a holdout its synthetic rows and the holdout."""
     if order.is_run:
-        if order.epsilon is not None or order.schema is not None or order.settings:
+        given = (order.epsilon, order.schema, order.settings or None, order.records_per_client)
+        if any(value is not None for value in given):
             raise SpecError(
-                "a run carries its own epsilon, schema and parameters; leave --epsilon, --schema and --set out"
+                "a run carries its own epsilon, schema, parameters and clients; leave --epsilon, --schema, --set and "
+                "--records-per-client out"
             )
         run = load_run(order.what)
         spec = make_spec(**run.details["spec"])
@@ -115,7 +117,7 @@ def _read(order: Order) -> tuple[Protocol, Table, tuple[Table, Table] | None, in
     if order.holdout is not None:
         raise SpecError("--holdout belongs to the attack on a run: rows like those of --real that were not used in it")
     table = _rows(order.data, order.schema)
-    return make_attacked(order), table, None, order.records_per_client
+    return make_attacked(order), table, None, 1 if order.records_per_client is None else order.records_per_client
 
 
 def _rows(data: str, schema: Schema | str | None) -> Table:
@@ -166,8 +168,9 @@ def run_attack(
     column = sensitive or schema.target or schema.names[-1]
     schema.index(column)
     digest = _digest(setting, column, released is not None)
+    rows = [setting.table, *(released or ())]
     work = RunFolder(out / "attack-runs")
-    if (found := _finished(out, digest, setting.table)) is not None:
+    if (found := _finished(out, digest, rows)) is not None:
         say(f"{out / 'attacks.json'} was made by the same command; it is not made again")
         return found, out / "attacks.json"
     _claim(work, digest)
@@ -190,7 +193,7 @@ def run_attack(
         (synthetic, outside), inside, about = released, setting.table, "the run's own synthetic rows"
     document = {
         "digest": digest,
-        "data": _fingerprint(setting.table, secrets.token_hex(16)),
+        "data": _fingerprint(rows, secrets.token_hex(16)),
         "warning": WARNING,
         "method": setting.protocol.facts.name,
         "claimed": claim.to_json(),
@@ -222,19 +225,21 @@ def _digest(setting: Setting, column: str, released: bool) -> str:
     return hashlib.sha256(json.dumps(public, sort_keys=True).encode()).hexdigest()
 
 
-def _finished(out: Path, digest: str, table: Table) -> dict[str, Any] | None:
-    """The document, if the same attack on the same rows was finished here."""
+def _finished(out: Path, digest: str, tables: Sequence[Table]) -> dict[str, Any] | None:
+    """The document, if the same attack on the same rows (real, synthetic, held out) was finished here."""
     if not (out / "attacks.json").is_file():
         return None
     found = read_json(out / "attacks.json")
     if not isinstance(found, dict) or found.get("digest") != digest or not isinstance(found.get("data"), str):
         return None
-    return found if found["data"] == _fingerprint(table, found["data"].partition(":")[0]) else None
+    return found if found["data"] == _fingerprint(tables, found["data"].partition(":")[0]) else None
 
 
-def _fingerprint(table: Table, salt: str) -> str:
+def _fingerprint(tables: Sequence[Table], salt: str) -> str:
     """To recognise the rows; salted, so that two files cannot be compared. It stays with the data, like all of the document."""
-    digest = hashlib.sha256(salt.encode() + np.ascontiguousarray(table.codes).tobytes())
+    digest = hashlib.sha256(salt.encode())
+    for table in tables:
+        digest.update(f"{table.codes.shape}".encode() + np.ascontiguousarray(table.codes).tobytes())
     return f"{salt}:{digest.hexdigest()}"
 
 
@@ -258,11 +263,16 @@ def _claim(work: RunFolder, digest: str) -> None:
 
 
 def _allowed(claim: Guarantee) -> dict[str, float]:
-    """The best accuracy the guarantee allows any attacker at even odds: (e^eps + delta)/(e^eps + 1)."""
+    """The best accuracy the guarantee allows any attacker at even odds.
+
+    A target takes somebody's place, which is one step between neighbours that replace, and two where they add or remove.
+    """
     if math.isinf(claim.epsilon):
         return {"allowed_accuracy": 1.0}
-    weight = math.exp(-claim.epsilon)
-    return {"allowed_accuracy": min(1.0, (1 + claim.delta * weight) / (1 + weight))}
+    if claim.neighbours == "replace":
+        return {"allowed_accuracy": best_guess(claim.epsilon, claim.delta)}
+    delta = claim.delta * (1 + math.exp(claim.epsilon)) if claim.delta else 0.0
+    return {"allowed_accuracy": best_guess(2 * claim.epsilon, delta)}
 
 
 def _notes(membership: Mapping[str, Any], setting: Setting) -> list[str]:

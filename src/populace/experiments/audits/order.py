@@ -34,8 +34,9 @@ from populace.tables.table import read_table
 
 Say = Callable[[str], None]
 
-DEFAULT_EPSILON = 2.0
+DEFAULT_EPSILON, DEFAULT_CLIENTS = 2.0, 10_000
 SAMPLES, EXACT_SAMPLES = 100_000, 2_000
+ONE_RECORD = "the run's clients held several records each, those of the audit hold one; more might show more"
 CANARY_NOTES = (
     "one training run, each canary in or out by a fair coin of its own (Steinke, Nasr and Jagielski 2023); neighbours: one "
     "record added or removed; the number of guesses must have been fixed before the coins were looked at",
@@ -52,8 +53,8 @@ class Order:
     epsilon: float | None = None
     schema: str | None = None
     settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    clients: int = 10_000
-    records: int = 1
+    clients: int | None = None
+    records: int | None = None
     size: int = 16
     samples: int | None = None
     confidence: float = 0.95
@@ -74,6 +75,11 @@ class Order:
         epsilon = DEFAULT_EPSILON if self.epsilon is None else self.epsilon
         check_epsilon(epsilon)
         return epsilon
+
+    def population(self, schema: Schema) -> Population:
+        """Whom a method is audited on, when it is not a run that says so."""
+        clients = DEFAULT_CLIENTS if self.clients is None else self.clients
+        return Population(schema=schema, clients=clients, records=1 if self.records is None else self.records)
 
     @property
     def is_run(self) -> bool:
@@ -111,8 +117,7 @@ def perform(order: Order, *, command: str = "", say: Say = lambda _: None) -> di
         )
     schema = _schema(order)
     findings = _method(order.what, order, schema, say)
-    population = Population(schema=schema, clients=order.clients, records=order.records)
-    claim = make_method(_spec(order.what, order)).guarantee(population)
+    claim = make_method(_spec(order.what, order)).guarantee(order.population(schema))
     return document(findings, claim.to_json(), command=command)
 
 
@@ -125,8 +130,7 @@ def _mechanism(name: str, order: Order) -> list[Finding]:
 
 
 def _method(name: str, order: Order, schema: Schema, say: Say) -> list[Finding]:
-    population = Population(schema=schema, clients=order.clients, records=order.records)
-    return _whole_and_part(make_method(_spec(name, order)), population, order, say)
+    return _whole_and_part(make_method(_spec(name, order)), order.population(schema), order, say)
 
 
 def _whole_and_part(protocol: Protocol, population: Population, order: Order, say: Say) -> list[Finding]:
@@ -159,14 +163,20 @@ def _schema(order: Order) -> Schema:
 
 def _run(order: Order, command: str, say: Say) -> dict[str, Any]:
     """The method of a run, with its parameters, its schema and its number of clients."""
-    if order.epsilon is not None or order.schema is not None or order.settings:
-        raise SpecError("a run carries its own epsilon, schema and parameters; leave --epsilon, --schema and --set out")
+    given = (order.epsilon, order.schema, order.settings or None, order.clients, order.records)
+    if any(value is not None for value in given):
+        raise SpecError(
+            "a run carries its own epsilon, schema, parameters and clients; leave --epsilon, --schema, --set, --clients and "
+            "--records-per-client out"
+        )
     run = load_run(order.what)
     spec = make_spec(**run.details["spec"])
     schema = load_generator(Path(order.what)).schema
     population = Population(schema=schema, clients=int(run.details["clients"]), records=spec.records_per_client)
     findings = _whole_and_part(make_method(spec), population, order, say)
-    return document(findings, run.guarantee.to_json(), command=command)
+    found = document(findings, run.guarantee.to_json(), command=command)
+    notes = [] if spec.client_column is None else [ONE_RECORD]
+    return {**found, "notes": [*found["notes"], *notes]}
 
 
 def _canaries(order: Order, command: str) -> dict[str, Any]:
