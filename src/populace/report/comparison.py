@@ -1,8 +1,9 @@
-"""Several runs on one page. Guarantees of different unit or trust never share a table."""
+"""Several runs on one page. Guarantees of different unit, neighbours or trust never share a table."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,14 +28,18 @@ COLOURS = 6  # series-1 to series-6 in the style sheet
 
 
 def groups(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Runs by what is protected and who is trusted; within a group the best figure of a column is marked."""
-    found: dict[tuple[str, str], list[Run]] = {}
+    """Runs by what is protected, against what and who is trusted; within a group the best figure of a column is marked."""
+    found: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
-        found.setdefault((run["privacy"]["unit_in_words"], run["privacy"]["trust_in_words"]), []).append(run)
+        kind = tuple(str(run["privacy"][f"{part}_in_words"]) for part in ("unit", "neighbours", "trust"))
+        found.setdefault(kind, []).append(run)
     return [
-        {"unit": unit, "trust": trust, "header": [name for _, name in COLUMNS], "rows": _rows(members)}
-        for (unit, trust), members in found.items()
-    ]
+        {
+            "unit": unit, "neighbours": neighbours, "trust": trust, "header": [name for _, name in COLUMNS],
+            "rows": _rows(members),
+        }
+        for (unit, neighbours, trust), members in found.items()
+    ]  # fmt: skip
 
 
 def _rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -118,27 +123,28 @@ def _dots(runs: Sequence[Run], key: str, metric: Mapping[str, Any]) -> Any:
 
 
 def repeated_seeds(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Runs that differ in their seed alone, as one line each: mean and Student's interval over the seeds."""
+    """Runs that differ in their seed alone, as one line each: mean and Student's interval over the seeds.
+
+    A run that is there twice, with the same seed, counts once: it would say that there is no noise.
+    """
     found: dict[str, list[Run]] = {}
     for run in runs:
         spec = {key: value for key, value in run["details"]["spec"].items() if key != "seed"}
-        found.setdefault(json.dumps(spec, sort_keys=True), []).append(run)
+        members = found.setdefault(json.dumps(spec, sort_keys=True), [])
+        seed = run["details"]["spec"].get("seed")
+        if seed is None or seed not in [member["details"]["spec"].get("seed") for member in members]:
+            members.append(run)
     lines = []
     for members in found.values():
         if len(members) < 2:
             continue
         cells = []
         for key, _ in COLUMNS:
-            values = [run["metrics"]["metrics"][key]["values"][SYNTHETIC].get("value") for run in members]
-            known = [value for value in values if value is not None]
-            mean = over_seeds(known) if len(known) > 1 else None
-            cells.append(
-                {
-                    "value": f"{mean.value:.3f}" if mean else "–",
-                    "interval": f"{mean.low:.3f} to {mean.high:.3f}" if mean else "",
-                    "note": "",
-                }
-            )
+            values = [run["metrics"]["metrics"][key]["values"][SYNTHETIC].get("value", math.nan) for run in members]
+            mean = over_seeds(values)
+            interval = f"{mean.low:.3f} to {mean.high:.3f}" if math.isfinite(mean.low) else ""
+            said = "; ".join(part for part in (interval, mean.why) if part)
+            cells.append({"value": f"{mean.value:.3f}" if mean.known else "–", "interval": said, "note": ""})
         name = f"{members[0]['details']['method']}, {len(members)} seeds"
         lines.append({"name": name, "runs": [run["name"] for run in members], "cells": cells})
     return lines

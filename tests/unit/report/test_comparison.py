@@ -8,8 +8,8 @@ from populace.report import comparison, glance, sections
 from populace.report.comparison import COLUMNS
 
 
-def run(name, value, *, trust="local", seed=None, method="m"):
-    privacy = Guarantee(epsilon=1.0, unit="client", neighbours="replace", trust=trust, mechanism="none").to_json()
+def run(name, value, *, trust="local", neighbours="replace", seed=None, method="m"):
+    privacy = Guarantee(epsilon=1.0, unit="client", neighbours=neighbours, trust=trust, mechanism="none").to_json()
     metrics = {
         key: {
             "title": title, "better": "higher" if "auc" in key else "lower",
@@ -32,6 +32,14 @@ def test_different_trust_never_shares_a_table_and_the_best_is_of_its_table():
         assert not alone["cells"][place]["best"]
 
 
+def test_different_neighbours_never_share_a_table():
+    groups = comparison.groups(
+        [run("a", 0.2, trust="central"), run("b", 0.3, trust="central", neighbours="add-remove")]
+    )
+    assert [len(group["rows"]) for group in groups] == [1, 1]
+    assert groups[0]["neighbours"] != groups[1]["neighbours"]
+
+
 def test_seeds_are_taken_together_and_methods_are_not():
     runs = [run("a", 0.2, seed=1), run("b", 0.4, seed=2), run("c", 0.3, seed=3), run("d", 0.9, seed=1, method="other")]
     (line,) = comparison.repeated_seeds(runs)
@@ -40,6 +48,16 @@ def test_seeds_are_taken_together_and_methods_are_not():
     assert line["cells"][0]["value"] == "0.300"
     assert line["cells"][0]["interval"] == f"{0.3 - half:.3f} to {0.3 + half:.3f}"
     assert comparison.repeated_seeds(runs[2:]) == []
+    assert comparison.repeated_seeds([run("a", 0.2, seed=1), run("copy of a", 0.2, seed=1)]) == []
+
+
+def test_a_seed_without_a_figure_is_said_and_not_dropped():
+    runs = [run("a", 0.2, seed=1), run("b", 0.4, seed=2), run("c", 0.3, seed=3)]
+    key = COLUMNS[-1][0]
+    runs[2]["metrics"]["metrics"][key]["values"][SYNTHETIC] = {"left_out": "one class"}
+    (line,) = comparison.repeated_seeds(runs)
+    assert line["cells"][-1]["value"] == "0.300"
+    assert "1 of 3 have no figure" in line["cells"][-1]["interval"]
 
 
 def test_the_command_is_one_that_can_be_typed():
