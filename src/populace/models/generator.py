@@ -27,6 +27,7 @@ MODULES = {
     "records": "populace.models.records",
     "gaussian-copula": "populace.models.copula",
     "latent-class": "populace.models.latent_class",
+    "decoder": "populace.models.wae",
 }
 CHUNK = 131_072
 HOPELESS = 1e-4  # give up when fewer than this share of draws obeys the declared rules

@@ -20,6 +20,7 @@ METHODS: dict[str, str] = {
     "krr": "populace.protocols.krr:Krr",
     "lopub": "populace.protocols.lopub:LoPub",
     "locop": "populace.protocols.locop:LoCop",
+    "dp-fed-wae": "populace.protocols.dp_fed_wae:DpFedWae",
 }
 DEFAULTS: dict[Kind, str] = {"table": "independent"}
 

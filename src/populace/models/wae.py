@@ -1,0 +1,275 @@
+"""Autoencoders for tables under one vector of parameters, and the rows their decoders make (Jiang et al. 2022, section 3).
+
+A record enters as one 0/1 per binary column and a one-hot block per other column. Two designs:
+
+`DenseAutoencoder`   as published: dense-relu encoder, Gaussian latent, dense-relu decoder, sigmoid out; binary cross-entropy
+                     averaged over the outputs plus the MMD between a client's codes and the prior
+`ClassAutoencoder`   a latent of so many classes, all equally likely, and a linear decoder. Its encoder is Bayes' rule, so
+                     that none is trained, the per-record regulariser is exact (the loss is -log of the record's
+                     probability), and half the parameters fall away
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from populace.errors import DataError, out_of_range
+from populace.models.generator import Generator
+from populace.tables.schema import Schema
+
+Array = Any
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+
+LATENTS_PER_ROW = 16  # drawn for a row that must meet conditions
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """Where each column sits among a network's inputs and outputs: one place if binary, `size` places otherwise."""
+
+    sizes: tuple[int, ...]
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return tuple(1 if size == 2 else size for size in self.sizes)
+
+    @property
+    def width(self) -> int:
+        return sum(self.widths)
+
+    @functools.cached_property
+    def owner(self) -> Array:
+        """The column of each place."""
+        return np.repeat(np.arange(len(self.sizes)), self.widths)
+
+    @functools.cached_property
+    def value(self) -> Array:
+        """The code each place stands for."""
+        return np.concatenate([np.arange(w) if w > 1 or s == 1 else [1] for w, s in zip(self.widths, self.sizes, strict=True)])
+
+    @functools.cached_property
+    def alone(self) -> Array:
+        """Which places are binary columns."""
+        return np.asarray(self.sizes)[self.owner] == 2
+
+    def encode(self, codes: Array) -> Array:
+        """Rows of zeros and ones; traceable."""
+        return (jnp.asarray(codes)[..., self.owner] == jnp.asarray(self.value)).astype(jnp.float32)
+
+    def log_normaliser(self, logits: Array) -> Array:
+        """log of the sum over all records of exp(record . logits): binary columns by softplus, blocks by logsumexp."""
+        binary = jnp.sum(jax.nn.softplus(logits) * self.alone, axis=-1)
+        if self.alone.all():
+            return binary
+        return binary + jnp.sum(self._block_sums(logits), axis=-1)
+
+    def _block_sums(self, logits: Array) -> Array:
+        """logsumexp of each block of more than two values, [.., columns]; 0 for binary columns."""
+        masked = jnp.where(self.alone, -jnp.inf, logits)
+        each = jax.nn.one_hot(self.owner, len(self.sizes), dtype=jnp.float32)
+        top = jax.lax.stop_gradient(jnp.max(jnp.where(self.alone, 0.0, logits), axis=-1, keepdims=True))
+        sums = jnp.exp(masked - top) @ each
+        binary = np.asarray(self.sizes) == 2
+        return jnp.where(binary, 0.0, jnp.log(jnp.where(binary, 1.0, sums)) + top)
+
+    def probabilities(self, logits: Array) -> Array:
+        """Of each place: sigmoid for binary columns, softmax within blocks."""
+        if self.alone.all():
+            return jax.nn.sigmoid(logits)
+        return jnp.where(self.alone, jax.nn.sigmoid(logits), jnp.exp(logits - self._block_sums(logits)[..., self.owner]))
+
+
+def count_parameters(shapes: Shapes) -> int:
+    return sum(math.prod(shape) for _, shape in shapes)
+
+
+def unpack(shapes: Shapes, theta: Array) -> dict[str, Array]:
+    """The named arrays a flat vector of parameters holds."""
+    found, start = {}, 0
+    for name, shape in shapes:
+        found[name] = theta[start : start + math.prod(shape)].reshape(shape)
+        start += math.prod(shape)
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class DenseAutoencoder:
+    """As published: Input - Dense(hidden, relu) - Dense(latent) - Dense(hidden, relu) - Output(sigmoid)."""
+
+    blocks: Blocks
+    hidden: int
+    latent: int
+
+    @property
+    def shapes(self) -> Shapes:
+        w, h, z = self.blocks.width, self.hidden, self.latent
+        return (
+            ("out_bias", (w,)), ("out", (h, w)), ("up_bias", (h,)), ("up", (z, h)),
+            ("code_bias", (z,)), ("code", (h, z)), ("in_bias", (h,)), ("in", (w, h)),
+        )  # fmt: skip
+
+    def start(self, key: Array) -> Array:
+        """Glorot's uniform weights, zero biases."""
+        parts = []
+        for (name, shape), k in zip(self.shapes, jax.random.split(key, len(self.shapes)), strict=True):
+            bound = 0.0 if name.endswith("bias") else math.sqrt(6 / (shape[0] + shape[1]))
+            parts.append(jax.random.uniform(k, (math.prod(shape),), minval=-bound, maxval=bound))
+        return jnp.concatenate(parts)
+
+    def logits(self, theta: Array, latent: Array) -> Array:
+        parts = unpack(self.shapes, theta)
+        return jax.nn.relu(latent @ parts["up"] + parts["up_bias"]) @ parts["out"] + parts["out_bias"]
+
+    def encode(self, theta: Array, x: Array) -> Array:
+        parts = unpack(self.shapes, theta)
+        return jax.nn.relu(x @ parts["in"] + parts["in_bias"]) @ parts["code"] + parts["code_bias"]
+
+    def loss(self, theta: Array, x: Array, mask: Array, key: Array) -> Array:
+        """Equation 3 with lambda = 1, over the records that are there."""
+        codes = self.encode(theta, x)
+        logits = self.logits(theta, codes)
+        entropy = jnp.mean(jax.nn.softplus(logits) - x * logits, axis=-1)
+        weights = mask / jnp.maximum(jnp.sum(mask), 1)
+        prior = jax.random.normal(key, codes.shape)
+        return jnp.sum(weights * entropy) + discrepancy(prior, codes, mask)
+
+
+def discrepancy(prior: Array, codes: Array, mask: Array) -> Array:
+    """The MMD of equation 4: inverse multiquadric kernel, kappa = 2 d_z. With one record its within-terms are left out."""
+    kappa = 2.0 * codes.shape[-1]
+    number = jnp.sum(mask)
+    both = jnp.outer(mask, mask)
+    pairs = both * (1 - jnp.eye(len(codes)))
+
+    def kernel(a: Array, b: Array) -> Array:
+        return kappa / (kappa + jnp.sum((a[:, None, :] - b[None, :, :]) ** 2, axis=-1))
+
+    within = jnp.sum(pairs * (kernel(prior, prior) + kernel(codes, codes))) / jnp.maximum(number * (number - 1), 1)
+    return within - 2 * jnp.sum(both * kernel(prior, codes)) / jnp.maximum(number**2, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassAutoencoder:
+    """`classes` latent values, equally likely, each with logits of its own beside those all share."""
+
+    blocks: Blocks
+    classes: int
+    spread: float = 0.5  # of the classes' first logits: equal classes would stay equal
+
+    @property
+    def shapes(self) -> Shapes:
+        return (("out_bias", (self.blocks.width,)), ("out", (self.classes, self.blocks.width)))
+
+    def start(self, key: Array) -> Array:
+        zeros = jnp.zeros(self.blocks.width)
+        return jnp.concatenate([zeros, self.spread * jax.random.normal(key, (self.classes * self.blocks.width,))])
+
+    def class_logits(self, theta: Array) -> Array:
+        parts = unpack(self.shapes, theta)
+        return parts["out"] + parts["out_bias"]
+
+    def loss(self, theta: Array, x: Array, mask: Array) -> Array:
+        """-log P(record), meaned over the records that are there."""
+        logits = self.class_logits(theta)
+        given = x @ logits.T - self.blocks.log_normaliser(logits)
+        each = math.log(self.classes) - jax.nn.logsumexp(given, axis=-1)
+        return jnp.sum(each * mask) / jnp.maximum(jnp.sum(mask), 1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Decoder(Generator):
+    """Rows from a trained decoder.
+
+    With `classes` rows: [classes, width] logits, of which one is drawn evenly per row. Otherwise the dense decoder's four
+    arrays, fed with a Gaussian latent. Values are drawn from the decoder's probabilities, or, `arg_max`, the likeliest taken.
+    Edge cases: conditions are met exactly (classes, or latents, are weighted by how likely they make them).
+    """
+
+    kind: ClassVar[str] = "decoder"
+    schema: Schema
+    layers: Mapping[str, Array]
+    arg_max: bool = False
+
+    def __post_init__(self) -> None:
+        width = Blocks(self.schema.sizes).width
+        last = self.layers.get("classes", self.layers.get("out"))
+        if last is None or np.ndim(last) != 2 or np.shape(last)[1] != width:
+            raise DataError(f"expected a decoder of {width} outputs for this schema")
+        if not all(np.isfinite(array).all() for array in self.layers.values()):
+            raise DataError("the decoder holds numbers that are not finite: it did not train; choose smaller steps")
+
+    def sample_codes(self, count: int, key: Array, conditions: Mapping[int, int]) -> Array:
+        if count < 1:
+            raise out_of_range("count", "at least 1", count)
+        blocks = Blocks(self.schema.sizes)
+        latent, values = jax.random.split(key)
+        logits = self._logits(count, latent, conditions, blocks)
+        codes = np.array(_draw(blocks, logits, values, arg_max=self.arg_max))
+        for column, code in conditions.items():
+            codes[:, column] = code
+        return codes
+
+    def _logits(self, count: int, key: Array, conditions: Mapping[int, int], blocks: Blocks) -> Array:
+        draw, pick = jax.random.split(key)
+        if "classes" in self.layers:
+            found = jnp.asarray(self.layers["classes"])
+        else:
+            number = LATENTS_PER_ROW * count if conditions else count
+            layers = {name: jnp.asarray(array) for name, array in self.layers.items()}
+            z = jax.random.normal(draw, (number, layers["up"].shape[0]))
+            found = jax.nn.relu(z @ layers["up"] + layers["up_bias"]) @ layers["out"] + layers["out_bias"]
+            if not conditions:
+                return found
+        weights = np.exp(self._log_likelihood(found, conditions, blocks))
+        if not weights.sum() > 0:
+            raise DataError("no row the decoder made meets these conditions; ask for something more frequent")
+        return found[jax.random.choice(pick, len(weights), (count,), p=jnp.asarray(weights / weights.sum()))]
+
+    def _log_likelihood(self, logits: Array, conditions: Mapping[int, int], blocks: Blocks) -> Array:
+        """log P(conditions) under each row of logits."""
+        total = np.zeros(len(logits))
+        if not conditions:
+            return total
+        if self.arg_max:
+            codes = np.asarray(_draw(blocks, logits, jax.random.key(0), arg_max=True))
+            met = np.all([codes[:, column] == code for column, code in conditions.items()], axis=0)
+            return np.where(met, 0.0, -np.inf)
+        p = np.asarray(blocks.probabilities(logits), np.float64)
+        for column, code in conditions.items():
+            places = np.flatnonzero(blocks.owner == column)
+            share = p[:, places[0]] if len(places) == 1 else p[:, places[code]]
+            if blocks.sizes[column] == 2 and code == 0:
+                share = 1 - share
+            total += np.log(np.maximum(share, 1e-300)) if blocks.sizes[column] > 1 else 0.0
+        return total - total.max()
+
+    def arrays(self) -> dict[str, Array]:
+        return {"arg_max": np.array(self.arg_max), **{name: np.asarray(value) for name, value in self.layers.items()}}
+
+    @classmethod
+    def from_arrays(cls, schema: Schema, arrays: Mapping[str, Array]) -> Decoder:
+        layers = {name: value for name, value in arrays.items() if name != "arg_max"}
+        return cls(schema=schema, layers=layers, arg_max=bool(arrays["arg_max"]))
+
+
+@functools.partial(jax.jit, static_argnames=("blocks", "arg_max"))
+def _draw(blocks: Blocks, logits: Array, key: Array, *, arg_max: bool) -> Array:
+    """One code per column and row: a Gumbel draw in each block, a coin for each binary column; or the likeliest value."""
+    binary, block = jax.random.split(key)
+    coin = 0.5 if arg_max else jax.random.uniform(binary, logits.shape)
+    noisy = logits if arg_max else logits + jax.random.gumbel(block, logits.shape)
+    heads = jax.nn.sigmoid(logits) > coin
+    columns, start = [], 0
+    for width, size in zip(blocks.widths, blocks.sizes, strict=True):
+        place = slice(start, start + width)
+        columns.append(heads[:, start] if size == 2 else jnp.argmax(noisy[:, place], axis=1))
+        start += width
+    return jnp.stack([column.astype(jnp.int32) for column in columns], axis=1)

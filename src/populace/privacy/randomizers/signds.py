@@ -1,0 +1,229 @@
+"""SignDS: of a long vector, tell one coordinate among its largest (or smallest) and which of the two (Jiang et al. 2022).
+
+A client draws a sign s by a fair coin, marks the k largest coordinates of s times its vector, and tells one marked coordinate
+with probability p = e^eps k / (d - k + e^eps k), evenly, otherwise one of the others, evenly, and s. A report is one whole
+number, 2 * coordinate + (1 if s is +).
+
+For vectors whose coordinates look Gaussian the mean report points along the vector with length gain/sqrt(d), and with
+k = matched_share(eps) d the gain is that of PrivUnitG, the best there is for unit vectors. `rotate` makes any vector look so:
+public random signs and a Hadamard transform, undone by the server.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from fractions import Fraction
+from statistics import NormalDist
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from populace.errors import DataError, out_of_range
+from populace.privacy import secure_random
+from populace.privacy.events import Event, Pure
+from populace.privacy.randomizers.base import check_epsilon, check_size, number_bytes, read_number
+from populace.privacy.randomizers.draws import threshold
+from populace.privacy.source import Keyed, Source
+
+Array = Any
+
+SMALLEST_SHARE, LARGEST_SHARE = 1e-6, 0.5
+FACTOR = 64  # of a Hadamard matrix applied at once: a long transform is a few small products
+NORMAL = NormalDist()
+
+
+def top_probability(epsilon: float, share: float) -> float:
+    """p, the probability of a top coordinate, for k/d = share (lemma 1, with equality)."""
+    weight = math.exp(epsilon) * share
+    return weight / (1 - share + weight)
+
+
+def least_share(epsilon: float, probability: float) -> float:
+    """The smallest k/d at which a top coordinate has this probability (corollary 1)."""
+    return probability / (math.exp(epsilon) * (1 - probability) + probability)
+
+
+def least_epsilon(share: float, probability: float) -> float:
+    """The smallest epsilon at which a top coordinate has this probability (corollary 2)."""
+    return math.log(probability * (1 - share) / ((1 - probability) * share))
+
+
+def gain(epsilon: float, share: float) -> float:
+    """sqrt(d) times the mean inner product of a report with a unit vector of Gaussian-looking coordinates."""
+    density = NORMAL.pdf(NORMAL.inv_cdf(1 - share))
+    p = top_probability(epsilon, share)
+    return p * density / share - (1 - p) * density / (1 - share)
+
+
+@functools.lru_cache(maxsize=256)
+def matched_share(epsilon: float) -> float:
+    """The k/d of the largest gain: a public rule, so that no data choose it."""
+    grid = np.exp(np.linspace(math.log(SMALLEST_SHARE), math.log(LARGEST_SHARE), 2_000))
+    return float(max(grid, key=lambda share: gain(epsilon, float(share))))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SignDS:
+    """One coordinate and one sign of a vector of `size` coordinates, `chosen` of which are its top.
+
+    Guarantee: epsilon-LDP, pure, for the whole vector and all it was made from: whatever two vectors, the probabilities of any
+    report differ by at most a factor e^epsilon. The sign is drawn before the vector is looked at. `release` uses a p that is
+    rounded down to a multiple of 2^-63; `simulate` the same to 2^-32.
+    Edge cases: exactly `chosen` coordinates are the top, whatever the vector: NaN counts as 0, minus zero as zero, and of
+    equal values those come first that follow `start` in a circle. With chosen = size a report says nothing.
+    """
+
+    size: int
+    epsilon: float
+    chosen: int
+
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+        check_size(self.size)
+        if not 1 <= self.chosen <= self.size:
+            raise out_of_range("chosen", f"in [1, {self.size}]", self.chosen)
+
+    @functools.cached_property
+    def exact_p(self) -> Fraction:
+        """p as `release` uses it."""
+        if self.chosen == self.size:
+            return Fraction(1)
+        weight = secure_random.exp_below(self.epsilon) * self.chosen
+        return secure_random.rounded_down(weight / (self.size - self.chosen + weight))
+
+    @property
+    def p(self) -> float:
+        """Probability that the coordinate told is one of the top."""
+        return float(self.exact_p)
+
+    @property
+    def event(self) -> Event:
+        """What one report is, for the ledger."""
+        return Pure(float(self.epsilon))
+
+    def worst_ratio(self) -> float:
+        """The largest ratio of a report's probabilities under two vectors, from the numbers `release` uses."""
+        if self.chosen == self.size:
+            return 1.0
+        inside = self.exact_p / self.chosen
+        outside = (1 - self.exact_p) / (self.size - self.chosen)
+        return float(max(inside / outside, outside / inside))
+
+    def probabilities(self, top: Array) -> list[Fraction]:
+        """The exact law of the coordinate told, given which coordinates are the top."""
+        others = self.size - self.chosen
+        return [self.exact_p / self.chosen if marked else (1 - self.exact_p) / others for marked in np.asarray(top)]
+
+    def simulate(self, vector: Array, key: Array, start: Array = 0) -> Array:
+        """One report about one vector, from a JAX key; traceable, to be vmapped."""
+        coins, rank = jax.random.split(key)
+        words = jax.random.bits(coins, (2,))
+        positive = (words[0] >> 31).astype(bool)
+        top = mark_top(jnp.where(positive, vector, -vector), self.chosen, start)
+        inside = (words[1] < threshold(self.exact_p)) | (self.chosen == self.size)
+        pool = jnp.where(inside, top, ~top)
+        wanted = jax.random.randint(rank, (), 0, jnp.where(inside, self.chosen, max(1, self.size - self.chosen)))
+        place = jnp.argmax(jnp.cumsum(pool) == wanted + 1)
+        return (2 * place + positive).astype(jnp.int32)
+
+    def release(self, vector: Array, start: Array = 0) -> Array:
+        """One report about one vector, from the operating system's generator, exactly."""
+        vector = np.asarray(vector, np.float32)
+        if vector.shape != (self.size,):
+            raise DataError(f"expected a vector of {self.size} coordinates, got shape {vector.shape}")
+        positive = bool(secure_random.integers_below(2))
+        top = np.asarray(mark_top(jnp.asarray(vector if positive else -vector), self.chosen, start))
+        inside = bool(secure_random.bernoulli(self.exact_p)) if self.chosen < self.size else True
+        pool = np.flatnonzero(top if inside else ~top)
+        return np.int32(2 * pool[secure_random.integers_below(len(pool))] + positive)
+
+    def apply(self, vector: Array, source: Source, start: Array = 0) -> Array:
+        """One report about one vector, from either kind of source."""
+        if isinstance(source, Keyed):
+            return self.simulate(vector, source.key, start)
+        return self.release(vector, start)
+
+    def add_up(self, reports: Array, present: Array) -> Array:
+        """The sum of the signed unit vectors the present reports stand for."""
+        place = jnp.where(present, reports // 2, self.size)  # absent ones fall off the end
+        signs = jnp.where(reports % 2 == 1, 1.0, -1.0).astype(jnp.float32)
+        return jnp.zeros(self.size, jnp.float32).at[place].add(signs, mode="drop")
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes of one report as sent: a whole number below 2 d."""
+        return number_bytes(2 * self.size)
+
+    def encode(self, report: Array) -> bytes:
+        return int(report).to_bytes(self.wire_bytes, "little")
+
+    def decode(self, message: bytes) -> Array:
+        """The inverse of `encode`; refuses what no client could have sent."""
+        if len(message) != self.wire_bytes:
+            raise DataError(f"expected a report of {self.wire_bytes} bytes, got {len(message)}")
+        return np.int32(read_number(message, 2 * self.size))
+
+
+def mark_top(vector: Array, count: int, start: Array = 0) -> Array:
+    """Exactly `count` coordinates, the largest; ties by the circle from `start`. Traceable; no sort, but 32 counts.
+
+    Floats in the order of their bits are whole numbers in the order of their values: the count-th largest is found bit by bit.
+    """
+    vector = jnp.asarray(vector, jnp.float32)
+    vector = jnp.where(jnp.isnan(vector) | (vector == 0), jnp.float32(0), vector)
+    bits = jax.lax.bitcast_convert_type(vector, jnp.uint32)
+    order = jnp.where(bits >> 31 != 0, ~bits, bits | jnp.uint32(1 << 31))
+
+    def settle(step: Array, found: Array) -> Array:
+        trial = found | (jnp.uint32(1) << jnp.asarray(31 - step, jnp.uint32))
+        return jnp.where(jnp.sum(order >= trial) >= count, trial, found)
+
+    least = jax.lax.fori_loop(0, 32, settle, jnp.uint32(0))
+    above, equal = order > least, order == least
+    circle = jnp.cumsum(jnp.roll(equal, -jnp.asarray(start)))  # how many equal ones come up to here, from `start` on
+    return above | (equal & (jnp.roll(circle, jnp.asarray(start)) <= count - jnp.sum(above)))
+
+
+def padded_size(size: int) -> int:
+    """The next power of two: what `rotate` makes of so many coordinates. Padding costs no accuracy."""
+    return 1 << max(0, size - 1).bit_length()
+
+
+def rotate(vector: Array, signs: Array) -> Array:
+    """A vector, padded with zeros, times the public signs, by the orthonormal Hadamard transform."""
+    padding = [(0, 0)] * (jnp.ndim(vector) - 1) + [(0, len(signs) - jnp.shape(vector)[-1])]
+    return hadamard_transform(jnp.pad(vector, padding) * signs)
+
+
+def rotate_back(vector: Array, signs: Array, size: int) -> Array:
+    """The first `size` coordinates of what `rotate` was given, or of the part of any vector that lies there."""
+    return (hadamard_transform(vector) * signs)[..., :size]
+
+
+def hadamard_transform(vector: Array) -> Array:
+    """Orthonormal, its own inverse; the length is a power of two. As products with small matrices, which both kinds of
+    processor do fast."""
+    length = jnp.shape(vector)[-1]
+    if length & (length - 1):
+        raise out_of_range("the length of the vector", "a power of two", length)
+    lead = jnp.shape(vector)[:-1]
+    done, left = 1, length
+    while left > 1:
+        factor = min(FACTOR, left)
+        matrix = jnp.asarray(_hadamard_matrix(factor))
+        cube = jnp.reshape(vector, (*lead, done, factor, left // factor))
+        vector = jnp.einsum("ij,...ajb->...aib", matrix, cube, precision="highest")
+        done, left = done * factor, left // factor
+    return jnp.reshape(vector, (*lead, length)) / np.float32(math.sqrt(length))
+
+
+@functools.lru_cache(maxsize=16)
+def _hadamard_matrix(size: int) -> Array:
+    matrix = np.ones((1, 1), np.float32)
+    while len(matrix) < size:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    return matrix
