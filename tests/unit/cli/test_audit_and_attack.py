@@ -109,7 +109,8 @@ def test_attack_on_a_run_and_its_own_synthetic_rows(folder, monkeypatch, capsys)
 @pytest.mark.parametrize(("arguments", "sentence"), [
     (["audit", "magic"], "neither a method"),
     (["audit", "grr", "--epsilon", "0"], "expected epsilon above 0"),
-    (["audit", "grr", "--size", "1"], "expected size at least 2"),
+    (["audit", "grr", "--size", "1"], "expected size in [2, 4096]"),
+    (["audit", "grr", "--size", "100000000000"], "expected size in [2, 4096]"),
     (["audit", "grr", "--samples", "5"], "expected samples at least 100"),
     (["audit", "grr", "--confidence", "1"], "expected confidence"),
     (["audit", "grr", "--schema", "x.toml"], "neither --schema nor --set"),

@@ -39,6 +39,7 @@ MECHANISMS: dict[str, Callable[..., Randomizer]] = {
 }  # fmt: skip
 FACES = ("simulate", "release")
 BLOCK = 16_384  # reports drawn at a time
+MOST_VALUES = 4_096  # of a mechanism's domain: a block of unary reports then takes 64 MiB
 MOST_NUMBERS = 2**28  # of all messages of one side together
 NOTES = (
     "each bound holds at its confidence: the pair of inputs and the event were chosen on other samples than those counted",
@@ -67,8 +68,10 @@ class Effort:
 def make_mechanism(name: str, *, epsilon: float, size: int) -> Randomizer:
     if name not in MECHANISMS:
         raise SpecError(f"unknown mechanism {name!r}; mechanisms are {', '.join(MECHANISMS)}")
-    if size < 2:
-        raise out_of_range("size", "at least 2", size, advice="a domain of one value has nothing to tell")
+    if not 2 <= size <= MOST_VALUES:
+        raise out_of_range(
+            "size", f"in [2, {MOST_VALUES}]", size, advice="one value has nothing to tell, and so many show no more than few"
+        )
     return MECHANISMS[name](size=size, epsilon=epsilon)
 
 
