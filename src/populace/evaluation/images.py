@@ -171,11 +171,15 @@ def _frechet_distances(
     some = _some(first, 0)
     found = {MAJORITY: left_out(NO_ROWS)}
     if len(np.unique(some.y)) < 2:
-        return found | dict.fromkeys(tables, left_out(prediction.SAME_CLASS))
+        return found | dict.fromkeys(tables, left_out(prediction.ONE_CLASS))
     model = _mlp(len(some), 0)
     model.fit(_flat(some), some.y)
     real = _features(model.model, _flat(_some(second, 1)))
     for name, images in tables.items():
+        few = min(len(images), len(second))
+        if few < GROUPS:
+            found[name] = left_out(f"expected at least {GROUPS} images on either side, got {few}")
+            continue
         other = _features(model.model, _flat(_some(images, 2)))
         found[name] = _jackknife(real, other, rng)
     return found
@@ -189,9 +193,9 @@ def _features(model: Any, x: Array) -> Array:
 def _jackknife(first: Array, second: Array, rng: np.random.Generator) -> Estimate:
     """The distance, and its interval from leaving out one of twenty groups of rows of each table at a time."""
     value = frechet(first, second)
-    parts = [rng.integers(0, GROUPS, len(of)) for of in (first, second)]
+    parts = [rng.permutation(len(of)) % GROUPS for of in (first, second)]
     kept = np.array([frechet(first[parts[0] != g], second[parts[1] != g]) for g in range(GROUPS)])
-    error = np.sqrt((GROUPS - 1) / GROUPS * ((kept - kept.mean()) ** 2).sum())
+    error = float(np.sqrt((GROUPS - 1) / GROUPS * ((kept - kept.mean()) ** 2).sum()))
     return Estimate(value=value, low=max(0.0, value - 1.96 * error), high=value + 1.96 * error)
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from populace.errors import DataError
 from populace.evaluation.baselines import MAJORITY, PRODUCT, REAL, SHUFFLED, SYNTHETIC
-from populace.evaluation.images import evaluate_images, frechet
+from populace.evaluation.images import _jackknife, evaluate_images, frechet
 from populace.tables.images import Images
 
 
@@ -23,6 +23,21 @@ def test_frechet_of_gaussians_is_the_known_distance():
     second = rng.normal(size=(200_000, 2)) * [2, 1] + [0, 3]
     assert frechet(first, first) == pytest.approx(0, abs=1e-9)
     assert frechet(first, second) == pytest.approx(9 + 1, rel=0.02)
+
+
+def test_the_interval_of_the_distance_has_the_width_of_repeated_draws():
+    rng = np.random.default_rng(3)
+    drawn = [_jackknife(rng.normal(size=(400, 3)), rng.normal(size=(300, 3)) + [1, 0, 0], rng) for _ in range(100)]
+    spread = np.std([found.value for found in drawn], ddof=1)
+    stated = np.mean([(found.high - found.low) / 2 / 1.96 for found in drawn])
+    assert 0.8 < stated / spread < 1.3
+
+
+def test_too_few_images_leave_the_distance_out_in_words():
+    rng = np.random.default_rng(4)
+    values = evaluate_images(bars(rng, 2), bars(rng, 60))["metrics"]["frechet"]["values"]
+    assert values[SYNTHETIC]["left_out"] == "expected at least 20 images on either side, got 2"
+    assert "value" in values[REAL]
 
 
 def test_a_class_that_is_missing_shows_and_every_figure_has_its_baselines():
