@@ -38,8 +38,8 @@ def clustered_interval(right: Array, confidence: float) -> tuple[float, float, f
     """Mean and interval of 0/1 outcomes [clusters, members] whose clusters are independent and whose members may not be.
 
     Korn and Graubard 1998: Clopper-Pearson at the number of independent trials that would have the variance seen between
-    clusters, never more than there are outcomes, lowered for the few clusters that variance is known from. Where the clusters do
-    not differ at all (every outcome right, say) nothing is known about how their members hang together, and clusters count.
+    clusters, never more than there are outcomes, lowered for the few clusters that variance is known from. Where clusters do
+    not differ at all (every outcome right, say), nothing is known of how their members hang together, and clusters count.
     """
     right = np.asarray(right, np.float64)
     clusters, members = right.shape

@@ -27,7 +27,7 @@ def test_frechet_of_gaussians_is_the_known_distance():
 
 def test_the_interval_of_the_distance_has_the_width_of_repeated_draws():
     rng = np.random.default_rng(3)
-    drawn = [_jackknife(rng.normal(size=(400, 3)), rng.normal(size=(300, 3)) + [1, 0, 0], rng) for _ in range(100)]
+    drawn = [_jackknife(rng.normal(size=(400, 3)), rng.normal([1, 0, 0], size=(300, 3)), rng) for _ in range(100)]
     spread = np.std([found.value for found in drawn], ddof=1)
     stated = np.mean([(found.high - found.low) / 2 / 1.96 for found in drawn])
     assert 0.8 < stated / spread < 1.3
