@@ -70,7 +70,10 @@ def make_mechanism(name: str, *, epsilon: float, size: int) -> Randomizer:
         raise SpecError(f"unknown mechanism {name!r}; mechanisms are {', '.join(MECHANISMS)}")
     if not 2 <= size <= MOST_VALUES:
         raise out_of_range(
-            "size", f"in [2, {MOST_VALUES}]", size, advice="one value has nothing to tell, and so many show no more than few"
+            "size",
+            f"in [2, {MOST_VALUES}]",
+            size,
+            advice="one value has nothing to tell, and so many show no more than few",
         )
     return MECHANISMS[name](size=size, epsilon=epsilon)
 
