@@ -1,9 +1,7 @@
 """Distances of joint tables of several columns at a time, by counting the combinations that occur.
 
-m-way AVD         mean over sets of m columns of the total variation distance (half the L1 distance) of their joint tables:
-                  "average variation distance" of the papers
-relative error    mean over the non-empty cells of all two-way tables of |P - P'| / P (SamPrivSyn, eq. 13, as far as it is
-                  defined: over d-way tables almost every cell of the denominator is zero); see `marginals`
+m-way AVD    mean over sets of m columns of the total variation distance (half the L1 distance) of their joint tables: "average
+             variation distance" of the papers
 
 Rows are combined into one whole number each and sorted, so that memory and time follow the rows and not the product of the
 domains: a million rows of six columns take some ten milliseconds.
