@@ -185,12 +185,7 @@ def run_attack(
     rare = (setting.targets + 1) // 2
     membership["rare_targets"] = float(np.mean(membership["by_target"][:rare]))
     membership["other_targets"] = float(np.mean(membership["by_target"][rare:])) if setting.targets > 1 else None
-    if released is None:
-        numbers, others = setting.victim_and_others()
-        inside, outside = setting.table.take(numbers), setting.table.take(others)
-        synthetic, about = setting.generate(numbers, setting.runs), f"one more run on {setting.rows:,} rows"
-    else:
-        (synthetic, outside), inside, about = released, setting.table, "the run's own synthetic rows"
+    synthetic, inside, outside, about = _attacked_rows(setting, released)
     document = {
         "digest": digest,
         "data": _fingerprint(rows, secrets.token_hex(16)),
@@ -211,6 +206,17 @@ def run_attack(
     write_json(out / "attacks.json", document)
     shutil.rmtree(work.path)
     return document, out / "attacks.json"
+
+
+def _attacked_rows(setting: Setting, released: tuple[Table, Table] | None) -> tuple[Table, Table, Table, str]:
+    """Synthetic rows, rows they were made from, rows they were not made from, and what the first are, in words."""
+    if released is not None:
+        synthetic, outside = released
+        return synthetic, setting.table, outside, "the run's own synthetic rows"
+    numbers, others = setting.victim_and_others()
+    synthetic = setting.generate(numbers, setting.runs)
+    inside, outside = setting.table.take(numbers), setting.table.take(others)
+    return synthetic, inside, outside, f"one more run on {setting.rows:,} rows"
 
 
 def _digest(setting: Setting, column: str, released: bool) -> str:
