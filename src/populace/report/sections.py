@@ -59,11 +59,8 @@ def metric_table(document: Mapping[str, Any]) -> dict[str, Any]:
 
 def _interval(value: Mapping[str, Any]) -> str:
     if "low" not in value:
-        return (
-            "by definition"
-            if "by definition" in value.get("why", "") or "by construction" in value.get("why", "")
-            else "no interval"
-        )
+        why = str(value.get("why", ""))
+        return "by definition" if "by definition" in why or "by construction" in why else why or "no interval"
     return f"{value['low']:.3f} to {value['high']:.3f}"
 
 
@@ -237,8 +234,8 @@ def prediction_parts(document: Mapping[str, Any]) -> dict[str, Any]:
         cells = []
         for what, model in itertools.product(("auc", "accuracy"), facts["models"]):
             value = document["metrics"][f"{what}: {model}"]["values"][name]
-            cells.append({"value": f"{value['value']:.3f}" if "value" in value else "–", "interval": _interval(value),
-                          "note": value.get("left_out", "")})  # fmt: skip
+            figure = f"{value['value']:.3f}" if "value" in value else "–"
+            cells.append({"value": figure, "interval": value.get("left_out") or _interval(value)})
         rows.append({"name": name, "cells": cells, "class": CLASSES[name]})
     return {"facts": facts, "rows": rows, "charts": charts, "shuffles": facts.get(SHUFFLED, "")}
 
