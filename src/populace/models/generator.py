@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -50,6 +50,10 @@ class Generator(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def from_arrays(cls, schema: Schema, arrays: Mapping[str, Array]) -> Generator: ...
+
+    def deviations(self, columns: Sequence[int]) -> Array | None:
+        """Standard error of each cell of the joint table of some columns, or None where the method has none."""
+        return None
 
     def sample(self, count: int, key: Array, conditions: Mapping[str, str] | None = None) -> Table:
         """`count` rows that obey the schema and its declared rules.

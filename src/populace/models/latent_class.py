@@ -25,12 +25,17 @@ MOST_CELLS = 2**22
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LatentClass(Generator):
-    """`weights[z]` is pi_z; `tables[z]` holds theta_z of all columns end to end, in schema order."""
+    """`weights[z]` is pi_z; `tables[z]` holds theta_z of all columns end to end, in schema order.
+
+    `draws` holds other models the answers allow (their weights and tables): how far their tables spread is how well the
+    answers determine them.
+    """
 
     kind: ClassVar[str] = "latent-class"
     schema: Schema
     weights: Array
     tables: Array
+    draws: tuple[Array, Array] | None = None
 
     def __post_init__(self) -> None:
         weights, tables = np.asarray(self.weights), np.asarray(self.tables)
@@ -60,6 +65,13 @@ class LatentClass(Generator):
         for column in columns:
             joint = (joint[:, :, None] * self._column(column)[:, None, :]).reshape(len(joint), -1)
         return joint.sum(axis=0).reshape([self.schema.sizes[column] for column in columns])
+
+    def deviations(self, columns: Sequence[int]) -> Array | None:
+        """Posterior standard deviation of each cell: of the answers' noise, not of what latent classes cannot express."""
+        if self.draws is None:
+            return None
+        models = (LatentClass(schema=self.schema, weights=w, tables=t) for w, t in zip(*self.draws, strict=True))
+        return np.std([model.marginal(columns) for model in models], axis=0, ddof=1)
 
     def conditional(self, columns: Sequence[int], conditions: Mapping[int, int]) -> Array:
         """The joint table of some columns given codes of others, exactly."""
@@ -115,11 +127,16 @@ class LatentClass(Generator):
         return codes[rng.permutation(count)]
 
     def arrays(self) -> dict[str, Array]:
-        return {"weights": np.asarray(self.weights, np.float64), "tables": np.asarray(self.tables, np.float32)}
+        found = {"weights": np.asarray(self.weights, np.float64), "tables": np.asarray(self.tables, np.float32)}
+        if self.draws is not None:
+            found |= {"draw_weights": np.asarray(self.draws[0], np.float64)}
+            found |= {"draw_tables": np.asarray(self.draws[1], np.float32)}
+        return found
 
     @classmethod
     def from_arrays(cls, schema: Schema, arrays: Mapping[str, Array]) -> LatentClass:
-        return cls(schema=schema, weights=arrays["weights"], tables=arrays["tables"])
+        draws = (arrays["draw_weights"], arrays["draw_tables"]) if "draw_weights" in arrays else None
+        return cls(schema=schema, weights=arrays["weights"], tables=arrays["tables"], draws=draws)
 
 
 def mixture_of(models: Sequence[LatentClass]) -> LatentClass:

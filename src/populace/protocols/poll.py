@@ -1,15 +1,14 @@
 """`poll`: one question per person about a few columns, one randomised answer, one model fitted to all answers.
 
 Each client is asked about one group of columns, by a public coin, and answers by subset selection with its whole epsilon. The
-server fits latent classes to all answers by maximum likelihood: the likelihood of an answer S about a group g is proportional
-to 1 + (e^eps - 1) P_model(x_g in S). Everything after the answers is post-processing.
+server counts what was told, fits latent classes to the counts, and keeps the mean of their posterior. Everything after the
+answers is post-processing; the counts are small and add up, so answers may come from files or from a network.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import math
 from typing import Any, ClassVar
 
@@ -18,120 +17,60 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.errors import SpecError, out_of_range
-from populace.models.latent_class import LatentClass, mixture_of
-from populace.models.latent_fit import Answers, Layout, Settings, fit, log_likelihood, log_tables
+from populace.models.answers import Answers, Layout
+from populace.models.latent_class import LatentClass
+from populace.models.latent_fit import Settings, fit, log_likelihood, log_tables, posterior_draws, rake
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.randomizers.subset import SubsetSelection
 from populace.privacy.source import Source
 from populace.protocols import survey
 from populace.protocols.base import Ask, Facts, Plan, Population, Replies, Shard
+from populace.protocols.questions import Design, design_for, read_workload
+from populace.tables.schema import Schema
 
 Array = Any
 
-MOST_CELLS = 4_096  # of one question
-MOST_QUESTIONS = 2_048
-HELD_OUT = 0.1
+HELD_OUT = 10  # every tenth client's answer is kept for choosing settings
+CHOICE_STEPS = 80
+CLIPPED_AT = 4.0  # standard deviations beyond what honest answers can be
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class State:
-    """All answers: the question each client was asked (-1: none yet) and its report, eight bits to a byte."""
+    """How often each value was told: rows of `counts` are the questions, then again the questions of held-out clients."""
 
     round: Array
     coin: Array
-    questions: Array
-    reports: Array
-
-
-def information(cells: int, epsilon: float) -> float:
-    """What one report about a table of so many cells says about a dependence in it, relative to seeing the cell: in [0, 1].
-
-    A perturbation of relative size phi of the table's cells has Fisher information phi^2 / (K (v + 1/K)) per report, v being
-    the variance of a cell; it falls once K passes e^epsilon.
-    """
-    if cells < 2:
-        return 0.0
-    oracle = SubsetSelection(size=cells, epsilon=epsilon)
-    return 1 / (cells * (float(oracle.variance(1 / cells, 1)) + 1 / cells))
-
-
-@functools.lru_cache(maxsize=64)
-def questions_for(sizes: tuple[int, ...], epsilon: float, target: int | None) -> survey.Groups:
-    """The groups of columns that are asked, equally often: from public facts alone.
-
-    Columns are dealt into groups whose joint domain stays below a bound, the target added to each; the bound is the one
-    that maximises the mean over groups of (pairs in the group) x (information of a report about it). Where no group of
-    three columns fits, all pairs are asked.
-    """
-    others = [column for column in range(len(sizes)) if column != target]
-    fixed = () if target is None else (target,)
-    if not others:
-        return (fixed,)
-    bounds = [2**power for power in range(2, MOST_CELLS.bit_length())]
-    deals = {bound: deal(sizes, others, fixed, bound, seed=0) for bound in bounds}
-    best = max(bounds, key=lambda bound: (round(_worth(deals[bound], sizes, epsilon), 9), -bound))
-    if target is None and max(len(group) for group in deals[best]) <= 2:
-        return tuple(itertools.combinations(others, 2)) or ((others[0],),)
-    if target is not None and max(len(group) for group in deals[best]) <= 2:
-        return tuple(tuple(sorted((column, target))) for column in others)
-    groups: dict[tuple[int, ...], None] = {}
-    wanted = min(MOST_QUESTIONS, 4 * len(others) ** 2)
-    for seed in range(wanted):
-        groups |= dict.fromkeys(deal(sizes, others, fixed, best, seed=seed))
-        if len(groups) >= wanted:
-            break
-    return tuple(groups)[:MOST_QUESTIONS]
-
-
-def deal(
-    sizes: tuple[int, ...], others: list[int], fixed: tuple[int, ...], bound: int, *, seed: int
-) -> list[tuple[int, ...]]:
-    """The columns, shuffled by a public seed, cut into groups whose joint domain stays within the bound where it can.
-
-    A group has at least two columns, the fixed ones included.
-    """
-    order = np.random.default_rng(seed).permutation(others)
-    groups: list[tuple[int, ...]] = []
-    held: list[int] = []
-    room = math.prod(sizes[column] for column in fixed)
-    for column in order.tolist():
-        full = math.prod(sizes[c] for c in held) * room * sizes[column] > bound
-        if held and full and len(held) + len(fixed) >= 2:
-            groups.append(tuple(sorted((*held, *fixed))))
-            held = []
-        held.append(column)
-    if len(held) + len(fixed) < 2 and groups:
-        held.append(groups[0][0] if groups[0][0] not in fixed else groups[0][1])
-    groups.append(tuple(sorted({*held, *fixed})))
-    return groups
-
-
-def _worth(groups: list[tuple[int, ...]], sizes: tuple[int, ...], epsilon: float) -> float:
-    return float(np.mean([math.comb(len(g), 2) * information(math.prod(sizes[c] for c in g), epsilon) for g in groups]))
+    counts: survey.SupportCounts
 
 
 @functools.lru_cache(maxsize=32)
-def survey_for(population: Population, epsilon: float, target: str | None) -> survey.Survey:
-    schema = population.table_schema
+def survey_for(schema: Schema, epsilon: float, target: str | None, workload: str) -> tuple[survey.Survey, Design]:
     place = None if target is None else schema.index(target)
-    return survey.Survey(schema, questions_for(schema.sizes, epsilon, place), epsilon)
+    design = design_for(schema.sizes, epsilon, place, read_workload(workload, schema))
+    return survey.Survey(schema, design.groups, epsilon, folds=True), design
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Poll(survey.OneShot):
     """Guarantee: epsilon-LDP, pure, for everything a client holds: it sends one report, about one of its records.
 
-    Edge cases: a client without records answers as if its cell were drawn evenly; the estimate weighs clients, not records;
-    `target` defaults to the schema's; `classes` and `pull` 0 are chosen by the likelihood of held-out answers.
+    Edge cases: a client without records answers as if its told value were drawn evenly; the estimate weighs clients, not
+    records; `target` defaults to the schema's, `none` ignores it; `workload` names groups of columns that matter
+    (`age+income, sex+race`); `classes` and `spread` 0 are chosen by the likelihood of held-out answers; `robust` clips counts
+    that honest answers could not give.
     """
 
     epsilon: float
     target: str | None = None
+    workload: str = ""
     classes: int = 0
-    pull: float = 0.0
-    members: int = 3
+    spread: float = 0.0
+    chains: int = 2
+    moves: int = 300
+    robust: bool = False
     batch: int = 16_384
 
     facts: ClassVar[Facts] = Facts(
@@ -141,31 +80,41 @@ class Poll(survey.OneShot):
         trust=("local",),
         unit="client",
         kinds=("table",),
-        traffic="one report of a few bytes per client, one round",
+        traffic="one report of at most 32 bytes per client, one round",
     )
     compiles: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.members < 1:
-            raise out_of_range("members", "at least 1", self.members)
-        if self.classes < 0 or self.pull < 0:
-            raise SpecError(f"expected classes and pull of at least 0, got {self.classes} and {self.pull}")
+        for name in ("chains", "moves"):
+            if getattr(self, name) < 1:
+                raise out_of_range(name, "at least 1", getattr(self, name))
+        if self.classes < 0 or self.spread < 0:
+            raise SpecError(f"expected classes and spread of at least 0, got {self.classes} and {self.spread}")
+
+    def goal(self, schema: Schema) -> str | None:
+        """The target's name, or None."""
+        return None if self.target == "none" else self.target or schema.target
 
     def survey(self, population: Population) -> survey.Survey:
-        return survey_for(population, self.epsilon, self.target or population.table_schema.target)
+        schema = population.table_schema
+        return survey_for(schema, self.epsilon, self.goal(schema), self.workload)[0]
+
+    def design(self, population: Population) -> Design:
+        schema = population.table_schema
+        return survey_for(schema, self.epsilon, self.goal(schema), self.workload)[1]
 
     def begin(self, population: Population, key: Array, warm: Any = None) -> State:
-        width = self.survey(population).panel.width
-        return State(
-            round=jnp.int32(0),
-            coin=key,
-            questions=jnp.full(population.clients, -1, jnp.int32),
-            reports=jnp.zeros((population.clients, -(-width // 8)), jnp.uint8),
+        asked = self.survey(population)
+        rows = 2 * len(asked.groups)
+        counts = survey.SupportCounts(
+            supports=jnp.zeros((rows, asked.panel.width), jnp.int32), answers=jnp.zeros(rows, jnp.int32)
         )
+        return State(round=jnp.int32(0), coin=key, counts=counts)
 
     def own_questions(self, state: Any, population: Population, slots: Array) -> Array:
-        return survey.balanced_questions(state.coin, slots, len(self.survey(population).groups))
+        schedule = jnp.asarray(self.design(population).schedule, jnp.int32)
+        return schedule[survey.balanced_questions(state.coin, slots, len(schedule))]
 
     def charge(self, ask: Ask, population: Population) -> Charge:
         return Charge(event=self.survey(population).panel.event, unit="client")
@@ -174,42 +123,33 @@ class Poll(survey.OneShot):
         return self.survey(shard.population).answer(own, shard, source), memory
 
     def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
-        place = jnp.where(replies.present, replies.clients, len(state.questions))
-        packed = jnp.packbits(replies.values.astype(jnp.uint8), axis=-1)
-        return dataclasses.replace(
-            state,
-            round=state.round + 1,
-            questions=state.questions.at[place].set(ask.own, mode="drop"),
-            reports=state.reports.at[place].set(packed, mode="drop"),
-        )
+        questions = len(state.counts.answers) // 2
+        rows = ask.own + jnp.where(replies.clients % HELD_OUT == HELD_OUT - 1, questions, 0)
+        return dataclasses.replace(state, round=state.round + 1, counts=survey.add_replies(state.counts, rows, replies))
 
     def finish(self, state: State, population: Population, key: Array) -> LatentClass:
         schema = population.table_schema
-        answers = answers_of(self.survey(population), state)
-        target = self.target or schema.target
-        domains: dict[tuple[str, ...], int] = {}
-        twins = tuple(domains.setdefault(column.labels(), len(domains)) for column in schema.columns)
-        layout = Layout(sizes=schema.sizes, twins=twins, target=None if target is None else schema.index(target))
-        settings = self.settings(answers, layout, key)
-        models = []
-        for member in range(self.members):
-            found = fit(answers, layout, settings, jax.random.fold_in(key, member))
-            tables = np.exp(np.asarray(log_tables(found, layout), np.float64))
-            weights = np.asarray(jax.nn.softmax(found["weights"]), np.float64)
-            models.append(LatentClass(schema=schema, weights=weights / weights.sum(), tables=tables))
-        return mixture_of(models)
+        layout = layout_of(schema, self.goal(schema))
+        kept, held = answers_of(self.survey(population), state.counts, robust=self.robust)
+        answers = kept if held is None else dataclasses.replace(
+            kept, counts=kept.counts + held.counts, reports=kept.reports + held.reports, total=kept.total + held.total
+        )  # fmt: skip
+        settings = self.settings(kept, held, layout, key)
+        return fit_posterior(answers, layout, settings, self.chains, key, schema)
 
-    def settings(self, answers: Answers, layout: Layout, key: Array) -> Settings:
-        """Number of classes and pull by the likelihood of held-out answers; needs no budget."""
-        if self.classes and self.pull:
-            return Settings(classes=self.classes, pull=self.pull)
-        values = 2 if layout.target is None else layout.sizes[layout.target]
-        classes = [self.classes] if self.classes else sorted({values, 8, 24, 60 if self.epsilon > 5 else 24})
-        pulls = [self.pull] if self.pull else [0.1, 0.3, 1.0]
-        flats = [0.0, 0.3] if self.epsilon < 3 else [0.0]
-        grid = [Settings(classes=c, pull=p, flat=f) for c in classes for p in pulls for f in flats]
-        rest, judge = answers.hold_out(HELD_OUT, np.random.default_rng(np.asarray(jax.random.key_data(key))))
-        scores = [log_likelihood(fit(rest, layout, trial, key), judge, layout) for trial in grid]
+    def settings(self, kept: Answers, held: Answers | None, layout: Layout, key: Array) -> Settings:
+        """Number of classes and their spread by the likelihood of held-out answers; needs no budget."""
+        rich = layout.outcomes * max(2, round((16 if self.epsilon < 6 else 32) / layout.outcomes))
+        few = layout.outcomes * max(2, round(6 / layout.outcomes))
+        grid = [
+            Settings(classes=self.classes or classes, spread=self.spread or spread, moves=self.moves)
+            for classes, spread in ((layout.outcomes, 0.3), (few, 0.6), (rich, 0.6), (rich, 1.3))
+        ]
+        grid = list(dict.fromkeys(grid))
+        if held is None or len(grid) == 1:
+            return grid[-1]
+        short = [dataclasses.replace(trial, steps=CHOICE_STEPS) for trial in grid]
+        scores = [log_likelihood(fit(kept, layout, trial, key), held, layout) for trial in short]
         return grid[int(np.argmax(scores))]
 
     def guarantee(self, population: Population) -> Guarantee:
@@ -219,20 +159,20 @@ class Poll(survey.OneShot):
             mechanism="one subset-selection report about one group of columns of one record, each client once",
             derivation=(
                 f"each client sends one report: {self.survey(population).panel.event}",
-                "the group is drawn by a public coin independent of the data",
-                "classes, shrinkage and stopping are chosen by the likelihood of held-out answers: post-processing",
+                "the group (and the hash of a long question) is drawn by a public coin independent of the data",
+                "classes and shrinkage are chosen by the likelihood of held-out answers: post-processing",
             ),
         )
 
     def plan(self, population: Population) -> Plan:
-        asked = self.survey(population)
-        down, up = asked.wire_bytes()
+        asked, design = self.survey(population), self.design(population)
+        down, up = self.reply_bytes(None, population)
         width = max(len(group) for group in asked.groups)
-        reports = population.clients / len(asked.groups)
         distances = [
-            survey.expected_distance(variance, size, reports)
-            for variance, size in zip(asked.cell_variances(), asked.panel.sizes, strict=True)
+            survey.expected_distance(variance, size, population.clients * share)
+            for variance, size, share in zip(asked.cell_variances(), asked.panel.sizes, design.shares(), strict=True)
         ]
+        folded = sum(asked.is_folded)
         return Plan(
             guarantee=self.guarantee(population),
             rounds=1,
@@ -243,42 +183,121 @@ class Poll(survey.OneShot):
             },
             notes=(
                 f"{len(asked.groups)} questions about at most {width} columns",
+                *(
+                    [f"{folded} of them are hashed to {survey.BUCKETS} buckets, to stay within 32 bytes"]
+                    if folded
+                    else []
+                ),
                 "the model pools all questions and does far better than each question's own table",
             ),
         )
 
-    def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
-        return self.survey(population).wire_bytes()
+    def reply_bytes(self, ask: Ask | None, population: Population) -> tuple[float, float]:
+        asked, shares = self.survey(population), self.design(population).shares()
+        down, _ = asked.wire_bytes()
+        return down, float(np.dot(shares, [member.wire_bytes for member in asked.panel.members]))
 
 
-def answers_of(asked: survey.Survey, state: State) -> Answers:
-    """Collected reports as the model reads them: single cells as counts, longer reports as lists."""
-    questions = np.asarray(state.questions)
-    sizes = asked.schema.sizes
+def layout_of(schema: Schema, target: str | None) -> Layout:
+    domains: dict[tuple[str, ...], int] = {}
+    columns = schema.columns
+    return Layout(
+        sizes=schema.sizes,
+        twins=tuple(domains.setdefault(column.labels(), len(domains)) for column in columns),
+        ordered=tuple(i for i, column in enumerate(columns) if column.kind == "numeric"),
+        nullable=tuple(i for i, column in enumerate(columns) if column.nullable),
+        target=None if target is None else schema.index(target),
+    )
+
+
+def answers_of(
+    asked: survey.Survey, counts: survey.SupportCounts, *, robust: bool = False
+) -> tuple[Answers, Answers | None]:
+    """Counts as the model reads them: those to fit to, and the held-out ones (None where there are none)."""
+    sizes, questions = asked.schema.sizes, len(asked.groups)
+    supports, answers = np.asarray(counts.supports, np.int64), np.asarray(counts.answers, np.int64)
     offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     widest = max(len(group) for group in asked.groups)
-    cells, counts, lists, single = [], [], [], []
+    found: dict[str, list[Array]] = {name: [] for name in ("cells", "told", "p", "q", "alone")}
+    both: list[dict[str, list[Array]]] = [{"counts": [], "reports": []} for _ in range(2)]
     first = 0
     for question, (group, shape, member) in enumerate(
         zip(asked.groups, asked.shapes, asked.panel.members, strict=True)
     ):
-        packed = np.asarray(state.reports)[questions == question]
-        told = np.unpackbits(packed, axis=1)[:, : member.size].astype(bool)
-        rows = np.full((member.size, widest), sum(sizes), np.int32)
-        rows[:, : len(group)] = np.stack(np.unravel_index(np.arange(member.size), shape), axis=1) + offsets[list(group)]
+        rows = (question, question + questions)
+        if not answers[list(rows)].sum():
+            continue
+        told = supports[list(rows), : member.size]
         alone = member.chosen == 1
-        seen = told.sum(axis=0) if alone else np.zeros(member.size, np.int64)
-        kept = np.flatnonzero(seen) if alone else np.arange(member.size)
-        cells.append(rows[kept])
-        counts.append(seen[kept])
-        single.append(np.full(len(kept), alone))
-        if not alone and len(told):
-            lists.append(first + np.nonzero(told)[1].reshape(-1, member.chosen))
+        kept = np.flatnonzero(told.sum(axis=0)) if alone else np.arange(member.size)
+        place = np.full(member.size, -1)
+        place[kept] = np.arange(len(kept))
+        buckets = place[asked.buckets(question)]
+        cells = np.flatnonzero(buckets >= 0)
+        where = np.full((len(cells), widest), sum(sizes), np.int32)
+        where[:, : len(group)] = np.stack(np.unravel_index(cells, shape), axis=1) + offsets[list(group)]
+        found["cells"].append(where)
+        found["told"].append(first + buckets[cells])
+        for name, value in (("p", member.p), ("q", member.q), ("alone", alone)):
+            found[name].append(np.full(len(kept), value))
+        for part, row in enumerate(rows):
+            number = told[part, kept]
+            if robust:
+                number = clipped(number, answers[row], member)
+            both[part]["counts"].append(number)
+            both[part]["reports"].append(np.full(len(kept), answers[row]))
         first += len(kept)
-    width = max((part.shape[1] for part in lists), default=1)
-    padded = [np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=first) for part in lists]
-    listed = np.concatenate(padded).astype(np.int32) if padded else np.zeros((0, 1), np.int32)
-    return Answers(
-        sizes=sizes, epsilon=asked.epsilon, cells=np.concatenate(cells), counts=np.concatenate(counts), lists=listed,
-        listed=np.ones(len(listed), np.int64), single=np.concatenate(single),
-    )  # fmt: skip
+    shared = {name: np.concatenate(parts) if parts else np.zeros(0) for name, parts in found.items()}
+    shared["told"] = shared["told"].astype(np.int32)
+
+    def made(part: int, total: int) -> Answers:
+        rest = {name: np.concatenate(parts) if parts else np.zeros(0) for name, parts in both[part].items()}
+        return Answers(sizes=sizes, epsilon=asked.epsilon, total=total, **shared, **rest)
+
+    held = int(answers[questions:].sum())
+    return made(0, int(answers[:questions].sum())), made(1, held) if held else None
+
+
+def clipped(counts: Array, reports: int, member: SubsetSelection) -> Array:
+    """Counts no further than chance beyond what honest answers give: support between q and p."""
+    low, high = (
+        reports * edge + sign * CLIPPED_AT * math.sqrt(reports * edge * (1 - edge))
+        for edge, sign in ((member.q, -1), (member.p, 1))
+    )
+    return np.clip(counts, max(0, math.floor(low)) if member.chosen > 1 else 0, math.ceil(high))
+
+
+def forged_shift(forged: int, reports: int, member: SubsetSelection) -> float:
+    """How far `forged` answers among `reports` (forged ones included) can move one cell of a question's own estimate, at most.
+
+    A report supports a cell or not; a true one does so in expectation between q and p of the time, so each forged report moves
+    the mean support by at most max(p, 1 - q) / reports, and the estimate by that over p - q.
+    """
+    return forged / reports * max(member.p, 1 - member.q) / (member.p - member.q)
+
+
+def fit_posterior(
+    answers: Answers, layout: Layout, settings: Settings, chains: int, key: Array, schema: Schema
+) -> LatentClass:
+    """The posterior's mean as latent classes, with the draws it was made of.
+
+    Without a target: draws side by side, an average of models. With one, averages blur who has which value of it: the mode's
+    dependence, with the draws' mean one-way tables.
+    """
+    weights, tables, mode = [], [], None
+    for chain in range(chains):
+        chain_key = jax.random.fold_in(key, chain)
+        found = fit(answers, layout, settings, chain_key)
+        mode = found if mode is None else mode
+        drawn = posterior_draws(answers, layout, settings, found, chain_key)
+        weights.append(drawn[0])
+        tables.append(drawn[1])
+    draws = (np.concatenate(weights), np.concatenate(tables))
+    if layout.target is None:
+        joined = (draws[0].ravel() / len(draws[0]), draws[1].reshape(-1, draws[1].shape[-1]))
+        return LatentClass(schema=schema, weights=joined[0], tables=joined[1], draws=draws)
+    own = np.asarray(jax.nn.softmax(mode["weights"]), np.float64)  # type: ignore[index]
+    own = own / own.sum()
+    singles = np.einsum("dz,dzv->v", draws[0], draws[1]) / len(draws[0])
+    raked = rake(own, np.exp(np.asarray(log_tables(mode, layout), np.float64)), singles, layout)  # type: ignore[arg-type]
+    return LatentClass(schema=schema, weights=own, tables=raked, draws=draws)

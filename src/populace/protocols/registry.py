@@ -22,7 +22,7 @@ METHODS: dict[str, str] = {
     "locop": "populace.protocols.locop:LoCop",
     "dp-fed-wae": "populace.protocols.dp_fed_wae:DpFedWae",
 }
-DEFAULTS: dict[Kind, str] = {"table": "independent"}
+DEFAULTS: dict[Kind, str] = {"table": "poll"}
 
 
 def protocol_class(name: str) -> type[Protocol]:

@@ -19,29 +19,54 @@ import numpy as np
 from populace.errors import out_of_range
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.randomizers.base import check_epsilon
-from populace.privacy.randomizers.subset import SubsetPanel
+from populace.privacy.randomizers.hashing import hash_values
+from populace.privacy.randomizers.subset import SubsetPanel, SubsetSelection
 from populace.privacy.source import Source
 from populace.protocols.base import Ask, Population, Protocol, Replies, Shard, choose_record
 from populace.tables.schema import Schema
 
 Array = Any
 Groups = tuple[tuple[int, ...], ...]
+BUCKETS = 256  # a report about them takes at most 32 bytes
 ARRIVAL = 2**32 - 1  # sets the draw of the order apart from the rounds' own, which count from 0
+
+
+@functools.lru_cache(maxsize=4_096)
+def too_long(cells: int, epsilon: float) -> bool:
+    """Whether a report about so many cells takes more bytes than one about the buckets they can be folded to."""
+    return cells > BUCKETS and SubsetSelection(size=cells, epsilon=epsilon).wire_bytes > BUCKETS // 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Survey:
-    """The questions both sides derive from public facts, and the mechanism that answers them."""
+    """The questions both sides derive from public facts, and the mechanism that answers them.
+
+    Where `folds`, a question whose report would take more than 32 bytes is folded: its cells are hashed to 256 buckets with the
+    question's number as a public seed, and the report is about the bucket.
+    """
 
     schema: Schema
     groups: Groups
     epsilon: float
+    folds: bool = False
 
     @functools.cached_property
     def panel(self) -> SubsetPanel:
-        return SubsetPanel(sizes=tuple(math.prod(shape) for shape in self.shapes), epsilon=self.epsilon)
+        sizes = (BUCKETS if self.is_folded[i] else math.prod(shape) for i, shape in enumerate(self.shapes))
+        return SubsetPanel(sizes=tuple(sizes), epsilon=self.epsilon)
 
-    @property
+    @functools.cached_property
+    def is_folded(self) -> tuple[bool, ...]:
+        return tuple(self.folds and too_long(math.prod(shape), self.epsilon) for shape in self.shapes)
+
+    def buckets(self, question: int) -> Array:
+        """The told value of every cell of a question."""
+        cells = np.arange(math.prod(self.shapes[question]), dtype=np.uint32)
+        if not self.is_folded[question]:
+            return cells.astype(np.int64)
+        return np.asarray(hash_values(np.uint32(question), cells, BUCKETS)).astype(np.int64)
+
+    @functools.cached_property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         sizes = self.schema.sizes
         return tuple(tuple(sizes[column] for column in group) for group in self.groups)
@@ -58,7 +83,11 @@ class Survey:
         return table
 
     def cell(self, record: Array, question: Array) -> Array:
-        return jnp.sum(jnp.asarray(record) * jnp.asarray(self.strides)[question])
+        cell = jnp.sum(jnp.asarray(record) * jnp.asarray(self.strides)[question])
+        if not any(self.is_folded):
+            return cell
+        bucket = hash_values(jnp.asarray(question, jnp.uint32), jnp.asarray(cell, jnp.uint32), BUCKETS)
+        return jnp.where(jnp.asarray(self.is_folded)[question], bucket.astype(cell.dtype), cell)
 
     def answer(self, question: Array, shard: Shard, source: Source) -> Array:
         """One report about the asked group of one of the client's records."""
@@ -176,9 +205,11 @@ def _permutation(seed: bytes, clients: int) -> Array:
 
 def balanced_questions(coin: Array, slots: Array, questions: int) -> Array:
     """A question per client, all equally often: each block of as many clients as there are questions is asked all of them,
-    in an order of its own drawn from the public coin."""
+    in an order of its own drawn from the public coin. Slots follow one another, so few blocks are drawn."""
     block, place = slots // questions, slots % questions
-    return jax.vmap(lambda b, p: jax.random.permutation(jax.random.fold_in(coin, b), questions)[p])(block, place)
+    blocks = block[0] + jnp.arange(slots.shape[0] // questions + 2)
+    orders = jax.vmap(lambda b: jax.random.permutation(jax.random.fold_in(coin, b), questions))(blocks)
+    return orders[block - block[0], place]
 
 
 def one_report_guarantee(

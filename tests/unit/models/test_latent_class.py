@@ -1,5 +1,6 @@
 """Latent classes: exact tables against enumeration, systematic samples, and fits that find what answers say."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -7,9 +8,11 @@ import numpy as np
 import pytest
 
 from populace.errors import DataError
+from populace.models.answers import Answers, Layout
 from populace.models.generator import load_generator
 from populace.models.latent_class import LatentClass, mixture_of
-from populace.models.latent_fit import Answers, Layout, Settings, fit, log_likelihood, log_tables
+from populace.models.latent_fit import Settings, fit, log_likelihood, log_tables, posterior_draws, rake
+from populace.privacy.randomizers.subset import SubsetSelection
 
 
 @pytest.fixture(scope="module")
@@ -77,54 +80,108 @@ def test_nonsense_is_refused(model):
         LatentClass(schema=model.schema, weights=np.array([1.0]), tables=model.tables)
 
 
+def test_draws_give_standard_errors_and_survive_a_file(model, tmp_path):
+    assert model.deviations((0,)) is None
+    rng = np.random.default_rng(0)
+    shifted = np.stack([model.tables * rng.uniform(0.9, 1.1, model.tables.shape) for _ in range(200)])
+    bounds = np.cumsum([0, *model.schema.sizes])
+    for low, high in itertools.pairwise(bounds):
+        shifted[:, :, low:high] /= shifted[:, :, low:high].sum(axis=2, keepdims=True)
+    draws = (np.tile(model.weights, (200, 1)), shifted)
+    with_draws = LatentClass(schema=model.schema, weights=model.weights, tables=model.tables, draws=draws)
+    expected = np.std([model.weights @ shifted[i][:, :3] for i in range(200)], axis=0, ddof=1)
+    np.testing.assert_allclose(with_draws.deviations((0,)), expected)
+    with_draws.save(tmp_path)
+    np.testing.assert_allclose(load_generator(tmp_path).deviations((1, 2)), with_draws.deviations((1, 2)), atol=1e-6)
+
+
 SIZES = (2, 3)
+TRUTH = np.array([[0.3, 0.15, 0.05], [0.05, 0.15, 0.3]])
+LAYOUT = Layout(sizes=SIZES, twins=(0, 1))
 
 
-def cells_of_pair():
-    return np.array([[a, 2 + b] for a in range(2) for b in range(3)], np.int32)
-
-
-def noiseless(counts):
-    """Answers that tell the cell of a pair almost exactly."""
+def answers_about_the_pair(epsilon, clients, *, seed=0, chosen=0, buckets=None):
+    """Subset-selection answers about both columns; with `buckets`, about the bucket of the cell."""
+    rng = np.random.default_rng(seed)
+    told = np.arange(6) if buckets is None else np.asarray(buckets)
+    oracle = SubsetSelection(size=int(told.max()) + 1, epsilon=epsilon, chosen=chosen)
+    values = told[rng.choice(6, clients, p=TRUTH.ravel())]
+    counts = np.asarray(oracle.counts(oracle.simulate_batch(values, seed=seed)))
     return Answers(
-        sizes=SIZES, epsilon=12.0, cells=cells_of_pair(), counts=np.asarray(counts), lists=np.zeros((0, 1), np.int32),
-        listed=np.zeros(0, np.int64), single=np.ones(6, bool),
+        sizes=SIZES, epsilon=epsilon, cells=np.array([[a, 2 + b] for a in range(2) for b in range(3)], np.int32),
+        told=told.astype(np.int32), counts=counts, reports=np.full(oracle.size, clients), p=np.full(oracle.size, oracle.p),
+        q=np.full(oracle.size, oracle.q), alone=np.full(oracle.size, oracle.chosen == 1), total=clients,
     )  # fmt: skip
 
 
-def table_of(parameters, layout):
+def table_of(parameters, layout=LAYOUT):
     tables = np.exp(np.asarray(log_tables(parameters, layout)))
     weights = np.asarray(jax.nn.softmax(parameters["weights"]))
     return np.einsum("z,za,zb->ab", weights, tables[:, :2], tables[:, 2:])
 
 
-def test_fit_finds_the_table_and_a_strong_pull_makes_it_independent():
-    truth = np.array([[0.3, 0.15, 0.05], [0.05, 0.15, 0.3]])
-    answers = noiseless((truth * 10_000).astype(int).ravel())
-    layout = Layout(sizes=SIZES, twins=(0, 1))
-    free = fit(answers, layout, Settings(classes=4, pull=0.1, steps=400), jax.random.key(0))
-    np.testing.assert_allclose(table_of(free, layout), truth, atol=0.01)
-    tied = fit(answers, layout, Settings(classes=4, pull=1e5, steps=400), jax.random.key(0))
-    np.testing.assert_allclose(table_of(tied, layout), np.outer(truth.sum(axis=1), truth.sum(axis=0)), atol=0.02)
-    assert log_likelihood(free, answers, layout) > log_likelihood(tied, answers, layout)
+@pytest.mark.parametrize("chosen", [1, 3])
+def test_fit_finds_the_table_from_values_told_alone_or_in_sets(chosen):
+    answers = answers_about_the_pair(4.0, 200_000, chosen=chosen)
+    free = fit(answers, LAYOUT, Settings(classes=4, spread=2.0, steps=300), jax.random.key(0))
+    np.testing.assert_allclose(table_of(free), TRUTH, atol=0.012)
+    tied = fit(answers, LAYOUT, Settings(classes=4, spread=0.003, steps=300), jax.random.key(0))
+    np.testing.assert_allclose(table_of(tied), np.outer(TRUTH.sum(axis=1), TRUTH.sum(axis=0)), atol=0.03)
+    assert log_likelihood(free, answers, LAYOUT) > log_likelihood(tied, answers, LAYOUT)
 
 
-def test_answers_that_list_cells_say_the_same_as_their_likelihood():
-    """Two cells told by each answer, one of them true more often: the fit puts the weight there."""
-    rng = np.random.default_rng(0)
-    lists = np.array([[0, rng.integers(1, 6)] for _ in range(4000)], np.int32)
+def test_a_folded_question_says_what_its_buckets_say():
+    answers = answers_about_the_pair(6.0, 100_000, buckets=[0, 1, 2, 2, 1, 0])
+    found = table_of(fit(answers, LAYOUT, Settings(classes=4, spread=2.0, steps=300), jax.random.key(0)))
+    for first, second in (((0, 0), (1, 2)), ((0, 1), (1, 1)), ((0, 2), (1, 0))):
+        assert found[first] + found[second] == pytest.approx(TRUTH[first] + TRUTH[second], abs=0.02)
+
+
+def test_draws_spread_as_far_as_the_fits_err():
+    """Standardised errors over repeated collections are about one: not a half, not two."""
+    settings = Settings(classes=4, spread=1.3, moves=400, draws=32)
+    errors, deviations = [], []
+    for seed in range(12):
+        answers = answers_about_the_pair(2.0, 4_000, seed=seed)
+        mode = fit(answers, LAYOUT, settings, jax.random.key(seed))
+        weights, tables = posterior_draws(answers, LAYOUT, settings, mode, jax.random.key(seed))
+        found = np.einsum("dz,dza,dzb->dab", weights, tables[:, :, :2], tables[:, :, 2:])
+        errors.append(found.mean(axis=0) - TRUTH)
+        deviations.append(found.std(axis=0))
+    ratio = np.sqrt(np.mean(np.square(errors)) / np.mean(np.square(deviations)))
+    assert 0.6 < ratio < 1.6
+
+
+def test_ordered_columns_are_smooth_and_nulls_are_nobodys_neighbour():
+    sizes = (9,)
+    counts = np.random.default_rng(0).multinomial(40, np.full(9, 1 / 9))
     answers = Answers(
-        sizes=SIZES, epsilon=3.0, cells=cells_of_pair(), counts=np.zeros(6, int), lists=lists,
-        listed=np.ones(4000, int), single=np.zeros(6, bool),
+        sizes=sizes, epsilon=8.0, cells=np.arange(9, dtype=np.int32)[:, None], told=np.arange(9, dtype=np.int32),
+        counts=counts, reports=np.full(9, 40), p=np.full(9, 0.99), q=np.full(9, 0.001), alone=np.ones(9, bool), total=40,
     )  # fmt: skip
-    layout = Layout(sizes=SIZES, twins=(0, 1))
-    found = table_of(fit(answers, layout, Settings(classes=3, pull=0.1, steps=300), jax.random.key(0)), layout)
-    assert found[0, 0] > 0.9
-    rest, judge = answers.hold_out(0.25, rng)
-    assert rest.total + judge.total == 4000
-    assert 800 < judge.total < 1200
+    rough, smooth = (
+        np.exp(np.asarray(log_tables(fit(answers, layout, Settings(classes=1), jax.random.key(0)), layout)))[0]
+        for layout in (Layout(sizes=sizes, twins=(0,)), Layout(sizes=sizes, twins=(0,), ordered=(0,), nullable=(0,)))
+    )
+    assert np.abs(np.diff(smooth[:8])).sum() < 0.9 * np.abs(np.diff(rough[:8])).sum()
+    pairs = Layout(sizes=(3, 4), twins=(0, 1), ordered=(1,), nullable=(1,)).neighbours
+    assert pairs.tolist() == [[3, 4], [4, 5]]
+
+
+def test_with_a_target_every_class_has_one_value_of_it_and_raking_sets_the_columns():
+    layout = Layout(sizes=SIZES, twins=(0, 1), target=0)
+    answers = answers_about_the_pair(6.0, 50_000)
+    found = fit(answers, layout, Settings(classes=4), jax.random.key(0))
+    tables = np.exp(np.asarray(log_tables(found, layout), np.float64))
+    assert ((tables[:, :2] > 0.999).sum(axis=1) == 1).all()
+    np.testing.assert_allclose(table_of(found, layout), TRUTH, atol=0.02)
+    weights = np.asarray(jax.nn.softmax(found["weights"]), np.float64)
+    wanted = np.array([0.4, 0.6, 0.2, 0.3, 0.5])
+    raked = rake(weights, tables, wanted, Layout(sizes=SIZES, twins=(0, 1)))
+    np.testing.assert_allclose((weights / weights.sum()) @ raked, wanted, atol=1e-3)
 
 
 def test_no_answers_is_an_error():
+    answers = answers_about_the_pair(1.0, 10)
     with pytest.raises(DataError, match="at least one answer"):
-        noiseless(np.zeros(6, int))
+        dataclasses.replace(answers, total=0)

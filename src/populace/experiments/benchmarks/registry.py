@@ -13,6 +13,9 @@ if TYPE_CHECKING:  # the command line lists the names and must not wait for JAX
 BENCHMARKS: dict[str, str] = {
     "local-adult9": "populace.experiments.benchmarks.local:ADULT9",
     "local-bank": "populace.experiments.benchmarks.local:BANK",
+    "wae-a9a": "populace.experiments.benchmarks.wae:A9A",
+    "poll-a9a": "populace.experiments.benchmarks.poll:A9A",
+    "poll-adult9": "populace.experiments.benchmarks.poll:ADULT9",
 }
 
 

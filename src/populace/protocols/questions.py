@@ -1,0 +1,157 @@
+"""What to ask about: groups of columns worth asking together, from public facts alone (schema, epsilon, target)."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+
+from populace.errors import SpecError
+from populace.privacy.randomizers.subset import SubsetSelection
+from populace.protocols import survey
+from populace.tables.schema import Schema
+
+Array = Any
+
+MOST_CELLS = 4_096  # of one question
+MOST_QUESTIONS = 2_048
+PAIR_WORTH = 0.1  # of learning a pair of columns together, against one column
+TARGET_SHARE = 0.7  # of the answers that are about the target too
+WORKLOAD_SHARE = 0.5
+FOLDS = 4  # hashes of a question too long to be answered as it is
+
+
+@dataclasses.dataclass(frozen=True)
+class Design:
+    """What is asked, and how often: every client in turn gets an entry of `schedule`, a number of a group."""
+
+    groups: survey.Groups
+    schedule: tuple[int, ...]
+
+    def shares(self) -> Array:
+        return np.bincount(self.schedule, minlength=len(self.groups)) / len(self.schedule)
+
+
+@functools.lru_cache(maxsize=65_536)
+def information(cells: int, epsilon: float) -> float:
+    """What one report about a table of so many cells says about any contrast of it, relative to seeing the cell: in [0, 1].
+
+    Subset selection treats cells alike, so every contrast of the table (a column's, a pair's) has the same variance relative
+    to sampling: 1 + R with R = w (K - w) / ((K - 1) (p - q)^2).
+    """
+    if cells < 2:
+        return 0.0
+    oracle = SubsetSelection(size=cells, epsilon=epsilon)
+    chosen = oracle.chosen
+    return 1 / (1 + chosen * (cells - chosen) / ((cells - 1) * (oracle.p - oracle.q) ** 2))
+
+
+def worth(columns: int, cells: int, epsilon: float) -> float:
+    """Of asking about so many columns at once."""
+    return (columns + PAIR_WORTH * math.comb(columns, 2)) * information(cells, epsilon)
+
+
+def family(
+    sizes: tuple[int, ...], epsilon: float, others: list[int], fixed: tuple[int, ...], most: int
+) -> survey.Groups:
+    """Groups of columns worth asking about together, `fixed` in each, from public facts alone.
+
+    Columns are dealt into groups whose joint domain stays below a bound; the bound maximises the mean worth of a group. Where
+    pairs are best, all of them are asked.
+    """
+    bounds = [2**power for power in range(2, MOST_CELLS.bit_length())]
+    deals = {bound: deal(sizes, others, fixed, bound, seed=0) for bound in bounds}
+
+    def value(bound: int) -> tuple[float, int]:
+        mean = np.mean([worth(len(g) - len(fixed), math.prod(sizes[c] for c in g), epsilon) for g in deals[bound]])
+        return round(float(mean), 9), -bound
+
+    best = max(bounds, key=value)
+    many = len(others) if fixed else math.comb(len(others), 2)
+    if max(len(group) for group in deals[best]) <= 2 and many <= most:
+        pairs = itertools.combinations(others, 2) if not fixed else ((column, *fixed) for column in others)
+        return tuple(tuple(sorted(pair)) for pair in pairs) or ((others[0],),)
+    groups: dict[tuple[int, ...], None] = {}
+    for seed in range(most):
+        groups |= dict.fromkeys(deal(sizes, others, fixed, best, seed=seed))
+        if len(groups) >= most:
+            break
+    return tuple(groups)[:most]
+
+
+def deal(
+    sizes: tuple[int, ...], others: list[int], fixed: tuple[int, ...], bound: int, *, seed: int
+) -> list[tuple[int, ...]]:
+    """The columns, shuffled by a public seed, cut into groups whose joint domain stays within the bound where it can.
+
+    A group has at least two columns, the fixed ones included.
+    """
+    order = np.random.default_rng(seed).permutation(others)
+    groups: list[tuple[int, ...]] = []
+    held: list[int] = []
+    room = math.prod(sizes[column] for column in fixed)
+    for column in order.tolist():
+        full = math.prod(sizes[c] for c in held) * room * sizes[column] > bound
+        if held and full and len(held) + len(fixed) >= 2:
+            groups.append(tuple(sorted((*held, *fixed))))
+            held = []
+        held.append(column)
+    if len(held) + len(fixed) < 2 and groups:
+        held.append(groups[0][0] if groups[0][0] not in fixed else groups[0][1])
+    groups.append(tuple(sorted({*held, *fixed})))
+    return groups
+
+
+@functools.lru_cache(maxsize=64)
+def design_for(sizes: tuple[int, ...], epsilon: float, target: int | None, workload: survey.Groups = ()) -> Design:
+    """Questions from public facts: sizes, epsilon, the target, and groups a user named."""
+    others = [column for column in range(len(sizes)) if column != target]
+    most = min(MOST_QUESTIONS, max(1, 4 * len(others) ** 2))
+    families: list[tuple[survey.Groups, float]]
+    if not others:
+        families = [(((target or 0,),), 1.0)]
+    elif target is None or len(others) == 1:
+        fixed = () if target is None else (target,)
+        families = [(family(sizes, epsilon, others, fixed, most), 1.0)]
+    else:
+        with_target = family(sizes, epsilon, others, (target,), math.ceil(most * TARGET_SHARE))
+        without = family(sizes, epsilon, others, (), math.ceil(most * (1 - TARGET_SHARE)))
+        families = [(with_target, TARGET_SHARE), (without, 1 - TARGET_SHARE)]
+    if workload:
+        families = [(groups, share * (1 - WORKLOAD_SHARE)) for groups, share in families]
+        families.append((workload, WORKLOAD_SHARE))
+    numbers: dict[tuple[int, ...], list[int]] = {}
+    groups: list[tuple[int, ...]] = []
+    for group in itertools.chain(*(members for members, _ in families)):
+        if group not in numbers:
+            copies = FOLDS if survey.too_long(math.prod(sizes[c] for c in group), epsilon) else 1
+            numbers[group] = list(range(len(groups), len(groups) + copies))
+            groups += [group] * copies
+    # Families differ in how many groups they have; each group is entered as often as makes up its family's share.
+    each = [share / len(members) for members, share in families]
+    schedule: list[int] = []
+    for (members, _), weight in zip(families, each, strict=True):
+        for repeat in range(max(1, round(weight / min(each)))):
+            schedule += [numbers[group][repeat % len(numbers[group])] for group in members]
+    if max(len(places) for places in numbers.values()) > 1:
+        cycles = {number: itertools.cycle(places) for places in numbers.values() for number in places}
+        schedule = [next(cycles[number]) for _ in range(FOLDS) for number in schedule]
+    return Design(tuple(groups), tuple(schedule))
+
+
+def read_workload(text: str, schema: Schema) -> survey.Groups:
+    """`age+income, sex+race+income` as groups of columns."""
+    groups = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        group = tuple(sorted({schema.index(name.strip()) for name in part.split("+")}))
+        cells = math.prod(schema.sizes[column] for column in group)
+        if cells > MOST_CELLS:
+            raise SpecError(
+                f"the workload's {part!r} has {cells} cells; name fewer columns (at most {MOST_CELLS} cells)"
+            )
+        groups.append(group)
+    return tuple(dict.fromkeys(groups))
