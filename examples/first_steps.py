@@ -10,7 +10,7 @@ from populace.tables.embedded import harbour
 def main(folder: Path) -> None:
     table = harbour()  # invented people; yours: pop.read_table("people.csv", schema="people.toml")
     clients = pop.split(table, records_per_client=1)
-    run = pop.simulate(pop.Independent(epsilon=4), clients, seed=0)
+    run = pop.simulate(pop.Poll(epsilon=4), clients, seed=0)
     print(run.guarantee)
     synthetic = run.sample(2_000, seed=1)
     print(synthetic.frame.slice(0, 3).to_pylist())

@@ -3,7 +3,7 @@
 import populace as pop
 
 table = pop.read_table("adult.parquet", schema="adult.toml")
-run = pop.simulate(pop.Independent(epsilon=4), pop.split(table, records_per_client=1), seed=0)
+run = pop.simulate(pop.Poll(epsilon=4), pop.split(table, records_per_client=1), seed=0)
 print(run.guarantee)
 synthetic = run.sample(100_000)
 pop.evaluate(synthetic, real=table).save("report.html")
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from populace.experiments.run import Run, load_run, simulate
     from populace.privacy.guarantee import Guarantee
     from populace.protocols.independent import Independent
+    from populace.protocols.poll import Poll
     from populace.report.page import Evaluation, evaluate
     from populace.tables.images import Images, read_images
     from populace.tables.partition import Clients, split, split_by_column
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _WHERE = {
     "BudgetError": "errors", "InputError": "errors", "PopulaceError": "errors",
     "Run": "experiments.run", "load_run": "experiments.run", "simulate": "experiments.run",
-    "Guarantee": "privacy.guarantee", "Independent": "protocols.independent",
+    "Guarantee": "privacy.guarantee", "Independent": "protocols.independent", "Poll": "protocols.poll",
     "Evaluation": "report.page", "evaluate": "report.page",
     "Images": "tables.images", "read_images": "tables.images",
     "Clients": "tables.partition", "split": "tables.partition", "split_by_column": "tables.partition",
@@ -39,8 +40,8 @@ _WHERE = {
 }  # fmt: skip
 
 __all__ = [
-    "BudgetError", "Clients", "Column", "Evaluation", "Guarantee", "Images", "Independent", "InputError", "PopulaceError",
-    "Run", "Schema", "Table", "evaluate", "load_run", "load_schema", "make_table", "read_images", "read_table", "simulate",
+    "BudgetError", "Clients", "Column", "Evaluation", "Guarantee", "Images", "Independent", "InputError", "Poll",
+    "PopulaceError", "Run", "Schema", "Table", "evaluate", "load_run", "load_schema", "make_table", "read_images", "read_table", "simulate",
     "split", "split_by_column",
 ]  # fmt: skip
 

@@ -9,7 +9,7 @@ import populace
 def test_public_names():
     assert set(populace.__all__) == {
         "BudgetError", "Clients", "Column", "Evaluation", "Guarantee", "Images", "Independent", "InputError",
-        "PopulaceError", "Run", "Schema", "Table", "evaluate", "load_run", "load_schema", "make_table", "read_images",
+        "Poll", "PopulaceError", "Run", "Schema", "Table", "evaluate", "load_run", "load_schema", "make_table", "read_images",
         "read_table", "simulate", "split", "split_by_column",
     }  # fmt: skip
     for name in populace.__all__:

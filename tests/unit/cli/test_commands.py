@@ -10,6 +10,8 @@ from populace.cli.main import call
 from populace.tables.embedded import harbour
 from populace.tables.table import read_frame
 
+QUICK = ("--method", "independent")  # where the method does not matter
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
@@ -42,7 +44,10 @@ def test_synthesize_leaves_a_whole_run(run):
 def test_privacy_json_marks_domains_only_when_they_were_read(run, data, tmp_path):
     assert "read-from-data" not in (run / "privacy.json").read_text()
     out = tmp_path / "inferred"
-    assert call(["synthesize", str(data / "harbour.parquet"), "--epsilon", "1", "--rows", "50", "--out", str(out)]) == 0
+    assert (
+        call(["synthesize", *QUICK, str(data / "harbour.parquet"), "--epsilon", "1", "--rows", "50", "--out", str(out)])
+        == 0
+    )
     privacy = json.loads((out / "privacy.json").read_text())
     assert set(privacy["domains"].values()) == {"read-from-data"}
     assert len(privacy["domains"]) == 11
@@ -52,7 +57,7 @@ def test_privacy_json_marks_domains_only_when_they_were_read(run, data, tmp_path
 
 def test_seeded_runs_repeat_and_are_marked(run, data, tmp_path, capsys):
     out = tmp_path / "again"
-    arguments = ["synthesize", str(data / "harbour.parquet"), "--schema", str(data / "harbour.toml")]
+    arguments = ["synthesize", *QUICK, str(data / "harbour.parquet"), "--schema", str(data / "harbour.toml")]
     assert call([*arguments, "--epsilon", "4", "--rows", "500", "--seed", "1", "--out", str(out)]) == 0
     assert read_frame(out / "synthetic.parquet").equals(read_frame(run / "synthetic.parquet"))
     assert "reproducible, not private" in capsys.readouterr().out
@@ -61,7 +66,7 @@ def test_seeded_runs_repeat_and_are_marked(run, data, tmp_path, capsys):
 
 def test_unseeded_runs_differ(data, tmp_path):
     for name in ("a", "b"):
-        arguments = ["synthesize", str(data / "harbour.parquet"), "--schema", str(data / "harbour.toml")]
+        arguments = ["synthesize", *QUICK, str(data / "harbour.parquet"), "--schema", str(data / "harbour.toml")]
         assert call([*arguments, "--epsilon", "1", "--rows", "100", "--out", str(tmp_path / name)]) == 0
     assert not read_frame(tmp_path / "a/synthetic.parquet").equals(read_frame(tmp_path / "b/synthetic.parquet"))
 
@@ -105,7 +110,7 @@ def test_evaluate_writes_metrics_and_a_self_contained_page(run, data, capsys):
 
 def test_evaluate_compares_runs(run, data, tmp_path, capsys):
     other = tmp_path / "other"
-    arguments = ["synthesize", str(data / "harbour.parquet"), "--schema", str(data / "harbour.toml")]
+    arguments = ["synthesize", *QUICK, str(data / "harbour.parquet"), "--schema", str(data / "harbour.toml")]
     assert call([*arguments, "--epsilon", "1", "--rows", "200", "--seed", "1", "--out", str(other)]) == 0
     assert call(["evaluate", str(other), str(run), "--real", str(data / "harbour.parquet"), "--json"]) == 0
     assert len(json.loads((other / "metrics.json").read_text())["runs"]) == 2
@@ -117,7 +122,17 @@ def test_schema_proposes_and_marks(data, tmp_path, capsys):
     assert call(["schema", str(data / "harbour.parquet"), "-o", str(out)]) == 0
     assert out.read_text().count('domain = "read-from-data"') == 11
     assert "read from the data" in capsys.readouterr().out
-    arguments = ["synthesize", str(data / "harbour.parquet"), "--schema", str(out), "--epsilon", "1", "--rows", "10"]
+    arguments = [
+        "synthesize",
+        *QUICK,
+        str(data / "harbour.parquet"),
+        "--schema",
+        str(out),
+        "--epsilon",
+        "1",
+        "--rows",
+        "10",
+    ]
     assert call([*arguments, "--out", str(tmp_path / "r")]) == 0
 
 
@@ -153,7 +168,7 @@ def test_client_column(data, tmp_path):
 
     household = pa.array(np.arange(frame.num_rows) // 3)
     pq.write_table(frame.append_column("household_id", household), tmp_path / "h.parquet")
-    arguments = ["synthesize", str(tmp_path / "h.parquet"), "--client-column", "household_id", "--epsilon", "2"]
+    arguments = ["synthesize", *QUICK, str(tmp_path / "h.parquet"), "--client-column", "household_id", "--epsilon", "2"]
     assert call([*arguments, "--rows", "20", "--out", str(tmp_path / "r")]) == 0
     document = json.loads((tmp_path / "r/run.json").read_text())
     assert document["clients"] == 267
@@ -173,7 +188,7 @@ def test_version(capsys):
 
 
 def test_evaluate_without_a_target_says_so(data, tmp_path, capsys):
-    arguments = ["synthesize", str(data / "harbour.parquet"), "--epsilon", "1", "--rows", "60", "--seed", "1"]
+    arguments = ["synthesize", *QUICK, str(data / "harbour.parquet"), "--epsilon", "1", "--rows", "60", "--seed", "1"]
     assert call([*arguments, "--out", str(tmp_path / "r")]) == 0
     assert call(["evaluate", str(tmp_path / "r"), "--real", str(data / "harbour.parquet")]) == 0
     assert "no target was named" in capsys.readouterr().out
@@ -183,7 +198,7 @@ def test_evaluate_without_a_target_says_so(data, tmp_path, capsys):
 def test_runs_with_other_columns_do_not_compare(run, data, tmp_path, capsys):
     frame = read_frame(data / "harbour.parquet").drop_columns(["age", "years_in_town"])
     pq.write_table(frame, tmp_path / "less.parquet")
-    arguments = ["synthesize", str(tmp_path / "less.parquet"), "--epsilon", "1", "--rows", "60", "--seed", "1"]
+    arguments = ["synthesize", *QUICK, str(tmp_path / "less.parquet"), "--epsilon", "1", "--rows", "60", "--seed", "1"]
     assert call([*arguments, "--out", str(tmp_path / "r")]) == 0
     capsys.readouterr()
     assert call(["evaluate", str(run), str(tmp_path / "r"), "--real", str(data / "harbour.parquet")]) == 2
