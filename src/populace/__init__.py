@@ -41,8 +41,8 @@ _WHERE = {
 
 __all__ = [
     "BudgetError", "Clients", "Column", "Evaluation", "Guarantee", "Images", "Independent", "InputError", "Poll",
-    "PopulaceError", "Run", "Schema", "Table", "evaluate", "load_run", "load_schema", "make_table", "read_images", "read_table", "simulate",
-    "split", "split_by_column",
+    "PopulaceError", "Run", "Schema", "Table", "evaluate", "load_run", "load_schema", "make_table", "read_images",
+    "read_table", "simulate", "split", "split_by_column",
 ]  # fmt: skip
 
 
