@@ -162,7 +162,7 @@ class ClassAutoencoder:
 
     blocks: Blocks
     classes: int
-    spread: float = 0.5  # of the classes' first logits: equal classes would stay equal
+    spread: float = 0.25  # of the classes' first logits: equal classes would stay equal
 
     @property
     def shapes(self) -> Shapes:

@@ -1,0 +1,92 @@
+"""Both faces of SignDS have the law they claim, to five and a half standard deviations, and planted errors lie far outside."""
+
+import functools
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from populace.evaluation.audit import audit
+from populace.privacy.randomizers.signds import SignDS, gain, mark_top, matched_share, rotate, rotate_back
+
+SIZE, CHOSEN, EPSILON = 12, 3, 1.5
+LIMIT = 5.5
+VECTOR = np.array([3, -1, 0, 5, -7, 2, 0.5, 0.5, -3, 1, 4, -6], np.float32)
+USERS = {"simulate": 400_000, "release": 12_000}
+
+
+def law(mechanism, vector):
+    """Exact probabilities of all 2 d reports."""
+    found = np.zeros(2 * mechanism.size)
+    for positive in (0, 1):
+        top = np.asarray(mark_top(vector if positive else -vector, mechanism.chosen))
+        found[positive::2] = [float(p) / 2 for p in mechanism.probabilities(top)]
+    return found
+
+
+@functools.cache
+def frequencies(face):
+    mechanism = SignDS(size=SIZE, epsilon=EPSILON, chosen=CHOSEN)
+    if face == "simulate":
+        keys = jax.random.split(jax.random.key(3), USERS[face])
+        reports = np.asarray(jax.jit(jax.vmap(lambda key: mechanism.simulate(VECTOR, key)))(keys))
+    else:
+        reports = np.array([mechanism.release(VECTOR) for _ in range(USERS[face])])
+    return np.bincount(reports, minlength=2 * SIZE) / len(reports)
+
+
+def z_scores(found, expected, users):
+    return np.abs(found - expected) / np.sqrt(expected * (1 - expected) / users)
+
+
+@pytest.mark.parametrize("face", ["simulate", "release"])
+def test_the_law_is_accepted_and_wrong_ones_are_rejected(face):
+    mechanism = SignDS(size=SIZE, epsilon=EPSILON, chosen=CHOSEN)
+    found = frequencies(face)
+    assert z_scores(found, law(mechanism, VECTOR), USERS[face]).max() < LIMIT
+    apart = 1.2 if face == "simulate" else 2.0
+    for wrong in (SignDS(size=SIZE, epsilon=EPSILON * apart, chosen=CHOSEN), SignDS(size=SIZE, epsilon=EPSILON, chosen=4)):
+        assert z_scores(found, law(wrong, VECTOR), USERS[face]).max() > LIMIT
+
+
+@pytest.mark.parametrize("epsilon", [2.0, 8.0])
+def test_mean_report_points_along_the_vector_with_the_predicted_length(epsilon):
+    """Through rotation and back, for a vector far from Gaussian: the gain of the closed form."""
+    rng = np.random.default_rng(0)
+    size, users = 1024, 60_000
+    vector = np.zeros(size, np.float32)
+    vector[:40] = rng.exponential(size=40)
+    signs = np.where(rng.random(size) < 0.5, 1, -1).astype(np.float32)
+    mechanism = SignDS(size=size, epsilon=epsilon, chosen=max(1, round(matched_share(epsilon) * size)))
+    turned = rotate(vector, signs)
+    keys = jax.random.split(jax.random.key(1), users)
+    reports = np.asarray(jax.jit(jax.vmap(lambda key: mechanism.simulate(turned, key)))(keys))
+    told = np.asarray(rotate_back(mechanism.add_up(reports, np.ones(users, bool)), signs, size)) / users
+    along = float(told @ vector / np.linalg.norm(vector)) * math.sqrt(size)
+    expected = gain(epsilon, mechanism.chosen / size)
+    assert along == pytest.approx(expected, rel=0.05)
+    assert abs(along / expected - 1.2) > 0.1
+
+
+def audited(mechanism, claimed):
+    vectors = [VECTOR, -VECTOR]
+    many = jax.jit(lambda vector, keys: jax.vmap(lambda key: mechanism.simulate(vector, key))(keys))
+
+    def draw(pair, count, part):
+        roots = jax.random.split(jax.random.key(100 + part), 2)
+        first, second = (
+            np.asarray(many(vector, jax.random.split(root, count)))[:, None]
+            for vector, root in zip(vectors, roots, strict=True)
+        )
+        return first, second
+
+    return audit(draw, ["a vector and its negative"], what="signds", claimed=claimed, samples=60_000)
+
+
+def test_audit_finds_nearly_all_of_epsilon_and_refutes_a_smaller_claim():
+    mechanism = SignDS(size=SIZE, epsilon=EPSILON, chosen=CHOSEN)
+    honest = audited(mechanism, EPSILON)
+    assert not honest.flagged
+    assert honest.measured.epsilon > 0.9 * EPSILON
+    assert audited(mechanism, 0.8 * EPSILON).flagged
