@@ -89,7 +89,10 @@ def main() -> None:
 
     def add(protocol: DpFedWae, clients: Clients) -> None:
         rows.append(measure(protocol, clients))
-        words = [f"{name} {value:,.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in rows[-1].items()]
+        words = [
+            f"{name} {value:,.4g}" if isinstance(value, float) else f"{name} {value}"
+            for name, value in rows[-1].items()
+        ]
         print("  ".join(words), flush=True)
 
     everybody = people(arguments.clients)

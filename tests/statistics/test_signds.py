@@ -46,7 +46,10 @@ def test_the_law_is_accepted_and_wrong_ones_are_rejected(face):
     found = frequencies(face)
     assert z_scores(found, law(mechanism, VECTOR), USERS[face]).max() < LIMIT
     apart = 1.2 if face == "simulate" else 2.0
-    for wrong in (SignDS(size=SIZE, epsilon=EPSILON * apart, chosen=CHOSEN), SignDS(size=SIZE, epsilon=EPSILON, chosen=4)):
+    for wrong in (
+        SignDS(size=SIZE, epsilon=EPSILON * apart, chosen=CHOSEN),
+        SignDS(size=SIZE, epsilon=EPSILON, chosen=4),
+    ):
         assert z_scores(found, law(wrong, VECTOR), USERS[face]).max() > LIMIT
 
 

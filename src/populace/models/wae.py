@@ -53,7 +53,9 @@ class Blocks:
     @functools.cached_property
     def value(self) -> Array:
         """The code each place stands for."""
-        return np.concatenate([np.arange(w) if w > 1 or s == 1 else [1] for w, s in zip(self.widths, self.sizes, strict=True)])
+        return np.concatenate(
+            [np.arange(w) if w > 1 or s == 1 else [1] for w, s in zip(self.widths, self.sizes, strict=True)]
+        )
 
     @functools.cached_property
     def alone(self) -> Array:
@@ -84,7 +86,9 @@ class Blocks:
         """Of each place: sigmoid for binary columns, softmax within blocks."""
         if self.alone.all():
             return jax.nn.sigmoid(logits)
-        return jnp.where(self.alone, jax.nn.sigmoid(logits), jnp.exp(logits - self._block_sums(logits)[..., self.owner]))
+        return jnp.where(
+            self.alone, jax.nn.sigmoid(logits), jnp.exp(logits - self._block_sums(logits)[..., self.owner])
+        )
 
 
 def count_parameters(shapes: Shapes) -> int:

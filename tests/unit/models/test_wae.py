@@ -78,7 +78,12 @@ def classes_of(schema, seed=0):
 
 def dense_of(schema, seed=0):
     rng = np.random.default_rng(seed)
-    shapes = {"up": (3, 5), "up_bias": (5,), "out": (5, Blocks(schema.sizes).width), "out_bias": (Blocks(schema.sizes).width,)}
+    shapes = {
+        "up": (3, 5),
+        "up_bias": (5,),
+        "out": (5, Blocks(schema.sizes).width),
+        "out_bias": (Blocks(schema.sizes).width,),
+    }
     return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
 
 

@@ -22,7 +22,9 @@ from populace.tables.table import from_codes
 def binary_people(clients, columns=8, seed=0):
     """Two kinds of people: every column leans the same way as the first, or against it."""
     rng = np.random.default_rng(seed)
-    schema = Schema(columns=tuple(Column(name=f"c{i}", kind="categorical", categories=("0", "1")) for i in range(columns)))
+    schema = Schema(
+        columns=tuple(Column(name=f"c{i}", kind="categorical", categories=("0", "1")) for i in range(columns))
+    )
     kind = rng.integers(0, 2, 2 * clients)
     codes = (rng.random((2 * clients, columns)) < np.where(kind[:, None] == 1, 0.85, 0.15)).astype(np.int32)
     return split(from_codes(codes, schema, rng), records_per_client=2)

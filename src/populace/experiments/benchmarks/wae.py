@@ -54,7 +54,12 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
 QUICK = ("dp-fed-wae", "dp-fed-wae, as published", "independent", "poll")
 BASELINES = ("real rows", "true columns, shuffled")
 #: Table 5, Adult: (epsilon, pre-trained) -> NN, RF.
-PUBLISHED = {(8, False): (0.808, 0.812), (8, True): (0.815, 0.820), (4, False): (0.787, 0.775), (4, True): (0.798, 0.789)}
+PUBLISHED = {
+    (8, False): (0.808, 0.812),
+    (8, True): (0.815, 0.820),
+    (4, False): (0.787, 0.775),
+    (4, True): (0.798, 0.789),
+}
 METRICS = ("avd_2", "avd_3", "avd_4", "avd_5", "avd_6", "cmd", "nn", "rf", "seconds_training", "seconds_generating")
 HEADER = ("2-way AVD", "4-way AVD", "6-way AVD", "CMD", "NN", "RF", "s training", "s for 1e5 rows")
 SHOWN = ("avd_2", "avd_4", "avd_6", "cmd", "nn", "rf", "seconds_training", "seconds_generating")
@@ -215,9 +220,15 @@ def views(results: Sequence[Result]) -> list[View]:
         )
     ]
     for part, title in (
-        ("limits", "what limits it: the same model without noise (NOT PRIVATE), and ten times the clients at epsilon 8"),
+        (
+            "limits",
+            "what limits it: the same model without noise (NOT PRIVATE), and ten times the clients at epsilon 8",
+        ),
         ("records", "epsilon 8, by number of clients of two records"),
-        ("participations", "100,000 records at fewer clients, each asked that much more often with that much less epsilon"),
+        (
+            "participations",
+            "100,000 records at fewer clients, each asked that much more often with that much less epsilon",
+        ),
     ):
         swept = mean_over_seeds(_of(results, part), METRICS, ("epsilon", "clients", "method"))
         if swept:
@@ -244,9 +255,7 @@ def charts(results: Sequence[Result]) -> list[Chart]:
                 lines.setdefault(method, []).append((float(epsilon), float(values[key])))
         if lines:
             kept = {name: value for name, value in level.items() if value is not None}
-            found.append(
-                Chart(name=f"{key}-by-epsilon", title=DATA, across="epsilon", up=up, lines=lines, level=kept)
-            )
+            found.append(Chart(name=f"{key}-by-epsilon", title=DATA, across="epsilon", up=up, lines=lines, level=kept))
     return found
 
 
