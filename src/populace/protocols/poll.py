@@ -64,7 +64,7 @@ class Poll(survey.OneShot):
     """
 
     epsilon: float
-    target: str | None = None
+    target: str = ""
     workload: str = ""
     classes: int = 0
     spread: float = 0.0

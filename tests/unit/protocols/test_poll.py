@@ -22,6 +22,7 @@ from populace.protocols.questions import (
     read_workload,
     worth,
 )
+from populace.protocols.registry import make_protocol
 from populace.protocols.survey import Survey
 from populace.tables.embedded import harbour
 from populace.tables.partition import split
@@ -156,7 +157,8 @@ def test_settings_are_chosen_from_held_out_answers(small_table):
     assert kept.total + held.total == len(small_table)
     assert held.total == len(small_table) // 10
     assert outcome.generator.deviations((0, 1)).shape == outcome.generator.marginal((0, 1)).shape
-    assert Poll(epsilon=3.0, target="none").goal(population.table_schema) is None
+    assert Poll(epsilon=3.0).goal(population.table_schema) == population.table_schema.target
+    assert make_protocol("poll", {"epsilon": 3.0, "target": "none"}).goal(population.table_schema) is None
 
 
 def test_forged_answers_move_an_estimate_no_further_than_stated():
