@@ -149,7 +149,10 @@ def views(setting: Setting, results: Sequence[Result]) -> list[View]:
         other = compared.get((data, epsilon, "independent"))
         if method == "poll" and other:
             pairs = [(values[key], other[key]) for key in ("two_way", "avd4")]
-            body.append([data, f"{epsilon:g}", *(f"{a:.4f} / {b:.4f} = {a / b:.3f}" for a, b in pairs)])
+            ratios = [
+                "-" if None in pair else f"{pair[0]:.4f} / {pair[1]:.4f} = {pair[0] / pair[1]:.3f}" for pair in pairs
+            ]
+            body.append([data, f"{epsilon:g}", *ratios])
     return [
         View(
             title=f"poll on {setting.data}: distances to the clients' rows, models trained on {ROWS:,} synthetic rows and "
