@@ -1,5 +1,6 @@
 """The benchmark grid: resumes, skips what is finished, survives an interruption; and the files of reports it may count."""
 
+import importlib
 import json
 
 import numpy as np
@@ -106,7 +107,8 @@ def test_registered_benchmarks_list_cells_and_show_partial_results(name):
     quick, full = benchmark.cells(True, 1), benchmark.cells(False, 1)
     assert {slug(cell) for cell in quick} <= {slug(cell) for cell in full}
     assert len({slug(cell) for cell in full}) == len(full)
-    values = dict.fromkeys((*local.METRICS, *local.INFORMATION), 0.5)
+    module = importlib.import_module(BENCHMARKS[name].partition(":")[0])
+    values = dict.fromkeys((*module.METRICS, *local.INFORMATION), 0.5)
     results = [{"cell": cell, "seconds": 1.0, **values} for cell in quick]
     assert all(len(row) == len(view.header) for view in benchmark.views(results) for row in view.rows)
     assert benchmark.charts(results)
