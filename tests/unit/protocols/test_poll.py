@@ -20,6 +20,7 @@ from populace.protocols.questions import (
     design_for,
     information,
     read_workload,
+    relative_variance,
     worth,
 )
 from populace.protocols.registry import make_protocol
@@ -57,19 +58,21 @@ def test_larger_epsilons_ask_about_more_columns():
     assert widths[-1] >= 7
 
 
-def test_information_is_that_of_any_contrast_of_the_table():
-    """Against the oracle's own variance: a column's cell is a sum of cells, its relative variance is the table's."""
-    assert information(1, 1.0) == 0
-    assert 0 < information(100, 1.0) < information(4, 1.0) < information(4, 4.0) < 1
-    assert math.isclose(information(4, 20.0), 0.5, rel_tol=1e-3)
-    oracle = SubsetSelection(size=12, epsilon=1.5)
-    reports = np.asarray(oracle.simulate_batch(np.random.default_rng(0).integers(0, 12, 200_000), seed=1), np.float64)
-    contrasts = {"a third": np.repeat([1.0, 0.0, 0.0], 4), "parity": np.tile([1.0, -1.0], 6)}
-    for contrast in contrasts.values():
-        contrast = contrast - contrast.mean()
+@pytest.mark.parametrize(("size", "epsilon"), [(12, 1.5), (8, 4.0)])
+def test_every_contrast_has_the_same_relative_variance(size, epsilon):
+    oracle = SubsetSelection(size=size, epsilon=epsilon)
+    values = np.random.default_rng(0).integers(0, size, 200_000)
+    reports = np.asarray(oracle.simulate_batch(values, seed=1), np.float64)
+    for marked in (np.arange(size) < size // 4, np.arange(size) % 2):
+        contrast = marked - np.mean(marked)
         told = (reports - oracle.q) @ contrast / (oracle.p - oracle.q)
-        relative = told.var() / (contrast**2).mean()
-        assert relative == pytest.approx(1 / information(12, 1.5), rel=0.25)
+        assert told.var() / (contrast**2).mean() == pytest.approx(relative_variance(size, epsilon), rel=0.03)
+    assert relative_variance(size, 30.0) == pytest.approx(1)
+
+
+def test_information_falls_with_the_table_and_rises_with_epsilon():
+    assert information(1, 1.0) == 0
+    assert 0 < information(100, 1.0) < information(4, 1.0) < information(4, 4.0) < 0.5
     assert worth(3, 8, 4.0) > worth(1, 2, 4.0)
 
 
@@ -133,19 +136,24 @@ def test_with_little_noise_it_finds_the_dependence_independence_misses(small_tab
     assert far > 2 * near
 
 
-def test_it_does_as_well_as_independent_however_small_epsilon_is():
+BEHIND = pytest.mark.xfail(
+    reason="4,000 answers are spread over 55 pairs: 6 % behind; the design ignores n", strict=True
+)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, pytest.param(3.0, marks=BEHIND), 10.0])
+def test_it_does_as_well_as_independent(epsilon):
     """On the embedded survey; the benchmarks do the same on Adult, Bank and a9a, with settings chosen from the answers."""
     table = harbour()
     clients = split(table)
-    for epsilon in (0.1, 1.0, 10.0):
-        errors = {"poll": [], "independent": []}
-        for seed in range(3):
-            poll = Poll(epsilon=epsilon, target="none", **SMALL)
-            for name, method in (("poll", poll), ("independent", Independent(epsilon=epsilon))):
-                generator = simulation.run(method, clients, root=jax.random.key(seed)).generator
-                found = generator.sample(10_000, jax.random.key(1))
-                errors[name].append(mean_over_pairs(two_way_distances(table, found)))
-        assert np.mean(errors["poll"]) <= 1.02 * np.mean(errors["independent"])
+    errors = {"poll": [], "independent": []}
+    for seed in range(3):
+        poll = Poll(epsilon=epsilon, target="none", **SMALL)
+        for name, method in (("poll", poll), ("independent", Independent(epsilon=epsilon))):
+            generator = simulation.run(method, clients, root=jax.random.key(seed)).generator
+            found = generator.sample(10_000, jax.random.key(1))
+            errors[name].append(mean_over_pairs(two_way_distances(table, found)))
+    assert np.mean(errors["poll"]) <= 1.02 * np.mean(errors["independent"])
 
 
 def test_settings_are_chosen_from_held_out_answers(small_table):

@@ -106,9 +106,9 @@ def measure(setting: Setting, cell: Cell) -> Result:
         given["target"] = "none"
     outcome = simulation.run(make_protocol(method, given), split(table), root=make_key(seed))
     synthetic = outcome.generator.sample(ROWS, make_key(seed + 1_000))
-    test = load(setting.data, "test") if cell.get("target") == "schema" or setting.data == cell.get("data") else None
+    test = load(setting.data, "test") if cell.get("target") == "schema" else None
     found = {"bits": 8 * outcome.traffic.to_json()["bytes_from_one_client_per_message"]}
-    return {**found, **_scores(synthetic, table, test if cell["part"] == "figures" else None)}
+    return {**found, **_scores(synthetic, table, test)}
 
 
 def _scores(synthetic: Table, real: Table, test: Table | None) -> dict[str, Any]:
