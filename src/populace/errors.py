@@ -7,6 +7,7 @@ PopulaceError                 every error this package raises on purpose; the co
 │   └── SpecError             a method or its parameters cannot be used as asked
 ├── BudgetError               a release would spend more than was agreed; nothing was released
 ├── RunError                  a run folder is in the way, damaged, or cannot be written
+├── WireError                 a message from elsewhere is malformed, too large, or of another version
 └── MissingExtra              an optional part is not installed; the message holds the install line
 """
 
@@ -37,6 +38,10 @@ class BudgetError(PopulaceError):
 
 class RunError(PopulaceError):
     """A run folder is in the way, damaged, or cannot be written."""
+
+
+class WireError(PopulaceError):
+    """A message from elsewhere is malformed, too large, or of another version; nothing of it was used."""
 
 
 class MissingExtra(PopulaceError):

@@ -109,13 +109,13 @@ class MemoryLedger:
             self._counts.append(np.zeros(self.clients, np.int32))
         return self._kinds.index(event)
 
-    def spent(self) -> dict[str, Any]:
-        """Epsilon of the account that spent most, and how many accounts were charged."""
+    def spent(self, clients: slice = slice(None)) -> dict[str, Any]:
+        """Epsilon of the account that spent most, and how many accounts were charged; of all clients, or of some."""
         if not self._kinds:
             return {"epsilon": 0.0, "delta": self.budget.delta, "accounts_charged": 0, "charges": 0}
-        counts = np.stack(self._counts)
+        counts = np.stack(self._counts)[:, clients]
         totals = [composed(list(zip(self._kinds, row.tolist(), strict=True))) for row in np.unique(counts, axis=1).T]
-        worst = max(epsilon_of(total, delta=self.budget.delta) for total in totals if total is not None)
+        worst = max((epsilon_of(total, delta=self.budget.delta) for total in totals if total is not None), default=0.0)
         return {
             "epsilon": worst,
             "delta": self.budget.delta,
@@ -143,6 +143,7 @@ CREATE TABLE IF NOT EXISTS entry (
     UNIQUE (account, run, round)
 );
 CREATE TABLE IF NOT EXISTS memory (account TEXT NOT NULL, run TEXT NOT NULL, content BLOB NOT NULL, PRIMARY KEY (account, run));
+CREATE TABLE IF NOT EXISTS terms (run TEXT PRIMARY KEY, content TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS budget (only_one INTEGER PRIMARY KEY CHECK (only_one = 1), epsilon REAL, delta REAL, unit TEXT);
 CREATE TRIGGER IF NOT EXISTS entry_never_replaced BEFORE INSERT ON entry
     WHEN EXISTS (SELECT 1 FROM entry WHERE id = NEW.id OR (account = NEW.account AND run = NEW.run AND round = NEW.round))
@@ -271,6 +272,13 @@ class SqliteLedger:
         except sqlite3.Error as error:
             raise RunError(f"cannot write the ledger {self.path}: {error}; nothing was released") from error
 
+    def keep_terms(self, run: str, content: str) -> None:
+        """The terms of a run as its first request named them; any later request of that run must name the same."""
+        self._db.execute("INSERT OR IGNORE INTO terms VALUES (?, ?)", (run, content))
+        (kept,) = self._db.execute("SELECT content FROM terms WHERE run = ?", (run,)).fetchone()
+        if kept != content:
+            raise BudgetError(f"run {run!r} was begun under other terms; terms do not change within a run")
+
     def memory(self, account: str, *, run: str) -> bytes | None:
         row = self._db.execute("SELECT content FROM memory WHERE account = ? AND run = ?", (account, run)).fetchone()
         return None if row is None else bytes(row[0])
@@ -287,5 +295,9 @@ class SqliteLedger:
     def accounts(self) -> list[str]:
         return [row[0] for row in self._db.execute("SELECT DISTINCT account FROM entry ORDER BY account")]
 
-    def entries(self, account: str) -> int:
-        return int(self._db.execute("SELECT COUNT(*) FROM entry WHERE account = ?", (account,)).fetchone()[0])
+    def entries(self, account: str, *, run: str | None = None) -> int:
+        """How many charges an account has, in all or in one run."""
+        row = self._db.execute(
+            "SELECT COUNT(*) FROM entry WHERE account = ? AND (? IS NULL OR run = ?)", (account, run, run)
+        ).fetchone()
+        return int(row[0])

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -24,7 +25,7 @@ from populace.errors import SpecError, out_of_range
 from populace.models.generator import Generator
 from populace.privacy.guarantee import Guarantee, Trust, Unit
 from populace.privacy.ledger import Charge
-from populace.privacy.source import Source
+from populace.privacy.source import Keyed, Source
 from populace.tables.schema import Schema
 
 Array = Any
@@ -177,6 +178,19 @@ class Protocol(abc.ABC):
     def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
         """Mean bytes sent to and by one client of this exchange."""
 
+    def question(self, population: Population, round_id: int) -> tuple[Any, Any]:
+        """An example of what one client is sent in a round, `common` and its row of `own`: a site refuses any other shape.
+
+        The first question stands for all; a method whose questions change their shape overrides this.
+        """
+        del round_id
+        return _first_question(self, population)
+
+    def quorum(self, ask: Ask, population: Population) -> int:
+        """The fewest replies an exchange is absorbed with; with fewer, the same is asked again."""
+        del ask, population
+        return 1
+
     def remember(self, population: Population, key: Array) -> Memory:
         """What a client keeps at home before its first round; most methods keep nothing."""
         del population, key
@@ -185,6 +199,15 @@ class Protocol(abc.ABC):
     def cohorts(self, population: Population, state: State, first: int, count: int) -> Array:
         """The cohorts of `count` rounds from `first` on, for methods whose cohorts are known ahead."""
         raise NotImplementedError
+
+
+@functools.lru_cache(maxsize=32)
+def _first_question(protocol: Protocol, population: Population) -> tuple[Any, Any]:
+    key = jax.random.key(0)
+    ask = protocol.ask(protocol.begin(population, key), population, Keyed(key))
+    if ask is None:
+        raise SpecError(f"method {protocol.facts.name!r} asks nothing of {population.clients} clients")
+    return ask.common, jax.tree.map(lambda rows: rows[0], ask.own)
 
 
 def choose_record(shard: Shard, source: Source) -> tuple[Array, Array]:

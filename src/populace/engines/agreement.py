@@ -1,0 +1,143 @@
+"""What coordinator and site have agreed on before anything is asked: one method, all its parameters, one public schema."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import importlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from populace.engines import wire
+from populace.errors import PopulaceError, RunError, SpecError
+from populace.privacy.source import Keyed
+from populace.protocols.base import ImageShape, Population, Protocol, Shard
+from populace.tables.schema import Schema, schema_from_dict
+from populace.version import __version__
+
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """A method with its parameters over a schema. Each side builds its own from its own file; only `terms` travel."""
+
+    protocol: Protocol
+    schema: Schema | ImageShape
+
+    @property
+    def method(self) -> str:
+        return self.protocol.facts.name
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return json.loads(json.dumps(dataclasses.asdict(self.protocol)))  # type: ignore[call-overload,no-any-return]
+
+    @functools.cached_property
+    def terms(self) -> dict[str, Any]:
+        """What a request names, so that a site can tell which part it has not agreed to."""
+        return {
+            "version": __version__,
+            "method": self.method,
+            "parameters": self.parameters,
+            "schema": schema_digest(self.schema),
+        }
+
+    @functools.cached_property
+    def digest(self) -> str:
+        return hashlib.sha256(json.dumps(self.terms, sort_keys=True).encode()).hexdigest()
+
+    def population(self, *, clients: int, records: int) -> Population:
+        return Population(schema=self.schema, clients=clients, records=records)
+
+    def to_json(self) -> dict[str, Any]:
+        cls = type(self.protocol)
+        image = isinstance(self.schema, ImageShape)
+        return {
+            "format": FORMAT,
+            "method": self.method,
+            "class": f"{cls.__module__}:{cls.__qualname__}",
+            "parameters": self.parameters,
+            "images" if image else "schema": (
+                dataclasses.asdict(self.schema) if isinstance(self.schema, ImageShape) else self.schema.to_dict()
+            ),
+        }
+
+
+def schema_digest(schema: Schema | ImageShape) -> str:
+    if isinstance(schema, Schema):
+        return schema.digest
+    return hashlib.sha256(json.dumps(dataclasses.asdict(schema), sort_keys=True).encode()).hexdigest()
+
+
+def agreement_from_json(document: Any, *, where: str) -> Agreement:
+    """An agreement from a file of one's own. The class named in it is imported: never read one that came with a request."""
+    if not isinstance(document, Mapping) or document.get("format") != FORMAT:
+        raise RunError(f"{where} holds no agreement of format {FORMAT}")
+    try:
+        module, _, name = document["class"].partition(":")
+        cls = getattr(importlib.import_module(module), name)
+        parameters = {key: _frozen(value) for key, value in document["parameters"].items()}
+        if "images" in document:
+            shape = {key: _frozen(value) for key, value in document["images"].items()}
+            schema: Schema | ImageShape = ImageShape(**shape)
+        else:
+            schema = schema_from_dict(document["schema"])
+        protocol = cls(**parameters)
+    except PopulaceError:
+        raise
+    except (KeyError, AttributeError, TypeError, ValueError, ImportError) as error:
+        raise RunError(f"{where} holds a damaged agreement: {error!r}") from error
+    if not isinstance(protocol, Protocol):
+        raise SpecError(f"{where} names {document['class']}, which is not a method")
+    return Agreement(protocol=protocol, schema=schema)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(part) for part in value) if isinstance(value, list) else value
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shapes:
+    """Shapes and types of all that travels in a round, derived alike by both sides."""
+
+    common: Any
+    own: Any
+    reply: Any
+    memory: Any
+
+
+def shapes_of(protocol: Protocol, population: Population, round_id: int) -> Shapes:
+    common, own = (wire.shapes(part) for part in protocol.question(population, round_id))
+    leaves, tree = jax.tree.flatten((common, own))
+    return _shapes(protocol, population, tree, tuple(leaves))
+
+
+@functools.lru_cache(maxsize=64)
+def _shapes(protocol: Protocol, population: Population, tree: Any, leaves: tuple[Any, ...]) -> Shapes:
+    common, own = jax.tree.unflatten(tree, leaves)
+    memory = jax.eval_shape(lambda key: protocol.remember(population, key), jax.random.key(0))
+    records, mask = _empty_records(population)
+
+    def answer(common: Any, own: Any, memory: Any, records: Any, mask: Any, key: Any) -> Any:
+        shard = Shard(records=records, mask=mask, population=population)
+        return protocol.answer(common, own, shard, memory, Keyed(key))
+
+    reply, _ = jax.eval_shape(answer, common, own, memory, records, mask, jax.random.key(0))
+    return Shapes(common=common, own=own, reply=reply, memory=memory)
+
+
+def _empty_records(population: Population) -> tuple[Any, Any]:
+    width, schema = population.records, population.schema
+    mask = wire.shaped((width,), jnp.bool_)
+    if isinstance(schema, Schema):
+        return wire.shaped((width, len(schema.columns)), jnp.int32), mask
+    return {
+        "x": wire.shaped((width, *schema.shape), jnp.uint8),
+        "y": wire.shaped((width,), jnp.int32),
+    }, mask

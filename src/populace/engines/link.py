@@ -1,0 +1,330 @@
+"""The seam between protocols and whatever carries messages: two methods, and one loop over ask and absorb for every method.
+
+A link knows sites and bytes, nothing else. Partial results are the normal case: a site that is away, refuses or sends garbage
+is absent from the round. The loop is the coordinator's: it splits an ask among sites, absorbs what came, and leaves a
+checkpoint after every round, so that whoever starts it again goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from populace.engines import messages, wire
+from populace.engines.agreement import Agreement, shapes_of
+from populace.engines.checkpoint import Checkpoint
+from populace.engines.exchange import Keys, Traffic, new_ledger
+from populace.errors import RunError, SpecError, WireError
+from populace.privacy.ledger import MemoryLedger
+from populace.privacy.source import Keyed, Source, System
+from populace.protocols.base import Ask, Population, Replies
+
+Array = Any
+
+
+class Link(abc.ABC):
+    """What carries requests to sites and brings replies back."""
+
+    @abc.abstractmethod
+    def sites(self) -> list[str]:
+        """The sites that can be asked now."""
+
+    @abc.abstractmethod
+    def exchange(self, asks: Mapping[str, bytes], timeout: float) -> dict[str, bytes]:
+        """Send each site its request, and return what came back within `timeout` seconds. Missing replies are normal."""
+
+
+class InProcess(Link):
+    """Sites in this very process, asked one after the other."""
+
+    def __init__(self, sites: Mapping[str, Callable[[bytes], bytes]]) -> None:
+        self._sites = sites
+
+    def sites(self) -> list[str]:
+        return list(self._sites)
+
+    def exchange(self, asks: Mapping[str, bytes], timeout: float) -> dict[str, bytes]:
+        del timeout
+        return {site: self._sites[site](ask) for site, ask in asks.items() if site in self._sites}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Seat:
+    """A site's place in a run: the numbers `first` to `first + clients - 1` are its clients."""
+
+    site: str
+    first: int
+    clients: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Roster:
+    """Who takes part in a run, fixed when it begins."""
+
+    seats: tuple[Seat, ...]
+    records: int
+    seeded: bool
+
+    @property
+    def clients(self) -> int:
+        return sum(seat.clients for seat in self.seats)
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def roster_from_json(document: Mapping[str, Any]) -> Roster:
+    try:
+        seats = tuple(
+            Seat(site=str(seat["site"]), first=int(seat["first"]), clients=int(seat["clients"]))
+            for seat in document["seats"]
+        )
+        return Roster(seats=seats, records=int(document["records"]), seeded=bool(document["seeded"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"the roster of the run is damaged: {error!r}") from error
+
+
+def enrol(agreement: Agreement, link: Link, *, run: str, least: int, timeout: float) -> Roster:
+    """Ask the sites for their public facts, and seat those that agree; raises RunError with fewer than `least`."""
+    request = messages.make_facts_request(agreement, run=run)
+    answers = link.exchange(dict.fromkeys(link.sites(), request), timeout)
+    seats: list[Seat] = []
+    records, seeded, refused = 1, False, []
+    for site, data in sorted(answers.items()):
+        try:
+            facts = messages.read_facts(data)
+        except (messages.RefusedError, WireError) as error:
+            refused.append(f"{site}: {error}")
+            continue
+        seats.append(Seat(site=site, first=sum(seat.clients for seat in seats), clients=facts.clients))
+        records, seeded = max(records, facts.records), seeded or facts.seeded
+    if len(seats) < max(1, least):
+        said = f"; {'; '.join(refused)}" if refused else ""
+        raise RunError(f"expected at least {max(1, least)} sites that take part, got {len(seats)}{said}")
+    return Roster(seats=tuple(seats), records=records, seeded=seeded)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Round:
+    """What happened in one round, as the coordinator saw it."""
+
+    number: int
+    total: int
+    seconds: float
+    replies: Mapping[str, int]
+    refusals: Mapping[str, str]
+    missing: tuple[str, ...]
+    epsilon: Mapping[str, float]
+    traffic: Traffic
+
+
+Watch = Callable[[Round], bool]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Progressed:
+    """Where the loop stopped: `over` when the protocol asks nothing more."""
+
+    over: bool
+    rounds: int
+    state: Any
+    ledger: MemoryLedger
+    traffic: Traffic
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Coordinator:
+    """One run over a link. `patience` is how long a round without its quorum is asked again before the run pauses.
+
+    Randomness: cohorts and other public coins come from `root`, so that a round asked again after a crash is the same
+    question. Noise added by `absorb` comes from the operating system, or from `root` where the run is seeded.
+    """
+
+    agreement: Agreement
+    roster: Roster
+    link: Link
+    run: str
+    root: Array
+    checkpoint: Checkpoint
+    timeout: float = 60.0
+    patience: float = 600.0
+    seeded: bool = False
+
+    @property
+    def population(self) -> Population:
+        return self.agreement.population(clients=self.roster.clients, records=self.roster.records)
+
+    def start(self) -> tuple[Keys, Any, Array, MemoryLedger, Traffic, int]:
+        """Keys, state, replies heard of each client, ledger, traffic and rounds done: from the checkpoint if there is one."""
+        protocol, population, saved = self.agreement.protocol, self.population, self.checkpoint
+        keys = Keys(saved.root() if saved.exists() else self.root)
+        ledger = new_ledger(protocol, population)
+        state, heard = protocol.begin(population, keys.begin()), {"heard": np.zeros(population.clients, np.int32)}
+        if not saved.exists():
+            saved.save(root=keys.root, rounds=0, state=state, memory=heard, ledger=ledger, traffic=Traffic())
+            return keys, state, heard["heard"], ledger, Traffic(), 0
+        state, heard, done, traffic = saved.load(state=state, memory=heard, ledger=ledger)
+        return keys, state, np.array(heard["heard"]), ledger, traffic, done
+
+    def go(self, watch: Watch = lambda _: True) -> Progressed:
+        """Rounds until the protocol is over, or until `watch`, told of every round after its checkpoint, says to stop."""
+        protocol, population = self.agreement.protocol, self.population
+        keys, state, heard, ledger, traffic, done = self.start()
+        going = True
+        while going:
+            began = time.monotonic()
+            ask = protocol.ask(state, population, Keyed(keys.ask(done)))
+            if ask is None:
+                return Progressed(over=True, rounds=done, state=state, ledger=ledger, traffic=traffic)
+            members = np.asarray(ask.cohort)
+            ledger.book(members[members >= 0], protocol.charge(ask, population), round_id=done)
+            gathered = self._gather(ask, done, heard)
+            source: Source = Keyed(keys.absorb(done)) if self.seeded else System()
+            state = protocol.absorb(state, ask, gathered.replies(), source)
+            heard[members[gathered.present]] += 1
+            traffic = Traffic(
+                down=traffic.down + gathered.down, up=traffic.up + gathered.up,
+                messages=traffic.messages + int(gathered.present.sum()),
+            )  # fmt: skip
+            done += 1
+            self.checkpoint.save(
+                root=keys.root, rounds=done, state=state, memory={"heard": heard}, ledger=ledger, traffic=traffic
+            )
+            going = watch(self._round(done, time.monotonic() - began, gathered, ledger, traffic))
+        return Progressed(over=False, rounds=done, state=state, ledger=ledger, traffic=traffic)
+
+    def _gather(self, ask: Ask, round_id: int, heard: Array) -> _Gathered:
+        """Ask until the quorum is there; sites that have answered are not asked again."""
+        protocol, population = self.agreement.protocol, self.population
+        self._check_sendable(ask, round_id)
+        gathered = _Gathered(np.asarray(ask.cohort), shapes_of(protocol, population, round_id).reply)
+        until = time.monotonic() + self.patience
+        while True:
+            asks = self._asks(ask, round_id, heard, without=gathered.answered)
+            gathered.down += sum(map(len, asks.values()))
+            gathered.note(
+                asks,
+                self.link.exchange(asks, self.timeout),
+                self.agreement,
+                population,
+                run=self.run,
+                round_id=round_id,
+            )
+            if gathered.present.sum() >= protocol.quorum(ask, population):
+                return gathered
+            if time.monotonic() >= until:
+                raise RunError(
+                    f"round {round_id} had {int(gathered.present.sum())} replies, its quorum is "
+                    f"{protocol.quorum(ask, population)}{gathered.excuses()}; give the same command again to go on"
+                )
+            time.sleep(min(1.0, max(0.0, until - time.monotonic())))
+
+    def _check_sendable(self, ask: Ask, round_id: int) -> None:
+        """Raise SpecError for a method whose questions change their shape without saying so: every site would refuse it."""
+        like = shapes_of(self.agreement.protocol, self.population, round_id)
+        one = jax.tree.map(lambda rows: rows[0], ask.own)
+        if (wire.shapes(ask.common), wire.shapes(one)) != (like.common, like.own):
+            raise SpecError(
+                f"method {self.agreement.method!r} asks in round {round_id} for other shapes than its `question` shows"
+            )
+
+    def _asks(self, ask: Ask, round_id: int, heard: Array, *, without: set[str]) -> dict[str, bytes]:
+        """Each seated site's part of an ask, batched."""
+        members, here = np.asarray(ask.cohort), set(self.link.sites())
+        asks: dict[str, bytes] = {}
+        for seat in self.roster.seats:
+            slots = np.flatnonzero((members >= seat.first) & (members < seat.first + seat.clients))
+            if not len(slots) or seat.site in without or seat.site not in here:
+                continue
+            asks[seat.site] = messages.make_ask(
+                self.agreement, self.population, run=self.run, round_id=round_id, first=seat.first,
+                clients=members[slots], heard=heard[members[slots]], common=ask.common,
+                own=jax.tree.map(lambda rows, slots=slots: rows[slots], ask.own),
+            )  # fmt: skip
+        return asks
+
+    def _round(self, done: int, seconds: float, gathered: _Gathered, ledger: MemoryLedger, traffic: Traffic) -> Round:
+        present = set(gathered.cohort[gathered.present].tolist())
+        replies = {
+            seat.site: sum(seat.first <= client < seat.first + seat.clients for client in present)
+            for seat in self.roster.seats
+        }
+        asked = {
+            seat.site
+            for seat in self.roster.seats
+            if ((gathered.cohort >= seat.first) & (gathered.cohort < seat.first + seat.clients)).any()
+        }
+        silent = sorted(asked - gathered.answered - set(gathered.refusals))
+        return Round(
+            number=done, total=self.agreement.protocol.rounds(self.population), seconds=seconds, replies=replies,
+            refusals=dict(gathered.refusals), missing=tuple(silent), epsilon=self._spent(ledger), traffic=traffic,
+        )  # fmt: skip
+
+    def _spent(self, ledger: MemoryLedger) -> dict[str, float]:
+        """The most any client of each site has been asked for, in this run."""
+        return {
+            seat.site: ledger.spent(clients=slice(seat.first, seat.first + seat.clients))["epsilon"]
+            for seat in self.roster.seats
+        }
+
+
+class _Gathered:
+    """Replies of one round as they come in."""
+
+    def __init__(self, cohort: Array, like: Any) -> None:
+        self.cohort = cohort
+        self.present = np.zeros(len(cohort), bool)
+        self.values = jax.tree.map(lambda leaf: np.zeros((len(cohort), *leaf.shape), leaf.dtype), like)
+        self.answered: set[str] = set()
+        self.refusals: dict[str, str] = {}
+        self.down = self.up = 0.0
+
+    def note(
+        self,
+        asks: Mapping[str, bytes],
+        found: Mapping[str, bytes],
+        agreement: Agreement,
+        population: Population,
+        *,
+        run: str,
+        round_id: int,
+    ) -> None:
+        """Take in what came back; garbage, and what nobody asked for, counts as a refusal."""
+        for site, data in found.items():
+            self.up += len(data)
+            try:
+                clients, values = messages.read_reply(data, agreement, population, run=run, round_id=round_id)
+                asked = wire.unpack(asks[site]).arrays["clients"]
+                if not np.isin(clients, asked).all():
+                    raise WireError("a site answers for clients it was not asked about")
+            except messages.RefusedError as no:
+                self.refusals[site] = no.code
+                continue
+            except (WireError, KeyError):
+                self.refusals[site] = "garbage"
+                continue
+            self.refusals.pop(site, None)
+            self.answered.add(site)
+            place = {int(client): slot for slot, client in enumerate(self.cohort)}
+            slots = np.array([place[int(client)] for client in clients], np.int64)
+            self.present[slots] = True
+            for whole, part in zip(jax.tree.leaves(self.values), jax.tree.leaves(values), strict=True):
+                whole[slots] = part
+
+    def replies(self) -> Replies:
+        return Replies(
+            clients=jnp.asarray(self.cohort),
+            present=jnp.asarray(self.present),
+            values=jax.tree.map(jnp.asarray, self.values),
+        )
+
+    def excuses(self) -> str:
+        said = [f"{site}: {messages.REASONS.get(code, code)}" for site, code in sorted(self.refusals.items())]
+        return f" ({'; '.join(said)})" if said else ""

@@ -1,0 +1,216 @@
+"""The four messages of a federation, each with exactly its fields and arrays: ask, reply, facts, refusal.
+
+A reader here raises WireError for anything else. What a site may send is checked by `check_outgoing` once more, by a filter of
+its own, just before it leaves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from populace.engines import wire
+from populace.engines.agreement import Agreement, shapes_of
+from populace.engines.wire import Message
+from populace.errors import PopulaceError, WireError
+from populace.protocols.base import Population
+
+Array = np.ndarray[Any, Any]
+Code = Literal[
+    "malformed", "version", "method", "schema", "parameters", "population", "changed", "budget", "rolled-back", "failed"
+]
+
+#: All a site ever says about why it does not answer.
+REASONS: dict[str, str] = {
+    "malformed": "the request was malformed, or held numbers or shapes that the method does not send",
+    "version": "the site runs another version of populace",
+    "method": "the site has not agreed to this method",
+    "schema": "the site has not agreed to this schema",
+    "parameters": "the site has not agreed to these parameters",
+    "population": "the site does not host these clients",
+    "changed": "the site has answered another question in this round, or other terms in this run",
+    "budget": "the site's limit would be passed",
+    "rolled-back": "the site's ledger is older than this run: it was restored or replaced",
+    "failed": "the site could not answer; its own log says why",
+}
+RUN = re.compile(r"[a-z0-9][a-z0-9.-]{0,79}")
+
+
+class RefusedError(PopulaceError):
+    """A site's no: one word of a closed list, which leaves, and a sentence, which stays in the site's log."""
+
+    def __init__(self, code: Code, sentence: str) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Request:
+    """One round's question to the clients of one site, as it arrives."""
+
+    run: str
+    round: int
+    terms: Mapping[str, Any]
+    clients_in_all: int
+    records: int
+    first: int
+    message: Message
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What a site tells before a run: how many clients it hosts, how many records one may hold, whether it is seeded."""
+
+    clients: int
+    records: int
+    seeded: bool
+
+
+def make_ask(
+    agreement: Agreement,
+    population: Population,
+    *,
+    run: str,
+    round_id: int,
+    first: int,
+    clients: Array,
+    heard: Array,
+    common: Any,
+    own: Any,
+) -> bytes:
+    """What one site is asked in one round; `heard` is how many replies the coordinator has had from each client in this run."""
+    fields = {
+        "run": run, "round": round_id, "terms": agreement.terms, "clients": population.clients, "records": population.records,
+        "first": first,
+    }  # fmt: skip
+    arrays = {"clients": np.asarray(clients, np.int32), "heard": np.asarray(heard, np.int32)}
+    return wire.pack(
+        Message(kind="ask", fields=fields, arrays=arrays | wire.leaves(common, "common") | wire.leaves(own, "own"))
+    )
+
+
+def make_facts_request(agreement: Agreement, *, run: str) -> bytes:
+    return wire.pack(Message(kind="facts?", fields={"run": run, "terms": agreement.terms}))
+
+
+def read_request(data: bytes) -> Request | Mapping[str, Any]:
+    """An ask, or the terms a site is asked to state its facts for."""
+    message = wire.unpack(data)
+    if message.kind == "facts?":
+        run, terms = wire.take_fields(message, {"run": str, "terms": dict})
+        _check_run(run)
+        return dict(terms)
+    if message.kind != "ask":
+        raise WireError(f"expected an ask, got a {message.kind!r} message")
+    kinds = {"run": str, "round": int, "terms": dict, "clients": int, "records": int, "first": int}
+    run, round_id, terms, clients, records, first = wire.take_fields(message, kinds)
+    _check_run(run)
+    if not (0 <= round_id < 2**31 and 1 <= clients < 2**31 and 1 <= records < 2**31 and 0 <= first < clients):
+        raise WireError("round, clients, records or first of an ask are out of range")
+    return Request(
+        run=run, round=round_id, terms=terms, clients_in_all=clients, records=records, first=first, message=message
+    )
+
+
+def _check_run(run: str) -> None:
+    if not RUN.fullmatch(run):
+        raise WireError("a run's name is made of small letters, digits, dots and dashes, at most 80")
+
+
+def make_facts(facts: Facts) -> bytes:
+    return wire.pack(Message(kind="facts", fields=dataclasses.asdict(facts)))
+
+
+def make_refusal(code: Code) -> bytes:
+    return wire.pack(Message(kind="refusal", fields={"code": code}))
+
+
+def make_reply(
+    agreement: Agreement, population: Population, *, run: str, round_id: int, clients: Array, values: Any
+) -> bytes:
+    fields = {
+        "run": run, "round": round_id, "agreement": agreement.digest, "clients": population.clients,
+        "records": population.records,
+    }  # fmt: skip
+    arrays = {"clients": np.asarray(clients, np.int32)} | wire.leaves(values, "value")
+    return wire.pack(Message(kind="reply", fields=fields, arrays=arrays))
+
+
+def read_facts(data: bytes) -> Facts:
+    """A site's facts; raises RefusedError where it said no, WireError for anything else."""
+    message = _unpack_or_refuse(data, "facts")
+    clients, records, seeded = wire.take_fields(message, {"clients": int, "records": int, "seeded": bool})
+    if message.arrays or not (1 <= clients < 2**31 and 1 <= records < 2**31):
+        raise WireError("a site's facts are out of range")
+    return Facts(clients=clients, records=records, seeded=seeded)
+
+
+def read_reply(
+    data: bytes, agreement: Agreement, population: Population, *, run: str, round_id: int
+) -> tuple[Array, Any]:
+    """Client numbers and stacked values; raises RefusedError where the site said no, WireError for garbage or another round."""
+    message = _unpack_or_refuse(data, "reply")
+    found = _reply_fields(message)
+    if found != (run, round_id, agreement.digest, population.clients, population.records):
+        raise WireError("a reply belongs to another run, round, agreement or population")
+    return _reply_values(message, agreement, population, round_id)
+
+
+def _unpack_or_refuse(data: bytes, kind: str) -> Message:
+    message = wire.unpack(data)
+    if message.kind == "refusal":
+        code = read_code(message)
+        raise RefusedError(code, REASONS[code])
+    if message.kind != kind:
+        raise WireError(f"expected a {kind!r} message, got {message.kind!r}")
+    return message
+
+
+def read_code(message: Message) -> Code:
+    (code,) = wire.take_fields(message, {"code": str})
+    if code not in REASONS or message.arrays:
+        raise WireError("a refusal gives a reason outside the closed list")
+    return code  # type: ignore[no-any-return]
+
+
+def _reply_fields(message: Message) -> tuple[str, int, str, int, int]:
+    kinds = {"run": str, "round": int, "agreement": str, "clients": int, "records": int}
+    run, round_id, digest, clients, records = wire.take_fields(message, kinds)
+    return run, round_id, digest, clients, records
+
+
+def _reply_values(message: Message, agreement: Agreement, population: Population, round_id: int) -> tuple[Array, Any]:
+    clients = message.arrays.get("clients")
+    if clients is None or clients.ndim != 1 or clients.dtype != np.int32 or len(np.unique(clients)) != len(clients):
+        raise WireError("a reply does not say which clients it is of, each once")
+    like = shapes_of(agreement.protocol, population, round_id).reply
+    values = wire.fill(like, message.arrays, "value", rows=len(clients))
+    if set(message.arrays) != {"clients", *wire.leaves(values, "value")}:
+        raise WireError("a reply holds more than the replies")
+    return clients, values
+
+
+def check_outgoing(data: bytes, agreements: Mapping[str, Agreement]) -> bytes:
+    """The same message, rebuilt from what was checked, so that nothing rides along; raises WireError for anything else.
+
+    `agreements` are the site's own, by digest.
+    """
+    message = wire.unpack(data)
+    if message.kind == "refusal":
+        return make_refusal(read_code(message))
+    if message.kind == "facts":
+        return make_facts(read_facts(data))
+    if message.kind != "reply":
+        raise WireError(f"a {message.kind!r} message does not leave a site")
+    run, round_id, digest, clients, records = _reply_fields(message)
+    _check_run(run)
+    if digest not in agreements:
+        raise WireError("a reply under terms the site has not agreed to does not leave it")
+    agreement = agreements[digest]
+    population = agreement.population(clients=clients, records=records)
+    who, values = _reply_values(message, agreement, population, round_id)
+    return make_reply(agreement, population, run=run, round_id=round_id, clients=who, values=values)

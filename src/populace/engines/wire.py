@@ -1,0 +1,189 @@
+"""What travels between a coordinator and its sites: small records and arrays, as bytes, without pickle.
+
+A message is a fixed head (magic, version, sizes), a JSON header, and the arrays' own bytes, little-endian, one after the other.
+Nothing is trusted: sizes are checked before anything is allocated, types come from a closed list, and whatever is left over,
+doubled or unknown is refused. The format knows no engine; answers of single devices can use it too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from populace.errors import WireError
+
+Array = np.ndarray[Any, Any]
+
+MAGIC = b"PPLC"
+VERSION = 1
+HEAD = struct.Struct("<4sHIQ")  # magic, version, bytes of the header, bytes of all arrays
+MOST_HEADER_BYTES = 2**20
+MOST_BYTES = 2**30
+MOST_AXES = 8
+DTYPES = {
+    name: np.dtype(name).newbyteorder("<")
+    for name in (
+        "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+    )
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Message:
+    """A kind, a few small fields (text, numbers, booleans, lists and mappings of them), and named arrays."""
+
+    kind: str
+    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    arrays: Mapping[str, Array] = dataclasses.field(default_factory=dict)
+
+
+def pack(message: Message) -> bytes:
+    arrays = {name: np.asarray(array) for name, array in message.arrays.items()}
+    for name, array in arrays.items():
+        if array.dtype.name not in DTYPES:
+            raise WireError(f"array {name!r} is of type {array.dtype}; only {', '.join(DTYPES)} travel")
+    document = {
+        "kind": message.kind,
+        "fields": dict(message.fields),
+        "arrays": [[name, array.dtype.name, list(array.shape)] for name, array in arrays.items()],
+    }
+    try:
+        header = json.dumps(document, sort_keys=True, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError) as error:
+        raise WireError(f"the fields of a {message.kind!r} message cannot be written: {error}") from error
+    if len(header) > MOST_HEADER_BYTES:
+        raise WireError(f"expected a header of at most {MOST_HEADER_BYTES} bytes, got {len(header)}")
+    bodies = [np.ascontiguousarray(array, DTYPES[array.dtype.name]).tobytes() for array in arrays.values()]
+    return b"".join([HEAD.pack(MAGIC, VERSION, len(header), sum(map(len, bodies))), header, *bodies])
+
+
+def unpack(data: bytes, *, most_bytes: int = MOST_BYTES) -> Message:
+    """The message in these bytes; raises WireError for anything but exactly one well-formed message."""
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise WireError(f"expected bytes, got {type(data).__name__}")
+    if len(data) > most_bytes:
+        raise WireError(f"expected a message of at most {most_bytes} bytes, got {len(data)}")
+    if len(data) < HEAD.size:
+        raise WireError(f"expected a message of at least {HEAD.size} bytes, got {len(data)}")
+    magic, version, header_bytes, body_bytes = HEAD.unpack_from(data)
+    if magic != MAGIC:
+        raise WireError("not a message of this format")
+    if version != VERSION:
+        raise WireError(f"expected message format {VERSION}, got {version}; update populace on both sides")
+    if header_bytes > MOST_HEADER_BYTES or HEAD.size + header_bytes + body_bytes != len(data):
+        raise WireError("the sizes in a message's head do not add up to its length")
+    view = memoryview(data)
+    kind, fields, entries = _header(bytes(view[HEAD.size : HEAD.size + header_bytes]))
+    return Message(kind=kind, fields=fields, arrays=_arrays(entries, view[HEAD.size + header_bytes :]))
+
+
+def _header(text: bytes) -> tuple[str, dict[str, Any], list[Any]]:
+    try:
+        document = json.loads(text.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_no_doubles)
+    except (ValueError, RecursionError) as error:
+        raise WireError("a message's header is not the JSON it should be") from error
+    if not isinstance(document, dict) or set(document) != {"kind", "fields", "arrays"}:
+        raise WireError("a message's header has other parts than kind, fields and arrays")
+    kind, fields, entries = document["kind"], document["fields"], document["arrays"]
+    if not isinstance(kind, str) or not isinstance(fields, dict) or not isinstance(entries, list):
+        raise WireError("a message's kind, fields or arrays are of the wrong type")
+    return kind, fields, entries
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(f"{text} is not a number that travels")
+
+
+def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return found
+
+
+def _arrays(entries: list[Any], body: memoryview) -> dict[str, Array]:
+    found: dict[str, Array] = {}
+    at = 0
+    for entry in entries:
+        if not (isinstance(entry, list) and len(entry) == 3 and isinstance(entry[0], str) and entry[1] in DTYPES):
+            raise WireError("an array of a message is not named, typed and shaped as it should be")
+        name, dtype, shape = entry[0], DTYPES[entry[1]], entry[2]
+        whole = isinstance(shape, list) and all(type(n) is int and 0 <= n <= MOST_BYTES for n in shape)
+        if not whole or len(shape) > MOST_AXES or name in found:
+            raise WireError(f"array {name!r} of a message has an impossible shape, or occurs twice")
+        size = math.prod(shape) * dtype.itemsize
+        if size > len(body) - at:
+            raise WireError(f"array {name!r} of a message is longer than the message")
+        part = body[at : at + size]
+        if dtype.kind == "b" and size and max(part) > 1:
+            raise WireError(f"array {name!r} holds bytes that are neither true nor false")
+        found[name] = np.frombuffer(part, dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
+        at += size
+    if at != len(body):
+        raise WireError("a message holds more bytes than its arrays")
+    return found
+
+
+def take_fields(message: Message, kinds: Mapping[str, type]) -> list[Any]:
+    """The fields of a message, in this order; raises WireError where one is missing, of another type, or too many."""
+    if set(message.fields) != set(kinds):
+        raise WireError(f"a {message.kind!r} message has fields {sorted(message.fields)}, expected {sorted(kinds)}")
+    for name, kind in kinds.items():
+        if type(message.fields[name]) is not kind:
+            raise WireError(f"field {name!r} of a {message.kind!r} message is not of type {kind.__name__}")
+    return [message.fields[name] for name in kinds]
+
+
+def leaves(tree: Any, prefix: str) -> dict[str, Array]:
+    """A tree's arrays under numbered names; its structure does not travel, both sides derive it."""
+    return {f"{prefix}/{i}": _plain(leaf) for i, leaf in enumerate(jax.tree.leaves(tree))}
+
+
+def shapes(tree: Any) -> Any:
+    """Shapes and types of a tree, to check what arrives against."""
+    return jax.tree.map(lambda leaf: shaped(np.shape(leaf), _dtype(leaf)), tree)
+
+
+def shaped(shape: tuple[int, ...], dtype: Any) -> Any:
+    return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
+
+
+def fill(template: Any, arrays: Mapping[str, Array], prefix: str, *, rows: int | None = None) -> Any:
+    """The tree whose arrays travelled under `prefix`; raises WireError unless number, types and shapes are the template's
+    (each with `rows` rows, where given) and every float is finite."""
+    wanted, structure = jax.tree.flatten(template)
+    names = [name for name in arrays if name.startswith(f"{prefix}/")]
+    if names != [f"{prefix}/{i}" for i in range(len(wanted))]:
+        raise WireError(f"expected {len(wanted)} arrays of {prefix}, got {len(names)}")
+    found = []
+    for i, leaf in enumerate(wanted):
+        array, is_key = arrays[f"{prefix}/{i}"], jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        inner = (*leaf.shape, *((2,) if is_key else ()))
+        shape = inner if rows is None else (rows, *inner)
+        dtype = np.dtype(np.uint32) if is_key else np.dtype(leaf.dtype)
+        if array.shape != shape or array.dtype != dtype:
+            raise WireError(
+                f"array {prefix}/{i} is {array.dtype} of shape {array.shape}, expected {dtype} of shape {shape}"
+            )
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise WireError(f"array {prefix}/{i} holds numbers that are not finite")
+        found.append(jax.random.wrap_key_data(jnp.asarray(array)) if is_key else array)
+    return jax.tree.unflatten(structure, found)
+
+
+def _plain(leaf: Any) -> Array:
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    return np.asarray(leaf)
+
+
+def _dtype(leaf: Any) -> Any:
+    return leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
