@@ -19,7 +19,7 @@ from populace.engines.site import Hosted, Site
 from populace.privacy.ledger import Budget
 from populace.tables.partition import split
 
-ROWS = 24  # over all sites
+ROWS = 12  # over all sites
 SEED = 5
 
 

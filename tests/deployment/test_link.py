@@ -15,9 +15,9 @@ from populace.privacy.ledger import SqliteLedger
 from populace.protocols.registry import METHODS, make_protocol, protocol_class
 from populace.tables.partition import split
 
-SMALL = {name: {"batch": 10} for name in ("independent", "samprivsyn", "calm", "krr", "lopub", "locop")}
-SMALL["dp-fed-wae"] = {"cohort": 8, "classes": 2}
-SMALL["poll"] = {"batch": 10, "classes": 4, "spread": 1.0, "chains": 1, "moves": 24}
+SMALL = {name: {"batch": 5} for name in ("independent", "samprivsyn", "calm", "krr", "lopub", "locop")}
+SMALL["dp-fed-wae"] = {"cohort": 2, "classes": 2}
+SMALL["poll"] = {"batch": 5, "classes": 4, "spread": 1.0, "chains": 1, "moves": 24}
 TABLES = [name for name in METHODS if "table" in protocol_class(name).facts.kinds]
 
 
@@ -48,6 +48,7 @@ def charges(site):
 @pytest.mark.parametrize("protocol", [*map(small, TABLES), Relay(epsilon=2.0, passes=2)], ids=lambda p: p.facts.name)
 def test_every_protocol_ends_where_the_debug_engine_ends(protocol, rows, make_sites, make_coordinator):
     """Over three sites of unequal size, seeded: the same replies, hence the same state; one charge per participation."""
+    rows = rows.take(np.arange(4)) if protocol.facts.name == "dp-fed-wae" else rows  # slow where nothing is compiled
     sites = make_sites(rows, protocol)
     coordinator = make_coordinator(rows, protocol, sites)
     found = coordinator.go()
@@ -102,7 +103,7 @@ def test_rounds_go_on_without_a_site_and_the_rest_counts(rows, make_sites, make_
     found = coordinator.go(lambda at: seen.append(at) or True)
     assert int(found.state.counts.answers.sum()) == len(rows) - len(sites["site-1"].hosted.accounts)
     assert seen[0].missing == ("site-1",)
-    assert seen[0].replies == {"site-1": 0, "site-2": 6, "site-3": 6}
+    assert seen[0].replies == {"site-1": 0, "site-2": 3, "site-3": 3}
     assert charges(sites["site-1"]) == {}
 
 
@@ -113,7 +114,7 @@ def test_central_noise_and_denominator_stay_right_with_a_site_away(rows, make_si
     truth = np.clip(rows.codes[:, 0], 0, 1)
     present = np.arange(len(rows)) >= len(sites["site-1"].hosted.accounts)
     noise = []
-    for number in range(60):
+    for number in range(40):
         link = Stopping(sites)
         roster = enrol(Agreement(protocol=protocol, schema=rows.schema), link, run="r", least=3, timeout=1.0)
         link.away = {2: ("site-1",)}
@@ -125,7 +126,7 @@ def test_central_noise_and_denominator_stay_right_with_a_site_away(rows, make_si
         one = make_coordinator(rows, protocol, link, run=f"r-{number}", roster=roster, seeded=False).go()
         assert int(one.state.heard) == present.sum()
         noise.append(float(one.state.total) * len(rows) - truth[present].sum())
-    assert abs(np.std(noise) / protocol.noise_multiplier - 1) < 0.35
+    assert abs(np.std(noise) / protocol.noise_multiplier - 1) < 0.4
     assert abs(np.mean(noise)) < 4 * protocol.noise_multiplier / np.sqrt(len(noise))
 
 
@@ -135,7 +136,7 @@ def test_below_the_quorum_the_run_pauses_and_goes_on_later(rows, make_sites, mak
     link = Stopping(sites)
     coordinator = make_coordinator(rows, protocol, link)
     link.away = dict.fromkeys(range(2, 9), ("site-1",))
-    with pytest.raises(RunError, match="its quorum is 22"):
+    with pytest.raises(RunError, match="its quorum is 11"):
         coordinator.go()
     link.away = {}
     assert coordinator.go().over
@@ -152,7 +153,7 @@ def test_garbage_counts_as_absent(rows, make_sites, make_coordinator, garbage):
     if isinstance(garbage, str):
         from populace.engines.messages import make_reply
 
-        clients = np.arange(12, 18, dtype=np.int32) if garbage == "other-clients" else np.arange(3, dtype=np.int32)
+        clients = np.arange(6, 9, dtype=np.int32) if garbage == "other-clients" else np.arange(3, dtype=np.int32)
         values = np.full(len(clients), np.nan if garbage == "not-finite" else 1e6, np.float32)
         garbage = make_reply(
             coordinator.agreement, population, run="run-1", round_id=7 if garbage == "other-round" else 0,
@@ -203,7 +204,7 @@ def test_enrolment_takes_who_agrees_and_says_who_does_not(rows, make_sites, make
     agreement = Agreement(protocol=protocol, schema=rows.schema)
     roster = enrol(agreement, link, run="r", least=2, timeout=1.0)
     assert [seat.site for seat in roster.seats] == ["site-1", "site-3"]
-    assert roster.clients == 18
+    assert roster.clients == 9
     assert roster_from_json(roster.to_json()) == roster
     with pytest.raises(RunError, match="site-2: the site has not agreed to this method"):
         enrol(agreement, link, run="r", least=3, timeout=1.0)

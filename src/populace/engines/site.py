@@ -8,6 +8,7 @@ reply, the public facts, or one word of a closed list ever leaves; what went wro
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import secrets
@@ -26,8 +27,8 @@ from populace.engines.messages import Facts, RefusedError, Request, make_facts, 
 from populace.engines.wire import Message
 from populace.errors import BudgetError, WireError
 from populace.privacy.ledger import Budget, SqliteLedger
-from populace.privacy.source import Keyed, Source, System
-from populace.protocols.base import Ask, Population, Shard
+from populace.privacy.source import Keyed, System
+from populace.protocols.base import Ask, Population, Protocol, Shard
 from populace.tables.partition import Clients
 
 Array = Any
@@ -196,10 +197,16 @@ class Site:
         records, mask = self.hosted.clients.gather(batch.local[slot : slot + 1], population.records)
         shard = Shard(records=jax.tree.map(lambda rows: rows[0], records), mask=mask[0], population=population)
         own = jax.tree.map(lambda rows: jnp.asarray(rows[slot]), batch.own)
-        source: Source = System()
-        if self.root is not None:
-            source = Keyed(Keys(self.root).answer(request.round, int(batch.clients[slot])))
-        return agreement.protocol.answer(batch.common, own, shard, memory, source)
+        if self.root is None:
+            return agreement.protocol.answer(batch.common, own, shard, memory, System())
+        source = Keyed(Keys(self.root).answer(request.round, int(batch.clients[slot])))
+        return _compiled(agreement.protocol)(batch.common, own, shard, memory, source)
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(protocol: Protocol) -> Callable[..., tuple[Any, Any]]:
+    """`answer` for a seeded site; exact sampling from the operating system cannot be compiled."""
+    return jax.jit(protocol.answer)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

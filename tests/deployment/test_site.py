@@ -1,0 +1,249 @@
+"""A site decides for itself: each refusal, the ledger before the reply, the stored reply, memory, no words out."""
+
+import dataclasses
+import sqlite3
+
+import jax
+import numpy as np
+import pytest
+from protocols_for_deployment import CentralMean, Relay
+
+from populace.engines import messages, wire
+from populace.engines.agreement import Agreement
+from populace.errors import WireError
+from populace.privacy.ledger import SqliteLedger
+from populace.privacy.source import Keyed
+from populace.protocols.registry import make_protocol
+
+INDEPENDENT = make_protocol("independent", {"epsilon": 2.0, "batch": 100})
+WAE = make_protocol("dp-fed-wae", {"epsilon": 2.0, "cohort": 4, "classes": 2})
+
+
+def ask_of(protocol, schema, *, total=6, who=None, run="run-1", round_id=0, **changes):
+    """A request as an honest coordinator makes it, with the changes of a dishonest one."""
+    agreement = changes.pop("agreement", Agreement(protocol=protocol, schema=schema))
+    population = agreement.population(clients=total, records=changes.pop("records", 1))
+    asked = protocol.ask(protocol.begin(population, jax.random.key(0)), population, Keyed(jax.random.key(1)))
+    cohort = np.asarray(asked.cohort)
+    slots = np.flatnonzero(cohort >= 0) if who is None else np.array([list(cohort).index(client) for client in who])
+    parts = {
+        "run": run, "round_id": round_id, "first": 0, "clients": cohort[slots], "heard": np.zeros(len(slots)),
+        "common": asked.common, "own": jax.tree.map(lambda rows: np.asarray(rows)[slots], asked.own),
+    }  # fmt: skip
+    return messages.make_ask(agreement, population, **(parts | changes))
+
+
+def code(reply):
+    message = wire.unpack(reply)
+    return message.fields["code"] if message.kind == "refusal" else message.kind
+
+
+def entries(site):
+    with SqliteLedger(site.ledger_path, site.budget) as ledger:
+        return sum(ledger.entries(account) for account in ledger.accounts())
+
+
+@pytest.fixture
+def six(rows):
+    return rows.take(np.arange(6))
+
+
+def test_an_honest_request_is_answered_and_charged(six, make_site):
+    site = make_site(six, INDEPENDENT, seed=None)
+    assert code(site.reply(ask_of(INDEPENDENT, six.schema))) == "reply"
+    assert entries(site) == 6
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (lambda schema: {"agreement": Agreement(protocol=make_protocol("krr", {"epsilon": 2.0}), schema=schema)}, "method"),
+        (
+            lambda schema: {"agreement": Agreement(protocol=dataclasses.replace(INDEPENDENT, epsilon=2.5), schema=schema)},
+            "parameters",
+        ),
+        (
+            lambda schema: {
+                "agreement": Agreement(protocol=INDEPENDENT, schema=dataclasses.replace(schema, target="colour"))
+            },
+            "schema",
+        ),
+        (lambda schema: {"first": 1}, "population"),
+        (lambda schema: {"clients": np.array([0, 9]), "own": np.zeros(2, np.int32), "heard": np.zeros(2)}, "population"),
+        (lambda schema: {"clients": np.array([0, 0]), "own": np.zeros(2, np.int32), "heard": np.zeros(2)}, "malformed"),
+        (lambda schema: {"clients": np.zeros(0), "own": np.zeros(0, np.int32), "heard": np.zeros(0)}, "malformed"),
+        (lambda schema: {"own": np.zeros((6, 2), np.int32)}, "malformed"),
+        (lambda schema: {"own": np.zeros(6, np.float32)}, "malformed"),
+        (lambda schema: {"common": {"more": np.zeros(3)}}, "malformed"),
+        (lambda schema: {"run": "No Such/Name"}, "malformed"),
+        (lambda schema: {"heard": np.array([1, 0, 0, 0, 0, 0])}, "rolled-back"),
+    ],
+    ids=lambda part: part if isinstance(part, str) else "",
+)  # fmt: skip
+def test_each_refusal_leaves_as_one_word_and_charges_nothing(six, make_site, change, word):
+    said = []
+    site = make_site(six, INDEPENDENT, log=said.append)
+    reply = site.reply(ask_of(INDEPENDENT, six.schema, **change(six.schema)))
+    assert code(reply) == word
+    assert wire.unpack(reply).fields == {"code": word}
+    assert len(said) == 1
+    assert entries(site) == 0
+
+
+def test_another_version_is_refused(six, make_site, monkeypatch):
+    request = ask_of(INDEPENDENT, six.schema)
+    monkeypatch.setattr("populace.engines.agreement.__version__", "0.0.1")
+    assert code(make_site(six, INDEPENDENT).reply(request)) == "version"
+
+
+def test_a_broadcast_that_is_not_finite_or_of_another_shape_is_refused(six, make_site):
+    site = make_site(six, WAE)
+    population = Agreement(protocol=WAE, schema=six.schema).population(clients=6, records=1)
+    common = WAE.question(population, 0)[0]
+    right = np.asarray(common["theta"])
+    for theta in (np.full_like(right, np.nan), np.full_like(right, np.inf), right[:3], right.astype(np.float64)):
+        assert code(site.reply(ask_of(WAE, six.schema, common=common | {"theta": theta}))) == "malformed"
+    assert entries(site) == 0
+    assert code(site.reply(ask_of(WAE, six.schema))) == "reply"
+
+
+@pytest.mark.parametrize("data", [b"", b"\x80\x04garbage", b"x" * 1000])
+def test_bytes_that_are_no_request_are_refused(six, make_site, data):
+    assert code(make_site(six, INDEPENDENT).reply(data)) == "malformed"
+
+
+def test_a_question_asked_again_gets_the_stored_reply_and_another_is_refused(six, make_site):
+    """Never a fresh randomisation, also in a new process with the same ledger."""
+    site = make_site(six, INDEPENDENT, seed=None)
+    first = site.reply(ask_of(INDEPENDENT, six.schema))
+    again = make_site(six, INDEPENDENT, seed=None)
+    assert [again.reply(ask_of(INDEPENDENT, six.schema)) for _ in range(5)] == [first] * 5
+    other = ask_of(INDEPENDENT, six.schema, own=np.full(6, 3, np.int32))
+    assert code(again.reply(other)) == "changed"
+    assert entries(again) == 6
+
+
+def test_terms_do_not_change_within_a_run(six, make_site):
+    site = make_site(six, Relay(epsilon=2.0, passes=2))
+    assert code(site.reply(ask_of(Relay(epsilon=2.0, passes=2), six.schema, total=7))) == "reply"
+    moved = ask_of(Relay(epsilon=2.0, passes=2), six.schema, total=8, round_id=1)
+    assert code(site.reply(moved)) == "changed"
+
+
+def test_a_third_request_on_a_budget_for_one_is_refused(six, make_site):
+    """The second is the first again and gets its stored reply; the third, of a new run, would spend."""
+    site = make_site(six, INDEPENDENT, seed=None)
+    first = site.reply(ask_of(INDEPENDENT, six.schema))
+    assert site.reply(ask_of(INDEPENDENT, six.schema)) == first
+    assert code(site.reply(ask_of(INDEPENDENT, six.schema, run="run-2"))) == "budget"
+    assert entries(site) == 6
+
+
+def test_who_cannot_pay_is_left_out_and_the_others_answer(six, make_site):
+    site = make_site(six, INDEPENDENT)
+    site.reply(ask_of(INDEPENDENT, six.schema, who=[1, 4]))
+    reply = site.reply(ask_of(INDEPENDENT, six.schema, run="run-2"))
+    assert wire.unpack(reply).arrays["clients"].tolist() == [0, 2, 3, 5]
+    assert entries(site) == 6
+
+
+def test_a_budget_too_small_for_the_method_is_never_touched(six, make_site):
+    site = make_site(six, INDEPENDENT, epsilon=1.9)
+    assert code(site.reply(ask_of(INDEPENDENT, six.schema))) == "budget"
+    assert code(make_site(six, CentralMean(epsilon=9.0), unit="record", name="b").reply(
+        ask_of(CentralMean(epsilon=9.0), six.schema))) == "budget"  # fmt: skip
+    assert entries(site) == 0
+
+
+def test_the_charge_is_on_disk_before_anything_is_returned(six, make_site, monkeypatch):
+    """If the ledger cannot be written, no reply is made: not even a part."""
+    site = make_site(six, INDEPENDENT)
+
+    def full(*_, **__):
+        raise sqlite3.OperationalError("disk is full of secret-value-42")
+
+    said = []
+    monkeypatch.setattr(SqliteLedger, "commit_many", full)
+    reply = dataclasses.replace(site, log=said.append).reply(ask_of(INDEPENDENT, six.schema))
+    assert code(reply) == "failed"
+    assert b"secret" not in reply
+    assert "secret-value-42" in said[0]
+    monkeypatch.undo()
+    assert entries(site) == 0
+
+
+def test_no_exception_text_leaves(six, make_site):
+    class Broken(Relay):
+        def answer(self, common, own, shard, memory, source):
+            if not isinstance(source, Keyed):
+                raise ValueError(f"secret-value-from-private-data-{shard.records}")
+            return super().answer(common, own, shard, memory, source)
+
+    said = []
+    site = make_site(six, Broken(epsilon=2.0), seed=None, log=said.append)
+    assert site.reply(ask_of(Broken(epsilon=2.0), six.schema)) == messages.make_refusal("failed")
+    assert "secret-value" in said[0]
+    assert entries(site) == 0
+
+
+def test_memory_lives_beside_the_ledger_and_survives_a_restart(six, make_site):
+    protocol = Relay(epsilon=2.0, passes=2)
+    asked = []
+    for round_id, heard in ((0, 0), (1, 1)):
+        site = make_site(six, protocol)  # a new object each time: as after a restart
+        reply = site.reply(
+            ask_of(protocol, six.schema, round_id=round_id, who=[0], heard=np.array([heard])),
+        )
+        asked.append(int(wire.unpack(reply).arrays["value/0"][0]))
+    assert asked == [1, 2]
+
+
+def test_a_restored_old_ledger_is_noticed(six, make_site):
+    """The coordinator has heard more than the ledger shows: somebody put an old one back."""
+    protocol = Relay(epsilon=2.0, passes=2)
+    site = make_site(six, protocol)
+    assert code(site.reply(ask_of(protocol, six.schema, who=[0]))) == "reply"
+    for path in site.ledger_path.parent.glob("site.sqlite*"):
+        path.unlink()
+    assert code(site.reply(ask_of(protocol, six.schema, round_id=1, who=[0], heard=np.array([1])))) == "rolled-back"
+
+
+def test_an_unseeded_site_draws_anew_each_run(six, make_site):
+    """Two runs of one site: with a seed the same replies, from the operating system others."""
+    wide = make_protocol("independent", {"epsilon": 0.5, "batch": 100})
+    for seed, same in ((3, True), (None, False)):
+        site = make_site(six, wide, epsilon=99.0, seed=seed, name=f"s{seed}")
+        replies = [wire.unpack(site.reply(ask_of(wide, six.schema, run=f"r{i}"))).arrays["value/0"] for i in range(6)]
+        assert all((replies[0] == other).all() for other in replies) == same
+
+
+def test_facts_are_told_to_who_names_agreed_terms_only(six, make_site):
+    site = make_site(six, INDEPENDENT, seed=None, records=2)
+    agreement = Agreement(protocol=INDEPENDENT, schema=six.schema)
+    facts = messages.read_facts(site.reply(messages.make_facts_request(agreement, run="r")))
+    assert facts == messages.Facts(clients=3, records=2, seeded=False)
+    other = Agreement(protocol=make_protocol("krr", {"epsilon": 2.0}), schema=six.schema)
+    assert code(site.reply(messages.make_facts_request(other, run="r"))) == "method"
+
+
+def test_the_gate_lets_out_what_a_site_says_and_nothing_else(six, make_site):
+    site = make_site(six, INDEPENDENT)
+    reply = site.reply(ask_of(INDEPENDENT, six.schema))
+    facts = site.reply(messages.make_facts_request(Agreement(protocol=INDEPENDENT, schema=six.schema), run="r"))
+    for message in (reply, facts, messages.make_refusal("budget")):
+        assert messages.check_outgoing(message, site.agreements) == message
+    good = wire.unpack(reply)
+    bad = [
+        b"row 7: red, 3, 2.5, true",
+        ask_of(INDEPENDENT, six.schema),
+        wire.pack(wire.Message(kind="refusal", fields={"code": "because row 7 is red"})),
+        wire.pack(wire.Message(kind="refusal", fields={"code": "budget", "rows": [1, 2, 3]})),
+        wire.pack(wire.Message(kind="facts", fields=wire.unpack(facts).fields, arrays={"rows": six.codes})),
+        wire.pack(dataclasses.replace(good, arrays={**good.arrays, "rows": six.codes})),
+        wire.pack(dataclasses.replace(good, arrays={**good.arrays, "value/0": six.codes})),
+        wire.pack(dataclasses.replace(good, fields={**good.fields, "agreement": "another"})),
+        wire.pack(dataclasses.replace(good, fields={**good.fields, "note": "hello"})),
+    ]
+    for message in bad:
+        with pytest.raises(WireError):
+            messages.check_outgoing(message, site.agreements)
