@@ -23,10 +23,10 @@ def say_json(document: Any) -> None:
 
 
 @contextlib.contextmanager
-def progress(title: str) -> Iterator[Callable[[Any], None]]:
+def progress(title: str, each: str = "round") -> Iterator[Callable[[Any], None]]:
     """A callback for engine progress: a rich bar on a terminal, a plain line now and then elsewhere."""
     if not sys.stderr.isatty():
-        yield _plain(title)
+        yield _plain(title, each)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -37,14 +37,14 @@ def progress(title: str) -> Iterator[Callable[[Any], None]]:
         yield lambda at: bar.update(task, completed=at.done, total=at.total)
 
 
-def _plain(title: str) -> Callable[[Any], None]:
+def _plain(title: str, each: str) -> Callable[[Any], None]:
     last = time.monotonic()
 
     def report(at: Any) -> None:
         nonlocal last
         if at.done == at.total or time.monotonic() - last >= SECONDS_BETWEEN_LINES:
             last = time.monotonic()
-            typer.echo(f"{title}: round {at.done} of {at.total}, {at.clients:,} replies", err=True)
+            typer.echo(f"{title}: {each} {at.done:,} of {at.total:,}, {at.clients:,} replies", err=True)
 
     return report
 

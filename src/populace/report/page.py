@@ -100,7 +100,7 @@ def _open(folder: RunFolder, name: str) -> dict[str, Any]:
         "folder": folder,
         "details": details,
         "privacy": read_json(folder / "privacy.json"),
-        "command": sections.command_of(details["spec"]),
+        "command": details.get("command") or sections.command_of(details["spec"]),
         "audit": leaks.read_audit(folder / "audit.json"),
         "attacks": leaks.read_attacks(folder / "attacks.json"),
         "kind": "images" if (folder / "synthetic.npz").is_file() else "table",

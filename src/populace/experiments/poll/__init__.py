@@ -1,0 +1,1 @@
+"""`poll` with answers in files: collected where the records are, counted and fitted elsewhere and later."""
