@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import secrets
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 from populace.errors import BudgetError, SpecError
 from populace.models.generator import Generator
@@ -95,6 +97,14 @@ class Keys:
 
     def _round(self, round_id: Array) -> Array:
         return jax.random.fold_in(jax.random.fold_in(self.root, 4), round_id)
+
+
+def make_key(seed: int | None) -> Array:
+    """A JAX key from a seed, or from 64 bits of the operating system's randomness: all a simulation's generator takes."""
+    if seed is not None:
+        return jax.random.fold_in(jax.random.key(seed & 0xFFFFFFFF), seed >> 32)
+    words = np.frombuffer(secrets.token_bytes(8), np.uint32)
+    return jax.random.wrap_key_data(jax.numpy.asarray(words))
 
 
 def population_of(clients: Clients) -> Population:

@@ -21,12 +21,20 @@ from populace.engines import messages, wire
 from populace.engines.agreement import Agreement, shapes_of
 from populace.engines.checkpoint import Checkpoint
 from populace.engines.exchange import Keys, Traffic, new_ledger
-from populace.errors import RunError, SpecError, WireError
+from populace.errors import PopulaceError, RunError, SpecError, WireError
 from populace.privacy.ledger import MemoryLedger
 from populace.privacy.source import Keyed, Source, System
 from populace.protocols.base import Ask, Population, Replies
 
 Array = Any
+
+
+class LinkClosedError(PopulaceError):
+    """The link is gone in the middle of an exchange; nothing of the round is absorbed."""
+
+
+class QuorumError(RunError):
+    """Too few replies came for a round to be absorbed; the same round can be asked again later."""
 
 
 class Link(abc.ABC):
@@ -220,7 +228,7 @@ class Coordinator:
             if gathered.present.sum() >= protocol.quorum(ask, population):
                 return gathered
             if time.monotonic() >= until:
-                raise RunError(
+                raise QuorumError(
                     f"round {round_id} had {int(gathered.present.sum())} replies, its quorum is "
                     f"{protocol.quorum(ask, population)}{gathered.excuses()}; give the same command again to go on"
                 )

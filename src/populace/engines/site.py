@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ import numpy as np
 
 from populace.engines import wire
 from populace.engines.agreement import Agreement, Shapes, shapes_of
-from populace.engines.exchange import Keys
+from populace.engines.exchange import Keys, make_key
 from populace.engines.messages import Facts, RefusedError, Request, make_facts, make_refusal, make_reply, read_request
 from populace.engines.wire import Message
 from populace.errors import BudgetError, WireError
@@ -184,12 +183,10 @@ class Site:
         stored = ledger.memory(batch.accounts[slot], run=request.run)
         if stored is not None:
             return wire.fill(shapes.memory, wire.unpack(stored).arrays, "memory")
-        if self.root is not None:
-            key = Keys(self.root).memory(int(batch.clients[slot]))
-        else:
-            words = np.frombuffer(secrets.token_bytes(8), np.uint32)
-            key = jax.random.wrap_key_data(jnp.asarray(words))
-        return agreement.protocol.remember(population, key)
+        client = int(batch.clients[slot])
+        return agreement.protocol.remember(
+            population, make_key(None) if self.root is None else Keys(self.root).memory(client)
+        )
 
     def _answer_one(
         self, agreement: Agreement, population: Population, request: Request, batch: _Batch, slot: int, memory: Any

@@ -5,17 +5,16 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import platform
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from populace.engines import simulation
 from populace.engines.exchange import Keys, Outcome, Report, check_kind, population_of
+from populace.engines.exchange import make_key as make_key
 from populace.errors import RunError
 from populace.experiments.folder import RunFolder
 from populace.experiments.sources import read_clients
@@ -29,7 +28,6 @@ from populace.tables.images import Images
 from populace.tables.partition import Clients
 from populace.tables.table import Table
 
-Array = Any
 Say = Callable[[str], None]
 
 VERSIONS = ("populace", "jax", "numpy", "pyarrow", "dp-accounting")
@@ -45,14 +43,6 @@ class Run:
 
     def sample(self, rows: int, *, seed: int | None = None, conditions: Mapping[str, str] | None = None) -> Table:
         return self.generator.sample(rows, Keys(make_key(seed)).sample(), conditions)
-
-
-def make_key(seed: int | None) -> Array:
-    """A JAX key from a seed, or from 64 bits of the operating system's randomness: all a simulation's generator takes."""
-    if seed is not None:
-        return jax.random.fold_in(jax.random.key(seed & 0xFFFFFFFF), seed >> 32)
-    words = np.frombuffer(secrets.token_bytes(8), np.uint32)
-    return jax.random.wrap_key_data(jax.numpy.asarray(words))
 
 
 def simulate(protocol: Protocol, clients: Clients, *, seed: int | None = None, progress: Report | None = None) -> Run:

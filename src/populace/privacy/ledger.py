@@ -292,6 +292,33 @@ class SqliteLedger:
         total = composed(self._spent(account))
         return 0.0 if total is None else epsilon_of(total, delta=self.budget.delta)
 
+    def summary(self) -> dict[str, Any]:
+        """Of all accounts: how many were charged, the most one has spent, and the charges of each run."""
+        totals: dict[tuple[tuple[str, int], ...], int] = {}
+        spent: dict[str, list[tuple[str, int]]] = {}
+        for account, event, count in self._db.execute(
+            "SELECT account, event, COUNT(*) FROM entry GROUP BY account, event ORDER BY event"
+        ):
+            spent.setdefault(account, []).append((event, count))
+        for events_of in spent.values():
+            totals[tuple(events_of)] = totals.get(tuple(events_of), 0) + 1
+        epsilons = [
+            epsilon_of(total, delta=self.budget.delta)
+            for kinds in totals
+            if (total := composed([(events.from_json(json.loads(text)), count) for text, count in kinds])) is not None
+        ]
+        runs = self._db.execute(
+            "SELECT run, COUNT(DISTINCT round), COUNT(DISTINCT account), COUNT(*), MIN(at), MAX(at) FROM entry GROUP BY run "
+            "ORDER BY MIN(id)"
+        )
+        names = ("run", "rounds", "accounts", "charges", "first", "last")
+        return {
+            "accounts_charged": len(spent),
+            "epsilon_of_the_account_that_spent_most": max(epsilons, default=0.0),
+            "charges": sum(count for events_of in spent.values() for _, count in events_of),
+            "runs": [dict(zip(names, row, strict=True)) for row in runs],
+        }
+
     def accounts(self) -> list[str]:
         return [row[0] for row in self._db.execute("SELECT DISTINCT account FROM entry ORDER BY account")]
 

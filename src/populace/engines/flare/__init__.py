@@ -1,0 +1,21 @@
+"""Real sites over NVIDIA FLARE: the only part of populace that knows of it.
+
+controller   the coordinator's job: a link over FLARE tasks, and one segment of a run
+executor     the site's job: the one class a site lets a job name, without arguments, and the filter of what leaves
+policy       the files that make a site refuse everything else
+kits         certificates and startup kits; a site's private key never leaves it
+processes    starting and stopping the long-lived processes
+session      what the coordinator says to its server: submit, abort, who is connected
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+from populace.errors import MissingExtra
+
+
+def require() -> None:
+    """Raise MissingExtra where FLARE is not installed."""
+    if importlib.util.find_spec("nvflare") is None:
+        raise MissingExtra("a federation needs NVIDIA FLARE; install it with: pip install 'populace[federation]'")

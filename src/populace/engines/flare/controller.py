@@ -1,0 +1,92 @@
+"""The coordinator's part in a FLARE job: a link over tasks, and one segment of a run on it.
+
+A job is disposable. Whatever ends it, the run's own folder says how far it came, and the next job goes on from there.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.controller_spec import Task
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.shareable import Shareable
+
+from populace.engines.flare.executor import REPLY, REQUEST
+from populace.engines.flare.session import TASK
+from populace.engines.link import Link, LinkClosedError
+from populace.engines.segment import advance
+
+SECONDS_BETWEEN_LOOKS = 0.02
+
+
+class FlareLink(Link):
+    """Requests as FLARE tasks. A site that missed the last exchange is asked, but not waited for."""
+
+    def __init__(self, controller: Controller, fl_ctx: Any, abort: Any) -> None:
+        self._controller, self._fl_ctx, self._abort = controller, fl_ctx, abort
+        self._suspects: set[str] = set()
+
+    def sites(self) -> list[str]:
+        return [client.name for client in self._fl_ctx.get_engine().get_clients()]
+
+    def exchange(self, asks: Mapping[str, bytes], timeout: float) -> dict[str, bytes]:
+        found: dict[str, Any] = {}
+        lock, done = threading.Lock(), threading.Event()
+        wanted = set(asks) - self._suspects or set(asks)
+
+        def received(client_task: Any, fl_ctx: Any) -> None:
+            del fl_ctx
+            with lock:
+                found.setdefault(client_task.client.name, client_task.result)
+                if wanted <= set(found):
+                    done.set()
+
+        tasks = []
+        for site, ask in asks.items():
+            task = Task(
+                name=TASK, data=Shareable({REQUEST: ask}), timeout=max(1, int(timeout)), result_received_cb=received
+            )
+            self._controller.broadcast(task=task, fl_ctx=self._fl_ctx, targets=[site], min_responses=1)
+            tasks.append(task)
+        until = time.monotonic() + timeout
+        while not done.wait(SECONDS_BETWEEN_LOOKS) and time.monotonic() < until and not self._abort.triggered:
+            pass
+        for task in tasks:
+            if task.completion_status is None:
+                self._controller.cancel_task(task, fl_ctx=self._fl_ctx)
+        if self._abort.triggered:
+            raise LinkClosedError("the job was aborted; nothing of this round is absorbed")
+        with lock:
+            self._suspects = set(asks) - set(found)
+            return {
+                site: result.get(REPLY, b"")
+                for site, result in found.items()
+                if result.get_return_code() == ReturnCode.OK
+            }
+
+
+class SegmentController(Controller):  # type: ignore[misc]
+    """Runs one segment of the run kept in `folder`."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self._folder = Path(folder)
+
+    def start_controller(self, fl_ctx: Any) -> None:
+        del fl_ctx
+
+    def stop_controller(self, fl_ctx: Any) -> None:
+        del fl_ctx
+
+    def process_result_of_unknown_task(
+        self, client: Any, task_name: str, client_task_id: str, result: Any, fl_ctx: Any
+    ) -> None:
+        del client, task_name, client_task_id, result, fl_ctx  # late: the round is over, and the site has charged it
+
+    def control_flow(self, abort_signal: Any, fl_ctx: Any) -> None:
+        advance(self._folder, FlareLink(self, fl_ctx, abort_signal))

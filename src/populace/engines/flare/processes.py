@@ -1,0 +1,88 @@
+"""FLARE's long-lived processes: started apart from the terminal, found again by a small file, ended with all they started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+
+from populace.errors import RunError
+from populace.tables.files import read_json, write_json
+
+Kind = Literal["server", "client"]
+GRACE_SECONDS = 8.0
+
+
+def start(kit: Path, kind: Kind, *, name: str, org: str) -> int:
+    """Start a server or a site's client from its kit, detached; returns its process number."""
+    if alive(kit) is not None:
+        raise RunError(f"{name} is running already (process {alive(kit)}); stop it first")
+    (kit / "transfer").mkdir(exist_ok=True)
+    who = ["org=" + org] if kind == "server" else ["uid=" + name, "org=" + org]
+    command = [
+        sys.executable, "-u", "-m", f"nvflare.private.fed.app.{kind}.{kind}_train", "-m", str(kit), "-s", f"fed_{kind}.json",
+        "--set", "secure_train=true", *who, "config_folder=config",
+    ]  # fmt: skip
+    environment = {**os.environ, "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", "4")}
+    with (kit / "process.log").open("a") as log:
+        process = subprocess.Popen(  # noqa: S603 - our own interpreter
+            command, cwd=kit, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+            env=environment,
+        )  # fmt: skip
+    write_json(kit / "process.json", {"pid": process.pid, "began": psutil.Process(process.pid).create_time()})
+    return process.pid
+
+
+def alive(kit: Path) -> int | None:
+    """The number of the running process, or None. A number that another process has got since does not count."""
+    found = _process(kit)
+    return None if found is None else int(found.pid)
+
+
+def _process(kit: Path) -> Any:
+    if not (kit / "process.json").is_file():
+        return None
+    noted = read_json(kit / "process.json")
+    with contextlib.suppress(psutil.Error, KeyError, TypeError):
+        process = psutil.Process(noted["pid"])
+        if abs(process.create_time() - noted["began"]) < 1.0 and process.status() != psutil.STATUS_ZOMBIE:
+            return process
+    return None
+
+
+def family(kit: Path) -> list[Any]:
+    """The process and all it started, eldest first."""
+    process = _process(kit)
+    if process is None:
+        return []
+    with contextlib.suppress(psutil.Error):
+        return [process, *process.children(recursive=True)]
+    return [process]
+
+
+def stop(kit: Path) -> bool:
+    """End the process and all it started, gently and then not; says whether there was one."""
+    members = family(kit)
+    for member in members:
+        with contextlib.suppress(psutil.Error):
+            member.terminate()
+    _, left = psutil.wait_procs(members, timeout=GRACE_SECONDS)
+    for member in left:
+        with contextlib.suppress(psutil.Error):
+            member.kill()
+    psutil.wait_procs(left, timeout=GRACE_SECONDS)
+    (kit / "process.json").unlink(missing_ok=True)
+    return bool(members)
+
+
+def wait_gone(kit: Path, seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while alive(kit) is not None and time.monotonic() < until:
+        time.sleep(0.1)
+    return alive(kit) is None

@@ -1,0 +1,117 @@
+"""What a coordinator says to its own FLARE server: submit a segment, look at it, abort it, see who is connected."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from populace.engines.flare import require
+from populace.engines.flare.kits import LEAD
+from populace.engines.flare.policy import CONTROLLER, EXECUTOR
+from populace.errors import RunError
+from populace.tables.files import write_json
+
+TASK = "populace"
+SECONDS_BETWEEN_QUESTIONS = 0.05  # how often a site with nothing to do looks for a task
+OVER = ("FINISHED", "ABORTED", "ABANDONED", "FAILED", "EXCEPTION")
+
+
+class Session:
+    """An admin connection as the coordinator's lead."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def close(self) -> None:
+        with _quiet(), contextlib.suppress(Exception):
+            self._inner.close()
+
+    def sites(self) -> list[str]:
+        """The sites whose client is connected."""
+        return sorted(client.name for client in self._ask(self._inner.get_system_info).client_info)
+
+    def submit(self, job: Path) -> str:
+        return str(self._ask(self._inner.submit_job, str(job)))
+
+    def over(self, job_id: str) -> bool:
+        """Whether FLARE considers a job ended, for whatever reason."""
+        status = str(self._ask(self._inner.get_job_meta, job_id).get("status", ""))
+        return status.startswith(OVER)
+
+    def status(self, job_id: str) -> str:
+        return str(self._ask(self._inner.get_job_meta, job_id).get("status", ""))
+
+    def abort(self, job_id: str) -> None:
+        with _quiet(), contextlib.suppress(Exception):
+            self._inner.abort_job(job_id)
+
+    def _ask(self, call: Any, *arguments: Any) -> Any:
+        try:
+            with _quiet():
+                return call(*arguments)
+        except Exception as error:
+            raise RunError(f"the federation's server does not answer: {type(error).__name__}: {error}") from error
+
+
+def connect(kit: Path, *, seconds: float) -> Session:
+    """A session with the server, tried until it answers or the time is up."""
+    require()
+    from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            with _quiet():
+                return Session(new_secure_session(LEAD, str(kit), timeout=5.0))
+        except Exception as error:
+            if time.monotonic() >= until:
+                raise RunError(
+                    f"the federation's server does not answer within {seconds:g} s ({type(error).__name__}); "
+                    "`populace federation start` starts it"
+                ) from error
+            time.sleep(0.3)
+
+
+def write_job(folder: Path, *, run_folder: Path) -> Path:
+    """A job as FLARE wants it: three files that name one class on each side, and no code."""
+    config = folder / "app" / "config"
+    config.mkdir(parents=True, exist_ok=True)
+    write_json(
+        folder / "meta.json",
+        {"name": "populace", "resource_spec": {}, "min_clients": 1, "deploy_map": {"app": ["@ALL"]}},
+    )
+    write_json(
+        config / "config_fed_server.json",
+        {
+            "format_version": 2,
+            "server": {"task_request_interval": SECONDS_BETWEEN_QUESTIONS},
+            "workflows": [{"id": "segment", "path": CONTROLLER, "args": {"folder": str(run_folder)}}],
+            "components": [],
+        },
+    )
+    write_json(
+        config / "config_fed_client.json",
+        {
+            "format_version": 2,
+            "executors": [{"tasks": [TASK], "executor": {"path": EXECUTOR, "args": {}}}],
+            "components": [],
+        },
+    )
+    return folder
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """FLARE's client prints and logs to the terminal; what matters comes back as a value or an error."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)

@@ -1,0 +1,179 @@
+"""A run as the coordinator keeps it: a folder from which any job can go on, and one segment of it.
+
+plan.json        what is run: agreement, seed, fewest sites, seconds a site has for a round
+roster.json      who takes part, fixed when the run begins
+checkpoint.npz   state after the last whole round; private
+rounds.jsonl     one line per round
+status.json      where the run stands, replaced after every round
+stop             while this file is there, a segment ends after the round it is in
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from populace.engines.agreement import Agreement, agreement_from_json
+from populace.engines.checkpoint import Checkpoint
+from populace.engines.exchange import make_key
+from populace.engines.link import (
+    Coordinator,
+    Link,
+    LinkClosedError,
+    QuorumError,
+    Roster,
+    Round,
+    enrol,
+    roster_from_json,
+)
+from populace.errors import PopulaceError, RunError
+from populace.tables.files import read_json, write_json
+
+State = Literal["new", "running", "interrupted", "waiting", "stopped", "finished"]
+SECONDS_FOR_LOCK = 30.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a run is, fixed before its first round."""
+
+    run: str
+    agreement: Agreement
+    seed: int | None = None
+    least: int = 1
+    timeout: float = 60.0
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+        fields = {name: getattr(self, name) for name in ("run", "seed", "least", "timeout")}
+        write_json(folder / "plan.json", {**fields, "agreement": self.agreement.to_json()}, mode=0o600)
+
+
+def read_plan(folder: Path) -> Plan:
+    document = read_json(folder / "plan.json")
+    try:
+        agreement = agreement_from_json(document["agreement"], where=str(folder / "plan.json"))
+        fields = {name: document[name] for name in ("run", "seed", "least", "timeout")}
+    except (KeyError, TypeError) as error:
+        raise RunError(f"{folder / 'plan.json'} is damaged: {error!r}") from error
+    return Plan(agreement=agreement, **fields)
+
+
+def checkpoint_of(folder: Path) -> Checkpoint:
+    return Checkpoint(folder / "checkpoint.npz")
+
+
+def read_roster(folder: Path) -> Roster | None:
+    return roster_from_json(read_json(folder / "roster.json")) if (folder / "roster.json").is_file() else None
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    if not (folder / "status.json").is_file():
+        return {"state": "new", "round": 0, "why": "", "sites": {}}
+    found: dict[str, Any] = read_json(folder / "status.json")
+    return found
+
+
+def coordinator_of(folder: Path, link: Link) -> Coordinator:
+    """The loop over a run's folder; asks the sites for their facts when the run is new."""
+    plan = read_plan(folder)
+    roster = read_roster(folder)
+    if roster is None:
+        roster = enrol(plan.agreement, link, run=plan.run, least=plan.least, timeout=plan.timeout)
+        write_json(folder / "roster.json", roster.to_json())
+    return Coordinator(
+        agreement=plan.agreement, roster=roster, link=link, run=plan.run, root=make_key(plan.seed),
+        checkpoint=checkpoint_of(folder), timeout=plan.timeout, patience=0.0, seeded=plan.seed is not None,
+    )  # fmt: skip
+
+
+def advance(folder: Path, link: Link) -> State:
+    """One segment: rounds until the protocol is over, the link is closed, or somebody asks to stop. Never two at once."""
+    with _alone(folder):
+        (folder / "stop").unlink(missing_ok=True)
+        _note(folder, "running")
+        try:
+            coordinator = coordinator_of(folder, link)
+            began = time.time()
+
+            def watch(at: Round) -> bool:
+                _note_round(folder, coordinator, at, began)
+                return not (folder / "stop").exists()
+
+            state: State = "finished" if coordinator.go(watch).over else "interrupted"
+            return _note(folder, state)
+        except LinkClosedError as error:
+            return _note(folder, "interrupted", str(error))
+        except QuorumError as error:
+            return _note(folder, "waiting", str(error))
+        except PopulaceError as error:
+            return _note(folder, "stopped", str(error))
+        except Exception as error:
+            _note(folder, "stopped", f"{type(error).__name__}: {error}")
+            raise
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock; the segment of a job that is not quite dead may still have it for a moment."""
+    with (folder / ".lock").open("w") as handle:
+        until = time.monotonic() + SECONDS_FOR_LOCK
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if time.monotonic() > until:
+                    raise RunError(f"another segment is working on {folder}") from error
+                time.sleep(0.2)
+        yield
+
+
+def _note(folder: Path, state: State, why: str = "") -> State:
+    write_json(folder / "status.json", {**read_status(folder), "state": state, "why": why, "at": time.time()})
+    return state
+
+
+def _note_round(folder: Path, coordinator: Coordinator, at: Round, began: float) -> None:
+    def last(site: str) -> str:
+        if site in at.refusals:
+            return f"refused: {at.refusals[site]}"
+        return "missing" if site in at.missing else "answered" if at.replies[site] else "not asked"
+
+    line = {
+        "round": at.number, "seconds": round(at.seconds, 4), "replies": dict(at.replies), "refusals": dict(at.refusals),
+        "missing": list(at.missing), "at": time.time(),
+    }  # fmt: skip
+    with (folder / "rounds.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+    status = {
+        "state": "running",
+        "why": "",
+        "run": coordinator.run,
+        "method": coordinator.agreement.method,
+        "round": at.number,
+        "rounds": at.total,
+        "seconds_of_last_round": round(at.seconds, 4),
+        "seconds_of_segment": round(time.time() - began, 2),
+        "bytes_to_sites": at.traffic.down,
+        "bytes_from_sites": at.traffic.up,
+        "seeded": coordinator.roster.seeded or coordinator.seeded,
+        "sites": {
+            seat.site: {
+                "clients": seat.clients,
+                "replies": at.replies[seat.site],
+                "last": last(seat.site),
+                "epsilon": at.epsilon[seat.site],
+            }
+            for seat in coordinator.roster.seats
+        },
+        "at": time.time(),
+    }
+    write_json(folder / "status.json", status)

@@ -1,0 +1,160 @@
+"""A site's folder: its key, its kit with the policy files, its ledger and its log. Nobody else writes into it.
+
+request/    the private key and the request made with it
+kit/        FLARE's startup kit; kit/local/populace.json is the site's own file
+ledger.sqlite, data.json, site.log
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from populace.engines.agreement import Agreement
+from populace.engines.flare import kits, policy, processes
+from populace.engines.site_file import By, SiteFile, check_data, read_hosted, read_site_file
+from populace.errors import BudgetError, InputError, RunError
+from populace.experiments.federation.coordinator import Proposal
+from populace.privacy.ledger import Budget, SqliteLedger
+from populace.tables.files import read_json, write_json
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hosting:
+    """Whom a site answers for, and with which limit."""
+
+    data: Path
+    by: By
+    records_per_client: int = 1
+    client_column: str | None = None
+    records: int | None = None
+    epsilon: float
+    delta: float = 0.0
+    seed: int | None = None
+
+
+class SiteFolder:
+    """Paths and steps of one site."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).resolve()
+
+    @property
+    def kit(self) -> Path:
+        return self.path / "kit"
+
+    @property
+    def file_path(self) -> Path:
+        return self.kit / "local" / policy.SITE_FILE
+
+    def request(self, *, name: str, org: str, federation: str) -> Path:
+        """A private key that stays here, and a request to send to the coordinator."""
+        kits.check_name(name, "a site's name")
+        kits.check_name(federation, "a federation's name")
+        if (self.path / "site.json").exists():
+            raise RunError(f"{self.path} holds a site already; choose another folder")
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.path.chmod(0o700)
+        request = kits.request_site(self.path, federation=federation, name=name, org=org)
+        write_json(self.path / "site.json", {"name": name, "org": org, "federation": federation})
+        return request
+
+    @property
+    def document(self) -> dict[str, str]:
+        if not (self.path / "site.json").is_file():
+            raise InputError(f"{self.path} is not a site's folder; `populace site request` makes one")
+        found: dict[str, str] = read_json(self.path / "site.json")
+        return found
+
+    @property
+    def joined(self) -> bool:
+        return self.file_path.is_file()
+
+    def set_up(self, signed: Path, proposal: Proposal, hosting: Hosting, *, fingerprint: str) -> SiteFile:
+        """Kit, policy files, and an open ledger; refuses a coordinator whose root has another fingerprint."""
+        who = self.document
+        if proposal.federation != who["federation"]:
+            raise InputError(
+                f"the proposal is of {proposal.federation!r}, this site asked to join {who['federation']!r}"
+            )
+        file = self._file(proposal.agreement, hosting)
+        hosted = read_hosted(file, proposal.agreement.schema)
+        if hosting.records is None:
+            file = dataclasses.replace(file, records=hosted.clients.widest)
+            hosted = dataclasses.replace(hosted, records=hosted.clients.widest)
+        _check_affordable(proposal.agreement, file.budget, clients=len(hosted.accounts), records=file.records)
+        check_data(file, hosted)
+        if processes.alive(self.kit) is not None:
+            raise RunError(f"site {who['name']} is running; stop it before joining again")
+        kits.assemble(self.path, signed, self.path / "request" / "key", fingerprint)
+        policy.write_site_policy(self.kit, file.to_json())
+        with SqliteLedger(file.ledger, file.budget):
+            return file
+
+    def _file(self, agreement: Agreement, hosting: Hosting) -> SiteFile:
+        who = self.document
+        unit = agreement.protocol.facts.unit
+        earlier = read_site_file(self.file_path).agreed if self.joined else ()
+        new = agreement.to_json()
+        return SiteFile(
+            name=who["name"], federation=who["federation"], data=str(hosting.data.resolve()),
+            ledger=str(self.path / "ledger.sqlite"), log=str(self.path / "site.log"), by=hosting.by,
+            records_per_client=hosting.records_per_client, client_column=hosting.client_column,
+            records=hosting.records if hosting.records is not None else 2**31 - 1, epsilon=hosting.epsilon,
+            delta=hosting.delta, unit=unit, seed=hosting.seed, agreed=(*(one for one in earlier if one != new), new),
+        )  # fmt: skip
+
+    def start(self) -> int:
+        """Start the site's client, after a look at its policy files."""
+        who = self.document
+        if not self.joined:
+            raise InputError(f"site {who['name']} has not joined; give the signed request, the proposal and the data")
+        policy.check_site_policy(self.kit)
+        return processes.start(self.kit, "client", name=who["name"], org=who["org"])
+
+    def stop(self) -> bool:
+        _ = self.document
+        return processes.stop(self.kit)
+
+    def status(self) -> dict[str, Any]:
+        """What leaves, what was spent, what was agreed: all from the site's own files."""
+        who = self.document
+        found: dict[str, Any] = {
+            "site": who["name"],
+            "org": who["org"],
+            "federation": who["federation"],
+            "joined": self.joined,
+        }
+        if not self.joined:
+            return {**found, "process": None}
+        file = read_site_file(self.file_path)
+        agreements = file.agreements().values()
+        with SqliteLedger(file.ledger, file.budget) as ledger:
+            spent = ledger.summary()
+        log = Path(file.log)
+        refused = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
+        return {
+            **found,
+            "process": processes.alive(self.kit),
+            "data": file.data,
+            "clients": {"by": file.by, "column": file.client_column, "most_records": file.records},
+            "limit": {"epsilon": file.epsilon, "delta": file.delta, "unit": file.unit},
+            "randomness": "seeded: reproducible, not private" if file.seed is not None else "the operating system's",
+            "agreed": [
+                {"method": one.method, "parameters": one.parameters, "schema": one.terms["schema"]}
+                for one in agreements
+            ],
+            "ledger": {"file": file.ledger, **spent},
+            "refusals": {"file": file.log, "lines": len(refused), "last": refused[-1] if refused else ""},
+        }
+
+
+def _check_affordable(agreement: Agreement, budget: Budget, *, clients: int, records: int) -> None:
+    """One sentence for a limit under which every request would be refused."""
+    claim = agreement.protocol.guarantee(agreement.population(clients=clients, records=records))
+    if claim.epsilon > budget.epsilon or claim.delta > budget.delta:
+        raise BudgetError(
+            f"a run of {agreement.method!r} takes {claim.bound} per {claim.unit}, more than the limit of epsilon "
+            f"{budget.epsilon:g} and delta {budget.delta:g}; raise --epsilon, or do not join"
+        )
