@@ -123,6 +123,9 @@ def test_an_output_that_exists_is_kept(place, tmp_path, monkeypatch, capsys):
     assert (tmp_path / "a.parquet").read_text() == "mine"
     assert call(["poll", "collect", *GOOD, "--out", str(tmp_path / "a.csv")]) == 2
     assert "ends in .parquet" in capsys.readouterr().err
+    assert call(["poll", "collect", *GOOD, "--out", str(tmp_path / "none/a.parquet")]) == 2
+    assert "no folder" in capsys.readouterr().err
+    assert not (place / "small.csv.ledger").exists()
 
 
 FIT = {

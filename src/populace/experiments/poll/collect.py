@@ -104,6 +104,8 @@ def collect(
         raise SpecError(f"expected an --out that ends in .parquet, got {out.name!r}")
     if out.exists():
         raise RunError(f"{out} exists; choose another --out, or remove it")
+    if not out.parent.is_dir():
+        raise RunError(f"no folder {out.parent} to write {out.name} into; make it first")
     holders = Holders(
         data=wanted.data, schema=schema, records_per_client=wanted.records_per_client,
         client_column=wanted.client_column,
@@ -194,15 +196,15 @@ def release(asked: Survey, questions: Array, records: Array, mask: Array) -> Arr
     for count in np.unique(held[held > 1]).tolist():
         rows = np.flatnonzero(held == count)
         place[rows] = secure_random.integers_below(count, len(rows))
-    cells = _cells(asked, records[np.arange(len(held)), place], questions)
+    cells = cells_of(asked, records[np.arange(len(held)), place], questions)
     reports = np.zeros((len(held), asked.panel.width), bool)
     for member, rows in by_member(asked.panel, questions):
         reports[rows, : member.size] = member.release(cells[rows])
     return reports
 
 
-def _cells(asked: Survey, records: Array, questions: Array) -> Array:
-    """What each client would tell, padded so that one length is compiled."""
+def cells_of(asked: Survey, records: Array, questions: Array) -> Array:
+    """The cell each client has to tell of, before any noise; padded so that few lengths are compiled."""
     pad = -len(records) % CLIENTS
     found = _all_cells(asked, np.pad(records, ((0, pad), (0, 0))), np.pad(questions, (0, pad)).astype(np.int32))
     return np.asarray(found)[: len(records)]
