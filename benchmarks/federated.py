@@ -45,7 +45,7 @@ def measure(protocol: DpFedWae, clients: Clients) -> dict[str, Any]:
     began = time.perf_counter()
     outcome = simulation.run(protocol, clients, root=jax.random.key(1))
     seconds = time.perf_counter() - began
-    design = protocol.design(clients.data.schema)  # type: ignore[union-attr]
+    design = protocol.design(population_of(clients))
     return {
         "recipe": protocol.recipe,
         "parameters": design.parameters,

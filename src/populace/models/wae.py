@@ -4,9 +4,9 @@ A record enters as one 0/1 per binary column and a one-hot block per other colum
 
 `DenseAutoencoder`   as published: dense-relu encoder, Gaussian latent, dense-relu decoder, sigmoid out; binary cross-entropy
                      averaged over the outputs plus the MMD between a client's codes and the prior
-`ClassAutoencoder`   a latent of so many classes, all equally likely, and a linear decoder. Its encoder is Bayes' rule, so
-                     that none is trained, the per-record regulariser is exact (the loss is -log of the record's
-                     probability), and half the parameters fall away
+`ClassAutoencoder`   a latent of so many classes and a linear decoder. Its encoder is Bayes' rule, so that none is trained,
+                     the per-record regulariser is exact (the loss is -log of the record's probability), and half the
+                     parameters fall away
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ Array = Any
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 LATENTS_PER_ROW = 16  # drawn for a row that must meet conditions
+TIED = 15.0  # logit of the target's value a class stands for, and minus that of the others
+LEAST_SHARE = 0.003  # of a binary column's rarer value; of each value of a larger column, its share of twice that
+LEAST_VARIANCE = 1e-4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,37 +165,128 @@ def discrepancy(prior: Array, codes: Array, mask: Array) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class ClassAutoencoder:
-    """`classes` latent values, equally likely, each with logits of its own beside those all share."""
+    """`classes` latent values, each with logits of its own beside those all share; a declared target, if there is one, adds an
+    effect of its value to every class, and says how likely the classes are.
+
+        P(record) = P(target) sum over classes of P(class | target) prod over other columns of P(value | class, target)
+        logits(class, target) = base + class + effect of the target's value, centred
+
+    `base`, learned first and then kept, holds the columns' own tables and P(target); `slope` tells of the rest.
+    """
 
     blocks: Blocks
     classes: int
-    spread: float = 0.25  # of the classes' first logits: equal classes would stay equal
+    target: int | None = None
+    spread: float = 0.5  # of the classes' first logits: equal classes would stay equal
+
+    @property
+    def outcomes(self) -> int:
+        return 1 if self.target is None else self.blocks.sizes[self.target]
 
     @property
     def shapes(self) -> Shapes:
-        return (("out_bias", (self.blocks.width,)), ("out", (self.classes, self.blocks.width)))
+        k, m, w = self.classes, self.outcomes, self.blocks.width
+        return (("base", (w,)), ("classes", (k, w)), ("effect", (m - 1, w)), ("weights", (m, k)))
+
+    @functools.cached_property
+    def free(self) -> Array:
+        """Which places are not the target's, as 0/1."""
+        return (self.blocks.owner != (-1 if self.target is None else self.target)).astype(np.float32)
 
     def start(self, key: Array) -> Array:
-        zeros = jnp.zeros(self.blocks.width)
-        return jnp.concatenate([zeros, self.spread * jax.random.normal(key, (self.classes * self.blocks.width,))])
+        """Even columns, classes at random, no effect, classes equally likely."""
+        classes = self.spread * jax.random.normal(key, (self.classes, self.blocks.width)) * self.free
+        rest = count_parameters(self.shapes[2:])
+        return jnp.concatenate([jnp.zeros(self.blocks.width), classes.ravel(), jnp.zeros(rest)])
 
-    def class_logits(self, theta: Array) -> Array:
+    def base_of(self, means: Array) -> Array:
+        """Logits of estimated shares, which may be negative."""
+        least = 2 * LEAST_SHARE / np.asarray(self.blocks.sizes)[self.blocks.owner]
+        p = jnp.clip(means, least, 1 - least)
+        return jnp.log(p) - jnp.where(self.blocks.alone, jnp.log1p(-p), 0.0)
+
+    def outcome_shares(self, base: Array) -> Array:
+        """P(target), [outcomes]."""
+        if self.target is None:
+            return jnp.ones(1)
+        p = self.blocks.probabilities(base)[np.flatnonzero(self.free == 0)]
+        return jnp.stack([1 - p[0], p[0]]) if self.outcomes == 2 else p
+
+    def contrasts(self, base: Array) -> Array:
+        """[outcomes, outcomes - 1]: which value the target has, the first left out, less the mean over people."""
+        return jnp.eye(self.outcomes)[:, 1:] - self.outcome_shares(base)[1:]
+
+    def logits(self, parts: Mapping[str, Array]) -> Array:
+        """[outcomes, classes, width]."""
+        effect = self.contrasts(parts["base"]) @ parts["effect"]
+        return parts["base"] + parts["classes"] + effect[:, None, :]
+
+    def scales(self, base: Array) -> Array:
+        """What each place's gradient counts for: rare values more than their share of the gradient's length, and the target,
+        which classes do not change, nothing."""
+        return self.free * (4 * self._variances(base)) ** -0.25
+
+    def _variances(self, base: Array) -> Array:
+        p = self.blocks.probabilities(base)
+        return jnp.maximum(p * (1 - p), LEAST_VARIANCE)
+
+    def first_slope(self, base: Array, codes: Array, mask: Array) -> Array:
+        """Of log P(record) by `base` alone, meaned over the records that are there: observed minus expected, [width]."""
+        each = self.blocks.encode(codes) - self.blocks.probabilities(base)
+        return jnp.sum(each * mask[:, None], axis=0) / jnp.maximum(jnp.sum(mask), 1)
+
+    def slope(self, theta: Array, codes: Array, mask: Array) -> Array:
+        """Of log P(record) by all but `base`, meaned over the records that are there, places scaled by `scales`."""
         parts = unpack(self.shapes, theta)
-        return parts["out"] + parts["out_bias"]
+        codes, x = jnp.asarray(codes), self.blocks.encode(codes)
+        value = jnp.zeros(len(codes), jnp.int32) if self.target is None else codes[:, self.target]
+        logits = self.logits(parts)
+        chances = jax.nn.log_softmax(parts["weights"])[value]
+        given = jnp.einsum("rw,rkw->rk", x * self.free, logits[value]) - self.blocks.log_normaliser(logits)[value]
+        posterior = jax.nn.softmax(given + chances)
+        away = (x[:, None, :] - self.blocks.probabilities(logits)[value]) * self.scales(parts["base"])
+        shares = mask / jnp.maximum(jnp.sum(mask), 1)
+        classes = jnp.einsum("r,rk,rkw->kw", shares, posterior, away)
+        effect = jnp.einsum("r,rk,rkw,rm->mw", shares, posterior, away, self.contrasts(parts["base"])[value])
+        weights = jnp.einsum("r,rm,rk->mk", shares, jnp.eye(self.outcomes)[value], posterior - jnp.exp(chances))
+        return jnp.concatenate([classes.ravel(), effect.ravel(), weights.ravel()])
 
-    def loss(self, theta: Array, x: Array, mask: Array) -> Array:
-        """-log P(record), meaned over the records that are there."""
-        logits = self.class_logits(theta)
-        given = x @ logits.T - self.blocks.log_normaliser(logits)
-        each = math.log(self.classes) - jax.nn.logsumexp(given, axis=-1)
-        return jnp.sum(each * mask) / jnp.maximum(jnp.sum(mask), 1)
+    def first_length(self, base: Array, records: int) -> Array:
+        """How long `first_slope` is expected to be for so many records of independent columns."""
+        return jnp.sqrt(jnp.sum(self._variances(base)) / records)
+
+    def length(self, base: Array, records: int) -> Array:
+        """The same for `slope`."""
+        return jnp.sqrt(jnp.sum(self._variances(base) * self.scales(base) ** 2) / records)
+
+    def information(self, theta: Array) -> Array:
+        """How fast each coordinate of the mean `slope` falls as its parameter rises, other columns and classes left out."""
+        parts = unpack(self.shapes, theta)
+        outcomes = self.outcome_shares(parts["base"])
+        chances = outcomes[:, None] * jax.nn.softmax(parts["weights"])
+        places = jnp.where(self.free == 0, 1.0, self._variances(parts["base"]) * self.scales(parts["base"]))
+        contrast = (outcomes * (1 - outcomes))[1:]
+        found = (jnp.outer(jnp.sum(chances, axis=0), places), jnp.outer(contrast, places), chances)
+        return jnp.concatenate([part.ravel() for part in found])
+
+    def tables(self, theta: Array) -> dict[str, Array]:
+        """The decoder's layers: logits of every class under every value of the target, and how likely each of them is."""
+        parts = unpack(self.shapes, theta)
+        logits = self.logits(parts)
+        if self.target is not None:
+            codes = np.zeros((self.outcomes, len(self.blocks.sizes)), np.int32)
+            codes[:, self.target] = np.arange(self.outcomes)
+            tied = TIED * (2 * self.blocks.encode(codes) - 1)
+            logits = jnp.where(self.free == 0, tied[:, None, :], logits)
+        chances = self.outcome_shares(parts["base"])[:, None] * jax.nn.softmax(parts["weights"])
+        return {"classes": logits.reshape(-1, self.blocks.width), "chances": chances.ravel()}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Decoder(Generator):
     """Rows from a trained decoder.
 
-    With `classes` rows: [classes, width] logits, of which one is drawn evenly per row. Otherwise the dense decoder's four
+    With `classes`, [classes, width] logits, and `chances`: a class is drawn per row. Otherwise the dense decoder's four
     arrays, fed with a Gaussian latent. Values are drawn from the decoder's probabilities, or, `arg_max`, the likeliest taken.
     Edge cases: conditions are met exactly (classes, or latents, are weighted by how likely they make them).
     """
@@ -232,7 +326,7 @@ class Decoder(Generator):
             found = jax.nn.relu(z @ layers["up"] + layers["up_bias"]) @ layers["out"] + layers["out_bias"]
             if not conditions:
                 return found
-        weights = np.exp(self._log_likelihood(found, conditions, blocks))
+        weights = np.exp(self._log_likelihood(found, conditions, blocks)) * self.layers.get("chances", np.ones(1))
         if not weights.sum() > 0:
             raise DataError("no row the decoder made meets these conditions; ask for something more frequent")
         return found[jax.random.choice(pick, len(weights), (count,), p=jnp.asarray(weights / weights.sum()))]

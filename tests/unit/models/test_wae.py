@@ -9,7 +9,15 @@ import pytest
 
 from populace.errors import DataError
 from populace.models.generator import load_generator
-from populace.models.wae import Blocks, ClassAutoencoder, Decoder, DenseAutoencoder, count_parameters, discrepancy
+from populace.models.wae import (
+    Blocks,
+    ClassAutoencoder,
+    Decoder,
+    DenseAutoencoder,
+    count_parameters,
+    discrepancy,
+    unpack,
+)
 
 SIZES = (3, 2, 1, 4)
 
@@ -35,16 +43,107 @@ def test_probabilities_of_all_records_sum_to_one():
     np.testing.assert_allclose(p[:, 3], 1 / (1 + np.exp(-logits[:, 3])), rtol=1e-5)
 
 
-def test_class_loss_is_minus_log_probability_and_leaves_padding_out():
-    net = ClassAutoencoder(Blocks(SIZES), classes=3)
-    theta = net.start(jax.random.key(0))
-    x = net.blocks.encode(all_records())
-    total = sum(math.exp(-float(net.loss(theta, x[i : i + 1], np.ones(1)))) for i in range(len(x)))
-    assert total == pytest.approx(1, rel=1e-4)
-    alone = float(net.loss(theta, x[:1], np.ones(1)))
-    assert float(net.loss(theta, x[:2], np.array([1.0, 0.0]))) == pytest.approx(alone, rel=1e-5)
-    empty = jax.grad(net.loss)(theta, x[:2], np.zeros(2))
-    assert not np.asarray(empty).any()
+def random_theta(net, seed=0):
+    return np.random.default_rng(seed).normal(size=count_parameters(net.shapes)).astype(np.float32)
+
+
+def with_fixed_target(net, theta):
+    """Parameters as they occur: classes and effects do not touch the target's places."""
+    parts = {name: np.asarray(value) for name, value in unpack(net.shapes, theta).items()}
+    for name in ("classes", "effect"):
+        parts[name] = parts[name] * net.free
+    return np.concatenate([parts[name].ravel() for name, _ in net.shapes])
+
+
+def log_probability(net, theta, code):
+    """log P(record), by plain sums over classes and columns."""
+    parts = {name: np.asarray(value, np.float64) for name, value in unpack(net.shapes, theta).items()}
+    value = 0 if net.target is None else code[net.target]
+
+    def chances(logits, column):
+        places = np.flatnonzero(net.blocks.owner == column)
+        own = np.array([0.0, logits[places[0]]]) if net.blocks.sizes[column] == 2 else logits[places]
+        return np.exp(own) / np.exp(own).sum()
+
+    shares = np.ones(1) if net.target is None else chances(parts["base"], net.target)
+    effect = (np.eye(len(shares))[value, 1:] - shares[1:]) @ parts["effect"]
+    weights = np.exp(parts["weights"][value]) / np.exp(parts["weights"][value]).sum()
+    total = 0.0
+    for k in range(net.classes):
+        logits = parts["base"] + parts["classes"][k] + effect
+        columns = [c for c in range(len(code)) if c != net.target]
+        total += weights[k] * math.prod(chances(logits, c)[code[c]] for c in columns)
+    return math.log(shares[value] * total)
+
+
+@pytest.mark.parametrize("target", [None, 0, 1])
+def test_classes_make_a_probability_and_the_decoder_has_the_same(target):
+    net = ClassAutoencoder(Blocks(SIZES), classes=3, target=target)
+    theta = with_fixed_target(net, random_theta(net))
+    records = all_records()
+    expected = np.array([math.exp(log_probability(net, theta, record)) for record in records])
+    assert expected.sum() == pytest.approx(1, rel=1e-5)
+    tables = net.tables(theta)
+    scores = net.blocks.encode(records) @ tables["classes"].T - net.blocks.log_normaliser(tables["classes"])
+    np.testing.assert_allclose(np.exp(scores) @ np.asarray(tables["chances"]), expected, atol=2e-6)
+
+
+@pytest.mark.parametrize("target", [None, 0, 1])
+def test_slope_is_that_of_the_log_probability(target):
+    """By differences, of every parameter a class's places, an effect or a weight has; scaled places undone."""
+    net = ClassAutoencoder(Blocks(SIZES), classes=2, target=target)
+    theta = with_fixed_target(net, random_theta(net, 1))
+    codes = all_records()[[3, 17]]
+    told = np.asarray(net.slope(theta, codes, np.ones(2)))
+    width, small = net.blocks.width, 1e-4
+    scales = np.asarray(net.scales(theta[:width]))
+    assert len(told) == len(theta) - width
+    per_place = np.concatenate([np.tile(scales, net.classes + net.outcomes - 1), np.ones(net.outcomes * net.classes)])
+    for place in np.flatnonzero(per_place):
+        moved = np.repeat(theta[None].astype(np.float64), 2, axis=0)
+        moved[:, width + place] += (small, -small)
+        up, down = (np.mean([log_probability(net, one, code) for code in codes]) for one in moved)
+        assert told[place] / per_place[place] == pytest.approx((up - down) / (2 * small), abs=2e-3)
+    assert not told[per_place == 0].any()
+
+
+def test_slopes_leave_padding_out_and_nothing_gives_zero():
+    net = ClassAutoencoder(Blocks(SIZES), classes=2, target=0)
+    theta, codes = random_theta(net), all_records()[[3, 17]]
+    for slope, parameters in ((net.slope, theta), (net.first_slope, theta[: net.blocks.width])):
+        alone = slope(parameters, codes[:1], np.ones(1))
+        np.testing.assert_allclose(slope(parameters, codes, np.array([1.0, 0.0])), alone, atol=1e-6)
+        assert not np.asarray(slope(parameters, codes, np.zeros(2))).any()
+
+
+def test_information_is_how_the_mean_slope_falls():
+    """With classes alike it is exact for weights apart, and for places: the diagonal of the curvature."""
+    net = ClassAutoencoder(Blocks((2, 2, 3)), classes=1, target=0)
+    theta = np.array(net.start(jax.random.key(0))) * 0
+    theta[:5] = (0.4, -0.7, 0.1, 0.5, -0.2)
+    codes = np.array(list(itertools.product(range(2), range(2), range(3))), np.int32)
+    chances = np.exp([log_probability(net, theta, code) for code in codes])
+
+    def mean_slope(where):
+        return sum(
+            c * np.asarray(net.slope(where, code[None], np.ones(1))) for c, code in zip(chances, codes, strict=True)
+        )
+
+    information = np.asarray(net.information(theta))
+    for place in (1, 2, 3, 4, 6, 7, 9):  # of the class, and of the effect
+        moved = theta.copy()
+        moved[5 + place] += 0.01
+        fall = (mean_slope(theta) - mean_slope(moved))[place] / 0.01
+        assert fall == pytest.approx(information[place], rel=0.03)
+
+
+def test_estimated_shares_become_logits_even_where_they_are_negative():
+    net = ClassAutoencoder(Blocks((2, 3)), classes=1)
+    base = net.base_of(np.array([-0.1, 0.2, 0.9, -0.1], np.float32))
+    p = np.asarray(net.blocks.probabilities(base))
+    assert p[0] == pytest.approx(0.003, rel=1e-3)
+    assert p[1:].sum() == pytest.approx(1, abs=1e-5)
+    assert p[2] / p[1] == pytest.approx(4.5, rel=1e-3)
 
 
 def test_published_network_has_the_printed_structures_parameters():
@@ -73,7 +172,8 @@ def test_discrepancy_is_equation_4():
 
 def classes_of(schema, seed=0):
     width = Blocks(schema.sizes).width
-    return {"classes": np.random.default_rng(seed).normal(size=(2, width)).astype(np.float32) * 2}
+    rng = np.random.default_rng(seed)
+    return {"classes": rng.normal(size=(2, width)).astype(np.float32) * 2, "chances": np.array([0.8, 0.2], np.float32)}
 
 
 def dense_of(schema, seed=0):
@@ -92,9 +192,10 @@ def test_sampled_shares_are_the_decoders(small_schema):
     blocks = Blocks(small_schema.sizes)
     codes = decoder.sample_codes(40_000, jax.random.key(0), {})
     found = np.asarray(blocks.encode(codes)).mean(axis=0)
-    expected = np.asarray(blocks.probabilities(decoder.layers["classes"])).mean(axis=0)
+    each = np.asarray(blocks.probabilities(decoder.layers["classes"]))
+    expected = decoder.layers["chances"] @ each
     assert np.abs(found - expected).max() < 0.015
-    assert np.abs(found - expected[::-1]).max() > 0.05
+    assert np.abs(found - each.mean(axis=0)).max() > 0.05
 
 
 @pytest.mark.parametrize("arg_max", [False, True])

@@ -98,14 +98,15 @@ def test_matched_share_and_its_gain(epsilon, share, value):
     assert signds.gain(epsilon, signds.matched_share(epsilon)) == pytest.approx(value, rel=2e-3)
 
 
-def test_rotation_keeps_lengths_and_is_undone():
+@pytest.mark.parametrize("turns", [1, 2])
+def test_rotation_keeps_lengths_and_is_undone(turns):
     rng = np.random.default_rng(1)
-    signs = np.where(rng.random(8192) < 0.5, 1, -1).astype(np.float32)
+    signs = np.where(rng.random((turns, 8192)) < 0.5, 1, -1).astype(np.float32)
     vector = rng.normal(size=(3, 5000)).astype(np.float32)
     turned = signds.rotate(vector, signs)
     np.testing.assert_allclose(np.linalg.norm(turned, axis=1), np.linalg.norm(vector, axis=1), rtol=1e-5)
     np.testing.assert_allclose(signds.rotate_back(turned, signs, 5000), vector, atol=1e-5)
-    spike = signds.rotate(np.eye(1, 5000, dtype=np.float32)[0], signs)
+    spike = signds.rotate(np.eye(1, 5000, dtype=np.float32)[0], signs[:1])
     np.testing.assert_allclose(np.abs(spike), 8192**-0.5, rtol=1e-5)
     with pytest.raises(SpecError, match="power of two"):
         signds.hadamard_transform(np.zeros(6, np.float32))

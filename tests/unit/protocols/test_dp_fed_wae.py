@@ -12,8 +12,8 @@ from populace.errors import BudgetError, SpecError
 from populace.models.wae import ClassAutoencoder, DenseAutoencoder
 from populace.privacy.events import Pure
 from populace.privacy.source import Keyed
-from populace.protocols.base import Shard
-from populace.protocols.dp_fed_wae import DpFedWae
+from populace.protocols.base import Replies, Shard
+from populace.protocols.dp_fed_wae import FIRST_PRIOR, DpFedWae, first_step, later_step
 from populace.tables.partition import split
 from populace.tables.schema import Column, Schema
 from populace.tables.table import from_codes
@@ -31,25 +31,46 @@ def binary_people(clients, columns=8, seed=0):
 
 
 def test_recipes_have_their_networks_and_mechanisms():
-    schema = binary_people(4, columns=124).data.schema
-    paper = DpFedWae(epsilon=8.0, recipe="paper").design(schema)
+    population = population_of(binary_people(4, columns=124))
+    paper = DpFedWae(epsilon=8.0, recipe="paper").design(population)
     assert isinstance(paper.net, DenseAutoencoder)
-    assert (paper.mechanism.size, paper.mechanism.chosen, paper.rotated) == (18_188, 909, False)
-    best = DpFedWae(epsilon=8.0).design(schema)
+    assert (paper.mechanism.size, paper.mechanism.chosen) == (18_188, 909)
+    best = DpFedWae(epsilon=8.0).design(population)
     assert isinstance(best.net, ClassAutoencoder)
-    assert (best.parameters, best.mechanism.size, best.mechanism.chosen, best.rotated) == (1_116, 2_048, 6, True)
+    assert (best.parameters, best.mechanism.size, best.mechanism.chosen, best.records) == (1_124, 1_024, 3, 2)
     assert best.mechanism.wire_bytes == 2
+    tied = DpFedWae(epsilon=8.0).design(
+        dataclasses.replace(population, schema=dataclasses.replace(population.schema, target="c3"))
+    )
+    assert (tied.net.target, tied.parameters, tied.mechanism.size) == (3, 10 * 124 + 16, 2_048)
 
 
-def test_learns_dependence_that_independent_columns_do_not_have():
-    clients = binary_people(20_000)
-    outcome = simulation.run(DpFedWae(epsilon=4.0, classes=4), clients, root=jax.random.key(0))
+def learned(epsilon, target=None):
+    """Correlations of the first column with the others and among the others, and the columns' means, of rows made."""
+    clients = binary_people(4_000)
+    if target:
+        clients = dataclasses.replace(
+            clients, data=dataclasses.replace(clients.data, schema=clients.data.schema.with_target(target))
+        )
+    outcome = simulation.run(DpFedWae(epsilon=epsilon, classes=2, cohort=20), clients, root=jax.random.key(0))
     codes = outcome.generator.sample_codes(20_000, jax.random.key(1), {})
-    found, real = np.corrcoef(codes.T), np.corrcoef(np.asarray(clients.data.codes).T)
-    away = ~np.eye(8, dtype=bool)
-    assert real[away].mean() == pytest.approx(0.49, abs=0.02)
-    assert found[away].mean() > 0.25
-    assert np.abs(codes.mean(axis=0) - 0.5).max() < 0.1
+    found = np.corrcoef(codes.T)
+    return found[0, 1:].mean(), found[1:, 1:][~np.eye(7, dtype=bool)].mean(), codes.mean(axis=0)
+
+
+@pytest.mark.parametrize("target", [None, "c0"])
+def test_learns_the_dependence_there_is(target):
+    """It is .49 between any two columns; independent columns have none."""
+    first, others, means = learned(8.0, target)
+    assert first == pytest.approx(0.49, abs=0.12)
+    assert others == pytest.approx(0.49, abs=0.12)
+    assert np.abs(means - 0.5).max() < 0.05
+
+
+def test_with_next_to_no_epsilon_next_to_nothing_is_learned():
+    first, others, _ = learned(0.05)
+    assert abs(first) < 0.15
+    assert abs(others) < 0.15
 
 
 def test_paper_recipe_runs_and_decodes_by_arg_max():
@@ -101,25 +122,65 @@ def test_client_without_records_answers_as_if_its_update_were_zero(recipe):
     assert protocol.answer(ask.common, 0, blank, (), key)[0] == protocol.answer(ask.common, 0, full, (), key)[0]
 
 
-def test_steps_fall_geometrically_after_the_biases_were_learned():
-    protocol = DpFedWae(epsilon=4.0, step=2.0, last_step=0.2)
-    warming, step = (np.asarray(x) for x in jax.vmap(lambda r: protocol.schedule(r, 1000))(np.arange(1000)))
-    assert warming.sum() == 150
-    assert step[150] == pytest.approx(2.0)
-    assert step[999] == pytest.approx(0.2, rel=0.01)
-    np.testing.assert_allclose(step[152:] / step[151:-1], step[152] / step[151], rtol=1e-4)
-
-
-def test_only_biases_move_while_warming():
-    clients = binary_people(40)
-    protocol = DpFedWae(epsilon=8.0, cohort=40, warm=0.9, classes=2, participations=10)
+def test_first_rounds_learn_the_columns_own_tables_and_later_ones_keep_them():
+    clients = binary_people(400)
+    protocol = DpFedWae(epsilon=8.0, cohort=40, warm=0.5, classes=2)
     population = population_of(clients)
-    outcome = simulation.run(protocol, clients, root=jax.random.key(0))
-    first = protocol.begin(population, jax.random.fold_in(jax.random.key(0), 0))
-    weights = np.asarray(outcome.state.design.weights(True))
-    assert weights.sum() == 8
-    assert weights[:8].all()
-    assert (np.asarray(outcome.state.theta - first.theta)[:8] != 0).all()
+    state = protocol.begin(population, jax.random.key(0))
+    thetas, kinds = [np.asarray(state.theta)], []
+    records, mask = (np.asarray(clients.data.codes).reshape(400, 2, 8), np.ones((400, 2), bool))
+    for number in range(10):
+        ask = protocol.ask(state, population, Keyed(jax.random.key(number)))
+        kinds.append(bool(ask.common["warming"]))
+        reports = [
+            protocol.answer(
+                ask.common, own, Shard(records=records[c], mask=mask[c], population=population), (),
+                Keyed(jax.random.fold_in(jax.random.key(number), own)),
+            )[0]
+            for own, c in enumerate(np.asarray(ask.cohort)[:4])
+        ]  # fmt: skip
+        replies = Replies(clients=ask.cohort[:4], present=np.ones(4, bool), values=np.array(reports))
+        state = protocol.absorb(state, ask, replies, Keyed(jax.random.key(9)))
+        thetas.append(np.asarray(state.theta))
+    assert kinds == [True] * 5 + [False] * 5
+    for kind, before, after in zip(kinds, thetas, thetas[1:], strict=False):
+        changed = before != after
+        assert changed[:8].any() == kind
+        assert changed[8:].any() != kind
+    assert protocol.ask(state, population, Keyed(jax.random.key(0))) is None
+    assert int(state.heard) == 5 * 4
+
+
+@pytest.mark.parametrize(("epsilon", "participations", "first"), [(8, 1, 100), (4, 1, 200), (8, 2, 200), (1, 1, 500)])
+def test_share_of_first_rounds_by_the_public_rule(epsilon, participations, first):
+    assert DpFedWae(epsilon=epsilon, participations=participations).first_rounds(1_000) == first
+    assert DpFedWae(epsilon=epsilon, participations=participations, warm=0.3).first_rounds(1_000) == 300
+    assert DpFedWae(epsilon=epsilon, recipe="paper").first_rounds(1_000) == 0
+
+
+def test_steps_shrink_as_reports_come_in_and_without_reports_nothing_moves():
+    clients = binary_people(400)
+    protocol = DpFedWae(epsilon=8.0, cohort=40, classes=2)
+    state = protocol.begin(population_of(clients), jax.random.key(0))
+    net = state.design.net
+    told = np.full(len(state.theta) - net.blocks.width, 0.1, np.float32)
+    lengths = [
+        float(np.abs(later_step(state, net, told, before, 40) - state.theta).max()) for before in (0, 1_000, 100_000)
+    ]
+    assert lengths[0] > lengths[1] > 50 * lengths[2] > 0
+    np.testing.assert_array_equal(later_step(state, net, told * 0, 0, 0), state.theta)
+    np.testing.assert_array_equal(first_step(state, net, told * 0, 0, 0), state.means)
+
+
+def test_first_step_is_the_mean_of_what_was_told():
+    """As many reports as the start is worth count as much as it."""
+    clients = binary_people(400)
+    state = DpFedWae(epsilon=8.0, cohort=40, classes=2).begin(population_of(clients), jax.random.key(0))
+    net = state.design.net
+    length = (8 / 4 / 2) ** 0.5  # eight fair columns, two records
+    worth = (length / (state.design.gain * FIRST_PRIOR)) ** 2
+    told = np.full(len(state.theta) - net.blocks.width, 0.2, np.float32)
+    np.testing.assert_allclose(first_step(state, net, told, 0, worth), 0.5 + 0.1 * length, rtol=1e-5)
 
 
 def test_bad_settings_are_refused():

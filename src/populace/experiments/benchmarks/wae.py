@@ -25,7 +25,7 @@ from populace.experiments.benchmarks.grid import Benchmark, Cell, Chart, Result,
 from populace.experiments.run import make_key
 from populace.models.wae import ClassAutoencoder, Decoder
 from populace.protocols.base import Population
-from populace.protocols.dp_fed_wae import DpFedWae
+from populace.protocols.dp_fed_wae import DpFedWae, State, told_slope
 from populace.protocols.registry import make_protocol
 from populace.tables import datasets
 from populace.tables.partition import split
@@ -153,19 +153,19 @@ def trained_without_noise(rows: Table, key: Array) -> Decoder:
     codes = jnp.asarray(rows.codes).reshape(-1, RECORDS, len(rows.schema.columns))
     ones = jnp.ones(RECORDS)
 
-    def one(theta: Array, number: Array) -> tuple[Array, None]:
-        warming, step = protocol.schedule(number, rounds)
-        cohort = state.order[number]
+    def one(state: State, number: Array) -> tuple[State, None]:
+        cohort, warming = state.order[number], number < protocol.first_rounds(rounds)
 
         def unit(client: Array) -> Array:
-            slope = -jax.grad(net.loss)(theta, net.blocks.encode(codes[client]), ones) * design.weights(warming)
+            slope = told_slope(net, state.theta, codes[client], ones, warming)
             return jnp.where(client >= 0, slope / jnp.maximum(jnp.linalg.norm(slope), 1e-12), 0.0)
 
-        told = jnp.sum(jax.vmap(unit)(cohort), axis=0) / jnp.sum(cohort >= 0)
-        return theta + step * told * design.weights(warming), None
+        heard = jnp.sum(cohort >= 0)
+        told = jnp.sum(jax.vmap(unit)(cohort), axis=0) / heard
+        return protocol.learn(state, net, told, heard, warming), None
 
-    theta, _ = jax.jit(lambda start: jax.lax.scan(one, start, jnp.arange(rounds)))(state.theta)
-    return Decoder(schema=rows.schema, layers={"classes": np.asarray(net.class_logits(theta))})
+    state, _ = jax.jit(lambda start: jax.lax.scan(one, start, jnp.arange(rounds)))(state)
+    return Decoder(schema=rows.schema, layers=jax.tree.map(np.asarray, net.tables(state.theta)))
 
 
 def _baseline(name: str) -> Result:
