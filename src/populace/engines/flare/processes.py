@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -30,13 +29,17 @@ def start(kit: Path, kind: Kind, *, name: str, org: str) -> int:
         "--set", "secure_train=true", *who, "config_folder=config",
     ]  # fmt: skip
     environment = {**os.environ, "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", "4")}
-    with (kit / "process.log").open("a") as log:
-        process = subprocess.Popen(  # noqa: S603 - our own interpreter
-            command, cwd=kit, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-            env=environment,
-        )  # fmt: skip
-    write_json(kit / "process.json", {"pid": process.pid, "began": psutil.Process(process.pid).create_time()})
-    return process.pid
+    log, create = str(kit / "process.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    pid = os.posix_spawn(
+        sys.executable, command, environment, setsid=True,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, log, create, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+    )  # fmt: skip
+    write_json(kit / "process.json", {"pid": pid, "began": psutil.Process(pid).create_time()})
+    return pid
 
 
 def alive(kit: Path) -> int | None:

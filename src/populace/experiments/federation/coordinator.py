@@ -11,6 +11,7 @@ runs/                 one folder per run: checkpoint, status, rounds
 from __future__ import annotations
 
 import dataclasses
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -128,9 +129,9 @@ class Federation:
 
     def approve(self, request: Path) -> tuple[str, Path]:
         """Sign a site's request; returns its name and the file to send back."""
-        waiting = self.path / "sites" / "new.signed.zip"
-        waiting.parent.mkdir(exist_ok=True)
         _ = self.document
+        waiting = self.path / "sites" / f".{secrets.token_hex(4)}.signed.zip"
+        waiting.parent.mkdir(exist_ok=True)
         name = kits.approve(self.path, request, waiting)
         signed = waiting.with_name(f"{name}.signed.zip")
         waiting.replace(signed)

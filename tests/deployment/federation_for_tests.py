@@ -1,0 +1,162 @@
+"""A federation of three sites on loopback with mutual TLS, as the tests need it: seeded sites that agreed to several methods."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pyarrow.parquet as pq
+
+from populace.engines.agreement import Agreement
+from populace.engines.flare import policy, processes
+from populace.engines.link import InProcess
+from populace.engines.segment import Plan, coordinator_of, read_status
+from populace.engines.site_file import read_site_file
+from populace.experiments.federation.coordinator import Federation, read_proposal
+from populace.experiments.federation.site import Hosting, SiteFolder
+from populace.experiments.federation.supervisor import Options, Supervisor
+from populace.privacy.ledger import SqliteLedger
+from populace.tables.files import read_json, write_json
+
+HERE = Path(__file__).parent
+SITES = ("site-1", "site-2", "site-3")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def environment():
+    """What the processes of the sites inherit: the tests' own methods, one compilation cache, one thread each."""
+    wanted = {
+        "PYTHONPATH": str(HERE), "JAX_PLATFORMS": "cpu", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_COMPILATION_CACHE_DIR": str(HERE.parents[1] / ".jax_cache"), "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
+    }  # fmt: skip
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+class TestFederation:
+    """Three sites over one table; `protocols` are what all of them agreed to."""
+
+    __test__ = False
+
+    def __init__(self, folder: Path, table, protocols, *, name: str = "study", seed: int | None = 5) -> None:
+        self.folder, self.table, self.protocols, self.seed = folder, table, list(protocols), seed
+        self.federation = Federation(folder / "federation")
+        agreements = [Agreement(protocol=protocol, schema=table.schema) for protocol in self.protocols]
+        self.fingerprint = self.federation.found(agreements[0], name=name, host="localhost", port=free_port())
+        self.sites = {site: SiteFolder(folder / site) for site in SITES}
+        edges = (0, len(table) // 2, 3 * len(table) // 4, len(table))
+
+        def set_up(number: int) -> None:
+            site = SITES[number]
+            place = self.sites[site]
+            _, signed = self.federation.approve(place.request(name=site, org=f"org{number}", federation=name))
+            data = folder / f"{site}.parquet"
+            pq.write_table(table.take(np.arange(edges[number], edges[number + 1])).frame, data)
+            hosting = Hosting(data=data, by="rows", epsilon=99.0, seed=seed)
+            place.set_up(signed, read_proposal(self.federation.proposal_path), hosting, fingerprint=self.fingerprint)
+            own = read_json(place.file_path)  # a site's owner may agree to more than one method, also to one of its own
+            write_json(
+                place.file_path, {**own, "agreed": [agreement.to_json() for agreement in agreements]}, mode=0o600
+            )
+
+        with ThreadPoolExecutor(len(SITES)) as pool:
+            list(pool.map(set_up, range(len(SITES))))
+
+    def start(self) -> None:
+        self.federation.start()
+        for site in self.sites.values():
+            site.start()
+        self.wait_for(SITES)
+
+    def wait_for(self, sites, seconds: float = 60.0) -> None:
+        link = self.federation.connect()
+        until = time.monotonic() + seconds
+        while not set(sites) <= set(link.sites()):
+            assert time.monotonic() < until, f"only {link.sites()} are connected"
+            time.sleep(0.2)
+        link.close()
+
+    def stop(self) -> None:
+        for site in self.sites.values():
+            site.stop()
+        self.federation.stop()
+
+    def plan(self, protocol, run: str, *, timeout: float = 30.0, least: int = 3) -> Path:
+        place = self.federation.run_folder(run)
+        agreement = Agreement(protocol=protocol, schema=self.table.schema)
+        Plan(run=run, agreement=agreement, seed=self.seed, least=least, timeout=timeout).save(place)
+        return place
+
+    def supervise(self, place: Path, *, patience: float = 120.0, watch=lambda _: None, say=lambda _: None) -> None:
+        Supervisor(self.federation, place, Options(least=1, patience=patience), watch, say).go()
+
+    def state(self, place: Path):
+        """The protocol's state at the end of a run."""
+        return coordinator_of(place, InProcess({})).start()[1]
+
+    def run(self, protocol, run: str, **options):
+        place = self.plan(protocol, run)
+        self.supervise(place, **options)
+        assert read_status(place)["state"] == "finished"
+        return self.state(place)
+
+    def charges(self, run: str) -> dict[str, list[int]]:
+        """For each site, how often each hosted client was charged in a run."""
+        found = {}
+        for name, site in self.sites.items():
+            file = read_site_file(site.file_path)
+            with SqliteLedger(file.ledger, file.budget) as ledger:
+                found[name] = [ledger.entries(account, run=run) for account in ledger.accounts()]
+        return found
+
+    def hosted(self) -> dict[str, int]:
+        edges = (0, len(self.table) // 2, 3 * len(self.table) // 4, len(self.table))
+        return {site: edges[i + 1] - edges[i] for i, site in enumerate(self.sites)}
+
+    def kill(self, kit: Path) -> None:
+        """As a power cut does it: the process and all it started, at once."""
+        members = processes.family(kit)
+        assert members, f"nothing runs from {kit}"
+        for member in members:
+            with contextlib.suppress(psutil.Error):
+                member.send_signal(signal.SIGKILL)
+        psutil.wait_procs(members, timeout=10)
+
+    def log_of(self, kit: Path) -> str:
+        return "\n".join(
+            path.read_text(errors="replace") for path in sorted(kit.glob("*log*.txt")) + [kit / "process.log"]
+        )
+
+
+def job_files(folder: Path, **changes) -> Path:
+    """A job folder as an attacker might write it; `changes` replace parts of the client's configuration."""
+    from populace.engines.flare.session import write_job
+
+    write_job(folder, run_folder=folder / "nowhere")
+    config = folder / "app" / "config" / "config_fed_client.json"
+    write_json(config, {**read_json(config), **changes})
+    return folder
+
+
+ALLOWED = policy.EXECUTOR
