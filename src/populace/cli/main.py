@@ -8,7 +8,21 @@ from typing import NoReturn
 
 import typer
 
-from populace.cli import attack, audit, benchmark, demo, evaluate, methods, plan, poll, sample, schema, synthesize
+from populace.cli import (
+    attack,
+    audit,
+    benchmark,
+    demo,
+    evaluate,
+    federation,
+    methods,
+    plan,
+    poll,
+    sample,
+    schema,
+    site,
+    synthesize,
+)
 from populace.errors import PopulaceError
 from populace.version import __version__
 
@@ -27,7 +41,8 @@ app = typer.Typer(
 )
 for module in (demo, methods, schema, plan, synthesize, sample, evaluate, audit, attack, benchmark):
     app.command(name=module.__name__.rpartition(".")[2], epilog=module.EXAMPLE)(module.command)
-app.add_typer(poll.app, name="poll", epilog=poll.EXAMPLE)
+for group in (poll, federation, site):
+    app.add_typer(group.app, name=group.__name__.rpartition(".")[2], epilog=group.EXAMPLE)
 
 
 def _version(wanted: bool) -> None:

@@ -138,7 +138,12 @@ class SiteFolder:
             **found,
             "process": processes.alive(self.kit),
             "data": file.data,
-            "clients": {"by": file.by, "column": file.client_column, "most_records": file.records},
+            "clients": {
+                "by": file.by,
+                "rows": file.records_per_client,
+                "column": file.client_column,
+                "most_records": file.records,
+            },  # fmt: skip
             "limit": {"epsilon": file.epsilon, "delta": file.delta, "unit": file.unit},
             "randomness": "seeded: reproducible, not private" if file.seed is not None else "the operating system's",
             "agreed": [

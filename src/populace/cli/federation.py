@@ -1,0 +1,165 @@
+"""`populace federation`: the coordinator of real sites, on NVIDIA FLARE."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+EXAMPLE = (
+    "Example:  populace federation init study --name study --schema s.toml --epsilon 4 && populace federation approve study "
+    "ward.request.zip && populace federation start study && populace federation run study --sites 3 --out run"
+)
+FOLDER = typer.Argument(help="The federation's folder, at the coordinator; private.")
+
+app = typer.Typer(
+    help="Coordinate real sites: certificates, a server, runs that survive crashes. Sites decide for themselves.",
+    no_args_is_help=True,
+)
+
+
+@app.command()
+def init(
+    folder: Path = FOLDER,
+    name: str = typer.Option(..., "--name", help="The federation's name: small letters, digits, dashes."),
+    schema: str = typer.Option(..., "--schema", help="The declared schema (TOML) proposed to the sites."),
+    epsilon: float = typer.Option(..., "--epsilon", help="Privacy budget of one client (or record) for one run."),
+    method: str | None = typer.Option(None, "--method", help="A method; see `populace methods`."),
+    delta: float | None = typer.Option(None, "--delta", help="Only for methods with an approximate guarantee."),
+    target: str | None = typer.Option(None, "--target", help="The column that matters most."),
+    trust: str | None = typer.Option(None, "--trust", help="local or central, for methods that offer both."),
+    pairs: list[str] = typer.Option([], "--set", help="A parameter of the method, name=value.", metavar="NAME=VALUE"),
+    host: str = typer.Option(
+        "localhost", "--host", help="Name under which sites reach the server; it listens where that name points."
+    ),
+    port: int = typer.Option(8002, "--port", help="The server's one port, for sites and coordinator."),
+) -> None:
+    """Found a federation: a root certificate, the server's kit, and a proposal for the sites."""
+    from populace.cli import show
+    from populace.experiments.federation.coordinator import Federation
+    from populace.experiments.federation.propose import propose
+
+    agreement = propose(
+        schema=schema,
+        epsilon=epsilon,
+        method=method,
+        delta=delta,
+        target=target,
+        trust=trust,
+        settings=show.settings(pairs),
+    )
+    federation = Federation(folder)
+    fingerprint = federation.found(agreement, name=name, host=host, port=port)
+    show.say(f"{federation.proposal_path}  the proposal; send it to every site")
+    show.say(
+        f"fingerprint of the root certificate; tell it to every site by another way, such as the telephone:\n{fingerprint}"
+    )
+    show.say(
+        f"next: populace federation approve {folder} REQUEST.zip, for each site; then populace federation start {folder}"
+    )
+
+
+@app.command()
+def approve(
+    folder: Path = FOLDER,
+    request: Path = typer.Argument(help="What the site's `populace site request` made."),
+) -> None:
+    """Let a site in: sign its request. Make sure by another way that it comes from whom it says."""
+    from populace.cli import show
+    from populace.experiments.federation.coordinator import Federation
+
+    name, signed = Federation(folder).approve(request)
+    show.say(f"{signed}  send it back to {name}, with the proposal")
+
+
+@app.command()
+def start(folder: Path = FOLDER) -> None:
+    """Start the server in the background."""
+    from populace.cli import show
+    from populace.experiments.federation.coordinator import Federation
+
+    federation = Federation(folder)
+    process = federation.start()
+    federation.connect().close()
+    document = federation.document
+    show.say(f"the server of {federation.name} listens on {document['host']}:{document['port']} (process {process})")
+
+
+@app.command()
+def run(
+    folder: Path = FOLDER,
+    out: Path = typer.Option(..., "--out", help="Folder of the run; an unfinished one is resumed."),
+    sites: int = typer.Option(1, "--sites", help="Wait for at least this many sites before the run begins."),
+    rows: int = typer.Option(10_000, "--rows", help="How many synthetic rows to write."),
+    timeout: float = typer.Option(60.0, "--timeout", help="Seconds a site has to answer a round."),
+    patience: float = typer.Option(600.0, "--patience", help="Seconds without progress before the run pauses."),
+    seed: int | None = typer.Option(None, "--seed", help="Seeds the coordinator's coins: reproducible, not private."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON document per round and at the end."),
+) -> None:
+    """Run the proposed method over the connected sites, and write synthetic rows with their privacy statement."""
+    from populace.cli import live, show
+    from populace.experiments.federation.coordinator import Federation
+    from populace.experiments.federation.supervisor import Options, run_federation
+
+    options = Options(least=sites, timeout=timeout, patience=patience)
+    with live.rounds(as_json=as_json) as (watch, say):
+        made = run_federation(Federation(folder), out, rows=rows, seed=seed, options=options, watch=watch, say=say)
+    if as_json:
+        show.say_json(
+            {"run": made.details["spec"]["run"], "privacy": made.guarantee.to_json(), "sites": made.details["sites"]}
+        )
+        return
+    show.say(f"\n{made.guarantee}\n")
+    show.say(f"{out / 'synthetic.parquet'}  {rows:,} synthetic rows")
+    show.say(f"{out / 'privacy.json'}  the guarantee and its derivation")
+
+
+@app.command()
+def status(
+    folder: Path = FOLDER, as_json: bool = typer.Option(False, "--json", help="Print one JSON document.")
+) -> None:
+    """Server, sites and runs: rounds, bytes, seconds, and what each site was asked for at most."""
+    from populace.cli import live, show
+    from populace.experiments.federation.coordinator import Federation
+
+    found = Federation(folder).status()
+    if as_json:
+        show.say_json(found)
+        return
+    running = f"running (process {found['process']})" if found["process"] else "not running"
+    show.say(f"{found['federation']} on {found['server']}: {running}")
+    show.say(
+        f"approved: {', '.join(found['approved']) or 'nobody'}; connected: {', '.join(found['connected']) or 'nobody'}"
+    )
+    for name, at in found["runs"].items():
+        show.say(f"\n{name}: {live.sentence(at)}")
+        show.table(live.HEADER, live.lines(at))
+
+
+@app.command()
+def stop(folder: Path = FOLDER) -> None:
+    """Stop the server. A run under way can be resumed later."""
+    from populace.cli import show
+    from populace.experiments.federation.coordinator import Federation
+
+    federation = Federation(folder)
+    show.say(f"the server of {federation.name} {'was stopped' if federation.stop() else 'was not running'}")
+
+
+@app.command()
+def demo(
+    out: Path = typer.Option(Path("demo-federation"), "--out", help="A new folder for everything."),
+    epsilon: float = typer.Option(4.0, "--epsilon", help="Privacy budget of one person."),
+) -> None:
+    """Three sites on this machine, from certificates to synthetic rows, report and ledgers, in one command."""
+    from populace.cli import evaluate, live, show, site
+    from populace.experiments.federation import demo as steps
+
+    with live.rounds(as_json=False) as (watch, say):
+        made = steps.play(out, epsilon=epsilon, watch=watch, say=say)
+    show.say(f"\n{made.run.guarantee}\n")
+    evaluate.command(runs=[made.folder], real=str(made.all_rows), target=None, as_json=False)
+    for place in made.sites:
+        show.say("")
+        site.print_status(place.status())
+    show.say(f"\n{made.folder / 'synthetic.parquet'}  synthetic rows; {made.folder / 'report.html'}  the report")

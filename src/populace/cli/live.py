@@ -1,0 +1,65 @@
+"""How a federated run looks while it goes on: a table that renews itself on a terminal, plain lines elsewhere, or JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import typer
+
+HEADER = ["site", "clients", "replies", "last round", "epsilon asked at most"]
+
+
+def sentence(at: dict[str, Any]) -> str:
+    """Where a run stands, in one line."""
+    if not at.get("rounds"):
+        return str(at["state"]) + (f": {at['why']}" if at.get("why") else "")
+    parts = [
+        f"{at['method']}, round {at['round']} of {at['rounds']}, {at['state']}",
+        f"{at['seconds_of_last_round']:.2f} s for the last round",
+        f"{_bytes(at['bytes_to_sites'])} to the sites, {_bytes(at['bytes_from_sites'])} from them",
+    ]
+    if at.get("seeded"):
+        parts.append("reproducible, not private")
+    return "; ".join(parts) + (f"; {at['why']}" if at.get("why") else "")
+
+
+def lines(at: dict[str, Any]) -> list[list[str]]:
+    return [
+        [site, f"{one['clients']:,}", f"{one['replies']:,}", one["last"], f"{one['epsilon']:g}"]
+        for site, one in at.get("sites", {}).items()
+    ]
+
+
+def _bytes(number: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if number < 1000:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1000
+    return f"{number:.1f} GB"
+
+
+@contextlib.contextmanager
+def rounds(*, as_json: bool) -> Iterator[tuple[Callable[[dict[str, Any]], None], Callable[[str], None]]]:
+    """Callbacks for a run's status and for what is said beside it."""
+    if as_json:
+        yield (lambda at: typer.echo(json.dumps(at))), (lambda text: typer.echo(text, err=True))
+        return
+    if not sys.stderr.isatty():
+        yield (lambda at: typer.echo(sentence(at), err=True)), (lambda text: typer.echo(text, err=True))
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.table import Table
+
+    def drawn(at: dict[str, Any]) -> Table:
+        table = Table(*HEADER, title=sentence(at), title_justify="left", box=None)
+        for line in lines(at):
+            table.add_row(*line)
+        return table
+
+    with Live(console=Console(stderr=True), transient=True, refresh_per_second=4) as shown:
+        yield (lambda at: shown.update(drawn(at))), (lambda text: shown.console.print(text))

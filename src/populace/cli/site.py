@@ -1,0 +1,170 @@
+"""`populace site`: a hospital, a bank or a school in a federation. It decides what leaves, and keeps its own ledger."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import typer
+
+EXAMPLE = (
+    "Example:  populace site request ward --name ward --org clinic --federation study, and once the coordinator has sent back "
+    "ward.signed.zip:  populace site join ward ward.signed.zip --fingerprint SHA256:... --proposal study.proposal.json "
+    "--data ward.csv --epsilon 4"
+)
+FOLDER = typer.Argument(help="The site's folder: its key, its kit, its ledger. Nobody else needs to read it.")
+
+app = typer.Typer(
+    help="Take part in a federation with records that stay here: ask to join, join, look at the ledger, stop.",
+    no_args_is_help=True,
+)
+
+
+@app.command()
+def request(
+    folder: Path = FOLDER,
+    name: str = typer.Option(..., "--name", help="The site's name: small letters, digits, dashes."),
+    org: str = typer.Option(..., "--org", help="The organisation behind it: letters, digits, underscores."),
+    federation: str = typer.Option(..., "--federation", help="The federation's name."),
+) -> None:
+    """Make a private key, which stays here, and a request to send to the coordinator."""
+    from populace.cli import show
+    from populace.experiments.federation.site import SiteFolder
+
+    made = SiteFolder(folder).request(name=name, org=org, federation=federation)
+    show.say(f"{made}  send it to the coordinator; it holds no private key")
+
+
+@app.command()
+def join(
+    folder: Path = FOLDER,
+    signed: Path | None = typer.Argument(
+        None, help="The request as the coordinator signed it; leave out to start again."
+    ),
+    fingerprint: str | None = typer.Option(
+        None, "--fingerprint", help="Fingerprint of the federation's root certificate, heard by another way."
+    ),
+    proposal: Path | None = typer.Option(
+        None, "--proposal", help="What is proposed; joining with it means agreeing to it."
+    ),
+    data: Path | None = typer.Option(None, "--data", help="The site's own table (or images); it is read here only."),
+    epsilon: float | None = typer.Option(
+        None, "--epsilon", help="The most that may ever be released about one client (or record)."
+    ),
+    delta: float = typer.Option(0.0, "--delta", help="The delta of that limit."),
+    records_per_client: int = typer.Option(1, "--records-per-client", help="One client per so many rows."),
+    client_column: str | None = typer.Option(None, "--client-column", help="One client per value of this column."),
+    whole: bool = typer.Option(False, "--whole", help="The site as a whole is one client."),
+    records: int | None = typer.Option(
+        None, "--records", help="Most records of one client, a public figure; default: what the data hold."
+    ),
+    seed: int | None = typer.Option(None, "--seed", help="Noise from a seed: for rehearsals only, NOT PRIVATE."),
+) -> None:
+    """Agree to a proposal and start answering; given again with the folder alone, start again."""
+    from populace.cli import show
+    from populace.errors import InputError
+    from populace.experiments.federation.coordinator import read_proposal
+    from populace.experiments.federation.site import Hosting, SiteFolder
+
+    place = SiteFolder(folder)
+    if signed is not None:
+        given = {"--fingerprint": fingerprint, "--proposal": proposal, "--data": data, "--epsilon": epsilon}
+        missing = [name for name, value in given.items() if value is None]
+        if fingerprint is None or proposal is None or data is None or epsilon is None:
+            raise InputError(f"to join, give {', '.join(missing)} as well")
+        if whole + (client_column is not None) + (records_per_client != 1) > 1:
+            raise InputError("give one of --records-per-client, --client-column and --whole")
+        hosting = Hosting(
+            data=data, by="site" if whole else "column" if client_column else "rows", records_per_client=records_per_client,
+            client_column=client_column, records=records, epsilon=epsilon, delta=delta, seed=seed,
+        )  # fmt: skip
+        agreed = read_proposal(proposal)
+        place.set_up(signed, agreed, hosting, fingerprint=fingerprint)
+        show.say(f"agreed to {agreed.agreement.method} with {_settings(agreed.agreement.parameters)}")
+    process = place.start()
+    show.say(f"{place.document['name']} answers requests of {place.document['federation']} (process {process})")
+    show.say(f"`populace site status {folder}` shows what left; `populace site stop {folder}` ends it")
+
+
+@app.command()
+def status(
+    folder: Path = FOLDER, as_json: bool = typer.Option(False, "--json", help="Print one JSON document.")
+) -> None:
+    """What was agreed, what was spent of the limit, run by run, and what was refused."""
+    from populace.cli import show
+    from populace.experiments.federation.site import SiteFolder
+
+    found = SiteFolder(folder).status()
+    if as_json:
+        show.say_json(found)
+    else:
+        print_status(found)
+
+
+@app.command()
+def stop(folder: Path = FOLDER) -> None:
+    """Stop answering. The ledger stays; `populace site join FOLDER` starts again."""
+    from populace.cli import show
+    from populace.experiments.federation.site import SiteFolder
+
+    place = SiteFolder(folder)
+    show.say(f"{place.document['name']} {'was stopped' if place.stop() else 'was not running'}")
+
+
+def print_status(found: dict[str, Any]) -> None:
+    """A site's status for people."""
+    from populace.cli import show
+
+    running = f"answering (process {found['process']})" if found["process"] else "not answering"
+    show.say(f"{found['site']} ({found['org']}) in {found['federation']}: {running}")
+    if not found["joined"]:
+        show.say("not joined yet: send the request to the coordinator, and join with what comes back")
+        return
+    limit, ledger, clients = found["limit"], found["ledger"], found["clients"]
+    show.say(f"data: {found['data']} ({_hosting(clients)})")
+    show.say(f"randomness: {found['randomness']}")
+    for one in found["agreed"]:
+        show.say(f"agreed: {one['method']} with {_settings(one['parameters'])}; schema {one['schema'][:12]}")
+    delta = f", delta {limit['delta']:g}" if limit["delta"] else ""
+    show.say(
+        f"ledger: {ledger['file']}\n  limit: epsilon {limit['epsilon']:g}{delta} per {limit['unit']}; spent by the account "
+        f"that spent most: {ledger['epsilon_of_the_account_that_spent_most']:g}; "
+        f"{ledger['charges']:,} charges on {ledger['accounts_charged']:,} accounts"
+    )
+    rows = [
+        [
+            run["run"],
+            *(f"{run[name]:,}" for name in ("rounds", "accounts", "charges")),
+            *map(_clock, (run["first"], run["last"])),
+        ]
+        for run in ledger["runs"]
+    ]
+    if rows:
+        show.table(["run", "rounds answered", "accounts", "charges", "first", "last"], rows)
+    refused = found["refusals"]
+    show.say(
+        f"log: {refused['file']}, {refused['lines']:,} refusals"
+        + (f"; last: {refused['last']}" if refused["last"] else "")
+    )
+
+
+def _hosting(clients: dict[str, Any]) -> str:
+    most = clients["most_records"]
+    held = f", at most {most:,} record{'s' * (most != 1)} each"
+    if clients["by"] == "site":
+        return f"the site is one client{held}"
+    if clients["by"] == "column":
+        return f"one client per value of {clients['column']}{held}"
+    rows = clients["rows"]
+    return f"one client per {'row' if rows == 1 else f'{rows:,} rows'}{held}"
+
+
+def _settings(parameters: dict[str, Any]) -> str:
+    """A method's parameters; those left to the method (empty) are not shown."""
+    told = {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in parameters.items()}
+    return ", ".join(f"{name} {value}" for name, value in told.items() if value not in ("", "0", "None", "False"))
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
