@@ -203,15 +203,20 @@ def shown(spent: dict[str, Any]) -> str:
     )
 
 
-def draw(growth: list[dict[str, Any]], path: Path) -> None:
+def draw(results: dict[str, Any], path: Path) -> None:
+    """Seconds against answers; counting up to the ten million, where they were measured."""
     from populace.experiments.benchmarks.grid import Chart
     from populace.report.lines import draw_lines, to_svg
 
+    growth = results["growth"]["found"]
+    many = [results["memory"]["found"]] if "memory" in results else []
     lines = {
         "collect: exact noise, ledgers, file": [
             (row["answers"], row["collect"]["processor_seconds"]) for row in growth
         ],
-        "fit: read, check, count": [(row["answers"], row["fit"]["processor_seconds_counting"]) for row in growth],
+        "fit: read, check, count": [
+            (row["answers"], row["processor_seconds_counting"]) for row in [*(row["fit"] for row in growth), *many]
+        ],
         "fit: model, compilation included": [(row["answers"], row["fit"]["processor_seconds_model"]) for row in growth],
     }
     chart = Chart(
@@ -250,7 +255,7 @@ def main() -> None:
         if options.json:
             options.json.write_text(json.dumps(results, indent=2) + "\n")
     if options.figure and "growth" in results:
-        draw(results["growth"]["found"], options.figure)
+        draw(results, options.figure)
 
 
 if __name__ == "__main__":
