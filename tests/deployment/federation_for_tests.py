@@ -1,4 +1,4 @@
-"""A federation of three sites on loopback with mutual TLS, as the tests need it: seeded sites that agreed to several methods."""
+"""Three sites on loopback with mutual TLS, as the tests need them: seeded, and agreed to several methods."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from populace.engines.agreement import Agreement
 from populace.engines.flare import policy, processes
+from populace.engines.flare.session import write_job
 from populace.engines.link import InProcess
 from populace.engines.segment import Plan, coordinator_of, read_status
 from populace.engines.site_file import read_site_file
@@ -64,6 +65,7 @@ class TestFederation:
         self.federation = Federation(folder / "federation")
         agreements = [Agreement(protocol=protocol, schema=table.schema) for protocol in self.protocols]
         self.fingerprint = self.federation.found(agreements[0], name=name, host="localhost", port=free_port())
+        self._make_hostile()
         self.sites = {site: SiteFolder(folder / site) for site in SITES}
         edges = (0, len(table) // 2, 3 * len(table) // 4, len(table))
 
@@ -82,6 +84,14 @@ class TestFederation:
 
         with ThreadPoolExecutor(len(SITES)) as pool:
             list(pool.map(set_up, range(len(SITES))))
+
+    def _make_hostile(self) -> None:
+        """A coordinator that lets itself do everything: what is refused then, the sites refuse."""
+        local = self.federation.server_kit / "local"
+        write_json(
+            local / "authorization.json", {"format_version": "1.0", "permissions": dict.fromkeys(policy.ROLES, "any")}
+        )
+        write_json(local / "resources.json", {**read_json(local / "resources.json"), "class_allow_list": ["*"]})
 
     def start(self) -> None:
         self.federation.start()
@@ -145,18 +155,19 @@ class TestFederation:
 
     def log_of(self, kit: Path) -> str:
         return "\n".join(
-            path.read_text(errors="replace") for path in sorted(kit.glob("*log*.txt")) + [kit / "process.log"]
+            path.read_text(errors="replace") for path in [*sorted(kit.glob("*log*.txt")), kit / "process.log"]
         )
 
 
-def job_files(folder: Path, **changes) -> Path:
-    """A job folder as an attacker might write it; `changes` replace parts of the client's configuration."""
-    from populace.engines.flare.session import write_job
-
-    write_job(folder, run_folder=folder / "nowhere")
+def client_job(folder: Path, marker: Path, *, executor=None, custom: str = "", **parts) -> Path:
+    """A job as an attacker writes it: another executor, shipped code, more parts in the sites' configuration."""
+    write_job(folder, run_folder=marker)
     config = folder / "app" / "config" / "config_fed_client.json"
-    write_json(config, {**read_json(config), **changes})
+    document = read_json(config)
+    if executor is not None:
+        document["executors"] = [{"tasks": ["*"], "executor": executor}]
+    write_json(config, {**document, **parts})
+    if custom:
+        (folder / "app" / "custom").mkdir()
+        (folder / "app" / "custom" / "shipped.py").write_text(custom)
     return folder
-
-
-ALLOWED = policy.EXECUTOR

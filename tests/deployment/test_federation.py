@@ -1,5 +1,6 @@
 """Three real sites with mutual TLS on loopback: every kind of protocol ends where the debug engine ends, and one kill drill."""
 
+import shutil
 import threading
 import time
 
@@ -7,14 +8,17 @@ import jax
 import numpy as np
 import psutil
 import pytest
-from federation_for_tests import TestFederation, environment
+from federation_for_tests import TestFederation, client_job, environment
 from protocols_for_deployment import Relay
 
 from populace.engines import debug, simulation
 from populace.engines.exchange import make_key
-from populace.engines.flare import processes
+from populace.engines.flare import kits, policy, processes
 from populace.engines.segment import read_status
+from populace.errors import InputError, RunError
+from populace.experiments.federation.site import SiteFolder
 from populace.protocols.registry import make_protocol
+from populace.tables.files import read_json, write_json
 from populace.tables.partition import split
 
 pytest.importorskip("nvflare")
@@ -103,3 +107,130 @@ def test_ports_are_on_loopback_only(federation):
     ]
     assert listening
     assert set(listening) <= {"127.0.0.1", "::1"}
+
+
+SHIPPED = """
+from pathlib import Path
+Path({marker!r}).touch()
+from nvflare.apis.executor import Executor
+class Shipped(Executor):
+    def execute(self, *_):
+        Path({marker!r}).touch()
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("ships code", "BYOC not permitted"),
+        ("names another class", "not in allow_list"),
+        pytest.param("gives the class arguments", "argument", marks=pytest.mark.slow),
+        pytest.param("names a filter of its own", "not in allow_list", marks=pytest.mark.slow),
+        ("asks for another scope", "scope"),
+    ],
+)
+def test_jobs_that_try_more_are_refused_by_the_sites(federation, tmp_path, what, said):
+    """The coordinator here allows itself everything; the sites do not."""
+    marker, shipped = tmp_path / "marker", {"path": "shipped.Shipped", "args": {}}
+    harmful = {"path": "subprocess.Popen", "args": {"args": ["touch", str(marker)]}}
+    job = {
+        "ships code": lambda: client_job(
+            tmp_path / "job", marker, executor=shipped, custom=SHIPPED.format(marker=str(marker))
+        ),
+        "names another class": lambda: client_job(tmp_path / "job", marker, executor=harmful),
+        "gives the class arguments": lambda: client_job(
+            tmp_path / "job", marker, executor={"path": policy.EXECUTOR, "args": {"folder": str(tmp_path)}}
+        ),
+        "names a filter of its own": lambda: client_job(
+            tmp_path / "job", marker, task_result_filters=[{"tasks": ["*"], "filters": [harmful]}]
+        ),
+        "asks for another scope": lambda: client_job(tmp_path / "job", marker),
+    }[what]()
+    if what == "asks for another scope":
+        write_json(job / "meta.json", {**read_json(job / "meta.json"), "scope": "nofilter"})
+    before = {site: len(federation.log_of(place.kit)) for site, place in federation.sites.items()}
+    link = federation.federation.connect()
+    job_id = link.submit(job)
+    until = time.monotonic() + 60
+    while not link.over(job_id) and time.monotonic() < until:
+        time.sleep(0.2)
+    status = link.status(job_id)
+    link.abort(job_id)
+    link.close()
+    assert not status.endswith("COMPLETED"), status
+    assert not marker.exists()
+    logs = "".join(federation.log_of(place.kit)[before[site] :] for site, place in federation.sites.items())
+    server = federation.log_of(federation.federation.server_kit)
+    assert said in logs + server
+
+
+def test_a_site_certificate_does_not_serve_for_another_site(federation, tmp_path):
+    """site-1's kit, claiming to be another: the server knows the name in the certificate."""
+    kit = tmp_path / "kit"
+    shutil.copytree(federation.sites["site-1"].kit, kit, ignore=shutil.ignore_patterns("process.*", "*.fl", "transfer"))
+    startup = read_json(kit / "startup" / "fed_client.json")
+    startup["client"]["fqsn"] = "site-9"
+    write_json(kit / "startup" / "fed_client.json", startup)
+    _never_connects(federation, kit, "site-9")
+    refused = federation.log_of(federation.federation.server_kit) + federation.log_of(kit)
+    assert "authenticated as 'site-1' but claimed" in refused
+
+
+def test_a_foreign_certificate_does_not_connect(federation, tmp_path):
+    """A site with a kit of another root, sent to this server."""
+    other = tmp_path / "other"
+    other.mkdir()
+    port = federation.federation.document["port"]
+    fingerprint = kits.make_root(other, federation="study", host="localhost", port=port)
+    site = SiteFolder(tmp_path / "stranger")
+    signed = tmp_path / "stranger.signed.zip"
+    kits.approve(other, site.request(name="stranger", org="org", federation="study"), signed)
+    kit = kits.assemble(site.path, signed, site.path / "request" / "key", fingerprint)
+    _never_connects(federation, kit, "stranger")
+
+
+def _never_connects(federation, kit, name, seconds=5.0):
+    processes.start(kit, "client", name=name, org="org")
+    try:
+        link = federation.federation.connect()
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            assert name not in link.sites()
+            time.sleep(0.5)
+        link.close()
+    finally:
+        processes.stop(kit)
+
+
+def test_a_wrong_fingerprint_is_refused_before_anything_is_joined(federation, tmp_path):
+    site = SiteFolder(tmp_path / "careful")
+    _, signed = federation.federation.approve(site.request(name="careful", org="org", federation="study"))
+    wrong = federation.fingerprint[:-2] + ("00" if federation.fingerprint[-2:] != "00" else "11")
+    with pytest.raises(InputError, match="refused"):
+        kits.assemble(site.path, signed, site.path / "request" / "key", wrong)
+    assert not site.kit.exists()
+
+
+def test_a_loosened_policy_file_stops_the_start(federation, tmp_path):
+    """Each file as written, or nothing starts."""
+    for name in ("resources.json", "authorization.json", "privacy.json"):
+        kit = tmp_path / name
+        shutil.copytree(federation.sites["site-1"].kit / "local", kit / "local")
+        policy.check_site_policy(kit)
+        document = read_json(kit / "local" / name)
+        document["loosened"] = True
+        write_json(kit / "local" / name, document)
+        with pytest.raises(RunError, match="not as populace wrote it"):
+            policy.check_site_policy(kit)
+    (kit / "local" / name).unlink()
+    with pytest.raises(RunError):
+        policy.check_site_policy(kit)
+
+
+def test_no_words_of_a_site_reach_the_coordinator(federation):
+    """What sites wrote in their own logs is nowhere at the coordinator: logs do not stream."""
+    for site in federation.sites.values():
+        assert not (read_json(site.kit / "local" / "resources.json")["allow_log_streaming"])
+    stored = federation.federation.path / "store" / "jobs"
+    found = [path for path in stored.rglob("*") if path.is_file() and "error_log" in path.name]
+    assert found == []

@@ -59,6 +59,9 @@ def join(
     records: int | None = typer.Option(
         None, "--records", help="Most records of one client, a public figure; default: what the data hold."
     ),
+    change_limit: bool = typer.Option(
+        False, "--change-limit", help="Mean it: replace the limit the ledger was begun with."
+    ),
     seed: int | None = typer.Option(None, "--seed", help="Noise from a seed: for rehearsals only, NOT PRIVATE."),
 ) -> None:
     """Agree to a proposal and start answering; given again with the folder alone, start again."""
@@ -77,7 +80,8 @@ def join(
             raise InputError("give one of --records-per-client, --client-column and --whole")
         hosting = Hosting(
             data=data, by="site" if whole else "column" if client_column else "rows", records_per_client=records_per_client,
-            client_column=client_column, records=records, epsilon=epsilon, delta=delta, seed=seed,
+            client_column=client_column, records=records, epsilon=epsilon, delta=delta, change_limit=change_limit,
+            seed=seed,
         )  # fmt: skip
         agreed = read_proposal(proposal)
         place.set_up(signed, agreed, hosting, fingerprint=fingerprint)

@@ -45,7 +45,7 @@ def play(out: Path, *, epsilon: float, watch: Watch, say: Say) -> Played:
     federation = Federation(out / "coordinator")
     say("coordinator: founds the federation (root certificate, server, proposal)")
     agreement = propose(schema=str(schema), epsilon=epsilon, settings={})
-    fingerprint = federation.found(agreement, name=NAME, host="localhost", port=_free_port())
+    fingerprint = federation.found(agreement, name=NAME, host="localhost", port=free_port())
     sites = tuple(SiteFolder(out / name) for name in SITES)
     edges = np.round(np.cumsum([0.0, *SHARES]) * len(table)).astype(int)
     say(f"{', '.join(SITES)}: make keys and requests; the coordinator signs; each joins with its own rows")
@@ -82,7 +82,8 @@ def play(out: Path, *, epsilon: float, watch: Watch, say: Say) -> Played:
     return Played(run=run, folder=out / "run", sites=sites, all_rows=everything)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of loopback that nobody uses now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

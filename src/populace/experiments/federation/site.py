@@ -31,6 +31,7 @@ class Hosting:
     records: int | None = None
     epsilon: float
     delta: float = 0.0
+    change_limit: bool = False
     seed: int | None = None
 
 
@@ -87,10 +88,11 @@ class SiteFolder:
         check_data(file, hosted)
         if processes.alive(self.kit) is not None:
             raise RunError(f"site {who['name']} is running; stop it before joining again")
-        kits.assemble(self.path, signed, self.path / "request" / "key", fingerprint)
-        policy.write_site_policy(self.kit, file.to_json())
-        with SqliteLedger(file.ledger, file.budget):
-            return file
+        file.agreements()
+        with SqliteLedger(file.ledger, file.budget, raise_budget=hosting.change_limit):
+            kits.assemble(self.path, signed, self.path / "request" / "key", fingerprint)
+            policy.write_site_policy(self.kit, file.to_json())
+        return file
 
     def _file(self, agreement: Agreement, hosting: Hosting) -> SiteFile:
         who = self.document
@@ -143,7 +145,7 @@ class SiteFolder:
                 "rows": file.records_per_client,
                 "column": file.client_column,
                 "most_records": file.records,
-            },  # fmt: skip
+            },
             "limit": {"epsilon": file.epsilon, "delta": file.delta, "unit": file.unit},
             "randomness": "seeded: reproducible, not private" if file.seed is not None else "the operating system's",
             "agreed": [
