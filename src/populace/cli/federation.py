@@ -91,8 +91,8 @@ def run(
     out: Path = typer.Option(..., "--out", help="Folder of the run; an unfinished one is resumed."),
     sites: int = typer.Option(1, "--sites", help="Wait for at least this many sites before the run begins."),
     rows: int = typer.Option(10_000, "--rows", help="How many synthetic rows to write."),
-    timeout: float = typer.Option(60.0, "--timeout", help="Seconds a site has to answer a round."),
-    patience: float = typer.Option(600.0, "--patience", help="Seconds without progress before the run pauses."),
+    timeout: float = typer.Option(300.0, "--timeout", help="Seconds a site has to answer a round."),
+    patience: float = typer.Option(900.0, "--patience", help="Seconds without progress before the run pauses."),
     seed: int | None = typer.Option(None, "--seed", help="Seeds the coordinator's coins: reproducible, not private."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON document per round and at the end."),
 ) -> None:

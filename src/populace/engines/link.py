@@ -161,8 +161,8 @@ class Coordinator:
     run: str
     root: Array
     checkpoint: Checkpoint
-    timeout: float = 60.0
-    patience: float = 600.0
+    timeout: float = 300.0
+    patience: float = 900.0
     seeded: bool = False
 
     @property

@@ -37,6 +37,8 @@ REASONS: dict[str, str] = {
     "rolled-back": "the site's ledger is older than this run: it was restored or replaced",
     "failed": "the site could not answer; its own log says why",
 }
+#: Bounds on what a request can make a site set memory aside for.
+MOST_CLIENTS, MOST_RECORDS = 10**8, 10**7
 RUN = re.compile(r"[a-z0-9][a-z0-9.-]{0,79}")
 
 
@@ -109,7 +111,9 @@ def read_request(data: bytes) -> Request | Mapping[str, Any]:
     kinds = {"run": str, "round": int, "terms": dict, "clients": int, "records": int, "first": int}
     run, round_id, terms, clients, records, first = wire.take_fields(message, kinds)
     _check_run(run)
-    if not (0 <= round_id < 2**31 and 1 <= clients < 2**31 and 1 <= records < 2**31 and 0 <= first < clients):
+    if not (
+        0 <= round_id < 2**31 and 1 <= clients <= MOST_CLIENTS and 1 <= records <= MOST_RECORDS and 0 <= first < clients
+    ):
         raise WireError("round, clients, records or first of an ask are out of range")
     return Request(
         run=run, round=round_id, terms=terms, clients_in_all=clients, records=records, first=first, message=message
@@ -144,7 +148,7 @@ def read_facts(data: bytes) -> Facts:
     """A site's facts; raises RefusedError where it said no, WireError for anything else."""
     message = _unpack_or_refuse(data, "facts")
     clients, records, seeded = wire.take_fields(message, {"clients": int, "records": int, "seeded": bool})
-    if message.arrays or not (1 <= clients < 2**31 and 1 <= records < 2**31):
+    if message.arrays or not (1 <= clients <= MOST_CLIENTS and 1 <= records <= MOST_RECORDS):
         raise WireError("a site's facts are out of range")
     return Facts(clients=clients, records=records, seeded=seeded)
 

@@ -47,7 +47,7 @@ class Plan:
     agreement: Agreement
     seed: int | None = None
     least: int = 1
-    timeout: float = 60.0
+    timeout: float = 300.0
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,6 +58,11 @@ def _process(kit: Path) -> Any:
     return None
 
 
+def was_stopped(kit: Path) -> bool:
+    """Whether nothing runs because somebody stopped it, rather than because it died."""
+    return not (kit / "process.json").is_file()
+
+
 def family(kit: Path) -> list[Any]:
     """The process and all it started, eldest first."""
     process = _process(kit)
@@ -82,10 +86,3 @@ def stop(kit: Path) -> bool:
     psutil.wait_procs(left, timeout=GRACE_SECONDS)
     (kit / "process.json").unlink(missing_ok=True)
     return bool(members)
-
-
-def wait_gone(kit: Path, seconds: float) -> bool:
-    until = time.monotonic() + seconds
-    while alive(kit) is not None and time.monotonic() < until:
-        time.sleep(0.1)
-    return alive(kit) is None

@@ -40,8 +40,8 @@ class Options:
     """How a run is supervised: fewest sites to begin with, seconds a site has for a round, seconds without progress to bear."""
 
     least: int = 1
-    timeout: float = 60.0
-    patience: float = 600.0
+    timeout: float = 300.0
+    patience: float = 900.0
 
 
 def run_federation(
@@ -192,6 +192,8 @@ class Supervisor:
         (self._place / "stop").touch()
         link.abort(job_id)
         link.close()
+        if processes.was_stopped(self._federation.server_kit):
+            raise RunError("the server was stopped; start it and give the same command again to go on")
         if processes.alive(self._federation.server_kit) is None:
             self._say("the server died; starting it again")
             self._federation.start()

@@ -1,0 +1,92 @@
+"""A run as a folder: any segment goes on from the last whole round, and says where it stands."""
+
+import json
+
+import pytest
+from protocols_for_deployment import CentralMean, Relay
+
+from populace.engines.agreement import Agreement
+from populace.engines.link import InProcess, LinkClosedError
+from populace.engines.segment import Plan, advance, coordinator_of, read_plan, read_status
+
+
+@pytest.fixture
+def plan(rows, tmp_path):
+    def make(protocol, least=3):
+        place = tmp_path / "run"
+        Plan(run="run-1", agreement=Agreement(protocol=protocol, schema=rows.schema), seed=5, least=least).save(place)
+        return place
+
+    return make
+
+
+class Closing(InProcess):
+    """A link that is closed in the middle of an exchange, once the sites have answered."""
+
+    def __init__(self, sites, after):
+        super().__init__({name: site.reply for name, site in sites.items()})
+        self.left = after
+
+    def exchange(self, asks, timeout):
+        found = super().exchange(asks, timeout)
+        self.left -= 1
+        if self.left < 0:
+            raise LinkClosedError("closed")
+        return found
+
+
+def test_segments_add_up_to_a_run(plan, rows, make_sites):
+    """Closed again and again, each time with replies on their way: the rounds add up, and each is charged once."""
+    protocol = Relay(epsilon=2.0)
+    place, sites = plan(protocol), make_sites(rows, protocol)
+    states = []
+    while not states or states[-1] != "finished":
+        states.append(advance(place, Closing(sites, after=4)))
+        assert read_status(place)["state"] == states[-1]
+    assert states[:-1] == ["interrupted"] * (len(states) - 1)
+    assert len(states) > 2
+    rounds = [json.loads(line)["round"] for line in (place / "rounds.jsonl").read_text().splitlines()]
+    assert rounds == list(range(1, len(rows) + 1))
+    status = read_status(place)
+    assert status["round"] == status["rounds"] == len(rows)
+    assert {name: site["epsilon"] for name, site in status["sites"].items()} == dict.fromkeys(sites, 2.0)
+    assert status["seeded"] is True
+    assert int(coordinator_of(place, InProcess({})).start()[1].heard) == len(rows)
+
+
+def test_a_segment_stops_when_asked_to(plan, rows, make_sites):
+    protocol = Relay(epsilon=2.0)
+    place, sites = plan(protocol), make_sites(rows, protocol)
+
+    class Asking(Closing):
+        def exchange(self, asks, timeout):
+            (place / "stop").touch()
+            return super().exchange(asks, timeout)
+
+    assert advance(place, Asking(sites, after=99)) == "interrupted"
+    assert read_status(place)["round"] == 1
+    assert advance(place, Closing(sites, after=99)) == "finished"
+
+
+def test_a_segment_waits_for_its_quorum_and_stops_without_sites(plan, rows, make_sites):
+    protocol = CentralMean(epsilon=3.0, quorum_share=0.9)
+    sites = make_sites(rows, protocol, epsilon=3.0, delta=1e-5)
+    place = plan(protocol)
+    assert advance(place, InProcess({})) == "stopped"
+    assert "expected at least 3 sites" in read_status(place)["why"]
+    assert not (place / "roster.json").exists()
+    link = Closing(sites, after=99)
+    coordinator_of(place, link)
+    few = {name: site for name, site in sites.items() if name != "site-1"}
+    assert advance(place, Closing(few, after=99)) == "waiting"
+    assert "its quorum is 11" in read_status(place)["why"]
+    assert advance(place, link) == "finished"
+
+
+def test_what_is_private_is_readable_by_its_owner_alone(plan, rows, make_sites):
+    protocol = Relay(epsilon=2.0)
+    place = plan(protocol)
+    advance(place, Closing(make_sites(rows, protocol), after=99))
+    assert place.stat().st_mode & 0o077 == 0
+    assert (place / "checkpoint.npz").stat().st_mode & 0o077 == 0
+    assert read_plan(place).agreement.protocol == protocol
