@@ -70,7 +70,7 @@ def write_answers(folder: str, count: int) -> dict[str, float]:
     import numpy as np
 
     from populace.experiments.poll.collect import cells_of
-    from populace.experiments.poll.deal import Deal
+    from populace.experiments.poll.deal import ONE_STAGE, Deal
     from populace.experiments.poll.files import Terms, coin_from, coin_text, pack, questions_hash, writing
     from populace.privacy.randomizers.wire import by_member
     from populace.protocols.base import Population
@@ -79,7 +79,7 @@ def write_answers(folder: str, count: int) -> dict[str, float]:
 
     chunks, schema = rows(count)
     schema.save(Path(folder) / "people.toml")
-    protocol, population = Poll(epsilon=EPSILON), Population(schema=schema, clients=count)
+    protocol, population = Poll(epsilon=EPSILON, **ONE_STAGE), Population(schema=schema, clients=count)
     asked, coin = protocol.survey(population), coin_from("benchmark")
     deal = Deal(protocol, population, coin)
     terms = Terms(

@@ -85,7 +85,7 @@ COLLECT = {
     "epsilon": ([*GOOD[:4], "0"], "expected epsilon above 0"),
     "epsilon by set": ([*GOOD, "--set", "epsilon=3"], "--epsilon"),
     "unknown setting": ([*GOOD, "--set", "colour=3"], "no parameter 'colour'"),
-    "two rounds": ([*GOOD, "--set", "rounds=2"], "rounds"),
+    "two stages": ([*GOOD, "--set", "stages=2"], "stages"),
     "unknown target": ([*GOOD, "--target", "zz"], "the target 'zz' is not a column"),
     "both splits": ([*GOOD, "--client-column", "a", "--records-per-client", "2"], "not both"),
     "no such column": ([*GOOD, "--client-column", "who"], "no client column 'who'"),

@@ -15,16 +15,17 @@ from populace.experiments.poll import collect as collecting
 from populace.experiments.poll import holders
 from populace.experiments.poll.collect import Collection, collect, release
 from populace.experiments.poll.count import count_files, nothing_counted
-from populace.experiments.poll.deal import Deal, check_one_round
+from populace.experiments.poll.deal import ONE_STAGE, Deal, check_one_stage
 from populace.experiments.poll.files import coin_from, read_terms
 from populace.experiments.run import make_key
 from populace.privacy.ledger import Budget, SqliteLedger
-from populace.protocols.base import Population
+from populace.privacy.source import System
+from populace.protocols.base import Population, Shard
 from populace.protocols.poll import Poll
 from populace.tables.partition import split, split_by_column
 from populace.tables.table import Table, write_frame
 
-FAST = {"classes": 2, "spread": 0.6, "chains": 1, "moves": 10}
+FAST = {"classes": 2, "spread": 0.6, "chains": 1, "moves": 10, **ONE_STAGE}
 
 
 @pytest.fixture
@@ -110,7 +111,7 @@ class TestExact:
         """The own cell is told with probability p: a test that also rejects q, and p at half the epsilon."""
         schema = small_table.schema
         population = Population(schema=schema, clients=6000)
-        asked = Poll(epsilon=1.5).survey(population)
+        asked = Poll(epsilon=1.5, **ONE_STAGE).survey(population)
         records = np.tile(small_table.codes, (10, 1))[:, None, :]
         questions = np.arange(6000) % len(asked.groups)
         told = release(asked, questions, records, np.ones((6000, 1), bool))
@@ -122,9 +123,21 @@ class TestExact:
         assert abs(own.sum() - p.sum()) < 4 * spread
         assert abs(own.sum() - half.sum()) > 6 * spread
 
+    def test_without_noise_many_say_what_each_says(self, small_table):
+        """`release` is the method's own answer for many clients: at an epsilon where nobody lies, the very same."""
+        schema = small_table.schema
+        protocol, population = Poll(epsilon=50.0, **ONE_STAGE), Population(schema=schema, clients=40)
+        asked = protocol.survey(population)
+        questions = np.arange(40) % len(asked.groups)
+        records, mask = small_table.codes[:40, None, :], np.ones((40, 1), bool)
+        for row, told in enumerate(release(asked, questions, records, mask)):
+            shard = Shard(records=records[row], mask=mask[row], population=population)
+            own, _ = protocol.answer((), questions[row], shard, (), System())
+            assert np.array_equal(told, own)
+
     def test_a_clients_record_is_chosen_evenly(self, small_table):
         schema = small_table.schema
-        asked = Poll(epsilon=40.0).survey(Population(schema=schema, clients=900, records=4))
+        asked = Poll(epsilon=40.0, **ONE_STAGE).survey(Population(schema=schema, clients=900, records=4))
         two = np.zeros((900, 4, len(schema.columns)), np.int32)
         two[:, 1] = 1
         two[:, 2:] = 2  # padding, never to be told
@@ -136,7 +149,7 @@ class TestExact:
         assert 350 < (told == cells[0]).sum() < 550
 
     def test_a_client_without_records_is_refused(self, small_table):
-        asked = Poll(epsilon=1.0).survey(Population(schema=small_table.schema, clients=2))
+        asked = Poll(epsilon=1.0, **ONE_STAGE).survey(Population(schema=small_table.schema, clients=2))
         with pytest.raises(SpecError, match="at least 1"):
             release(asked, np.zeros(2, int), np.zeros((2, 1, 4), np.int32), np.array([[True], [False]]))
 
@@ -237,7 +250,7 @@ class TestHolders:
 
 
 def test_a_client_is_dealt_the_same_question_whoever_asks(small_schema):
-    protocol = Poll(epsilon=2.0)
+    protocol = Poll(epsilon=2.0, **ONE_STAGE)
     deal = Deal(protocol, Population(schema=small_schema, clients=100_000), coin_from("town hall"))
     clients = np.random.default_rng(0).permutation(100_000)[:3000]
     slots = np.arange(40_000, 40_500)
@@ -248,14 +261,14 @@ def test_a_client_is_dealt_the_same_question_whoever_asks(small_schema):
     assert not np.array_equal(other.questions(slots), deal.questions(slots))
 
 
-def test_two_rounds_cannot_be_collected_in_one_go():
+def test_two_stages_cannot_be_collected_in_one_go(files):
     class Adaptive:
         def __init__(self):
-            self.rounds = 2
+            self.stages = 2
 
-    with pytest.raises(SpecError, match="rounds=2 asks some clients only after others"):
-        check_one_round(Adaptive())
-    check_one_round(Poll(epsilon=1.0))
+    with pytest.raises(SpecError, match="stages=2 asks some clients only after others"):
+        check_one_stage(Adaptive())
+    check_one_stage(wanted(files, settings={}).protocol())
 
 
 def test_seed_and_coin_of_a_simulation(files):

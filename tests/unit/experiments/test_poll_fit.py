@@ -13,12 +13,13 @@ from populace.errors import DataError, RunError, SpecError
 from populace.experiments.poll import count, files
 from populace.experiments.poll.collect import Collection, collect
 from populace.experiments.poll.count import REASONS, Seen
+from populace.experiments.poll.deal import ONE_STAGE
 from populace.experiments.poll.fit import Fit, fit_answers
 from populace.experiments.run import load_run, synthesize
 from populace.experiments.spec import make_spec
 from populace.tables.table import read_frame
 
-FAST = {"classes": 2, "spread": 0.6, "chains": 1, "moves": 10}
+FAST = {"classes": 2, "spread": 0.6, "chains": 1, "moves": 10, **ONE_STAGE}
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from populace.engines.exchange import Keys, Progress, Report
 from populace.errors import RunError, SpecError, out_of_range
-from populace.experiments.poll.deal import Deal, check_one_round
+from populace.experiments.poll.deal import ONE_STAGE, Deal, check_one_stage
 from populace.experiments.poll.files import MOST_CLIENTS, Terms, coin_from, coin_text, pack, questions_hash, writing
 from populace.experiments.poll.holders import CLIENTS, Block, Holders
 from populace.experiments.run import make_key
@@ -70,10 +70,10 @@ class Collection:
             raise SpecError("a seeded collection is not private and keeps no ledger; leave --ledger or --seed out")
 
     def protocol(self) -> Poll:
-        protocol = make_protocol("poll", {**self.settings, "epsilon": float(self.epsilon)})
+        protocol = make_protocol("poll", {**ONE_STAGE, **self.settings, "epsilon": float(self.epsilon)})
         if not isinstance(protocol, Poll):
             raise TypeError("poll is not Poll")
-        check_one_round(protocol)
+        check_one_stage(protocol)
         return protocol
 
     @property

@@ -12,10 +12,13 @@ import numpy as np
 from populace.errors import SpecError
 from populace.protocols.base import Population
 from populace.protocols.poll import Poll
+from populace.protocols.registry import parameters
 
 Array = Any
 
 CHUNK = 2**14
+#: What a collection takes for granted: all questions are known before the first answer.
+ONE_STAGE = {"stages": 1} if "stages" in parameters("poll") else {}
 
 
 class Deal:
@@ -46,11 +49,11 @@ def _own_questions(protocol: Poll, population: Population, state: Any, slots: Ar
     return protocol.own_questions(state, population, jnp.asarray(slots))
 
 
-def check_one_round(protocol: Poll) -> None:
-    """A method whose later questions follow from earlier answers is not collected in one go."""
-    rounds = vars(protocol).get("rounds", 1)
-    if rounds != 1:
+def check_one_stage(protocol: Poll) -> None:
+    """A poll whose later questions follow from earlier answers is not collected in one go."""
+    stages = vars(protocol).get("stages", 1)
+    if stages != 1:
         raise SpecError(
-            f"poll with rounds={rounds} asks some clients only after others have answered, so its answers cannot be collected "
-            "in one go; leave rounds out, or use `populace synthesize`"
+            f"poll with stages={stages} asks some clients only after others have answered, so its answers cannot be collected "
+            "in one go; leave stages out, or use `populace synthesize`"
         )

@@ -15,7 +15,7 @@ from populace.engines.exchange import Keys, Progress, Report, Traffic
 from populace.errors import DataError, SpecError
 from populace.experiments.folder import RunFolder
 from populace.experiments.poll.count import Counted, count_files, load_counted, nothing_counted
-from populace.experiments.poll.deal import Deal, check_one_round
+from populace.experiments.poll.deal import Deal, check_one_stage
 from populace.experiments.poll.files import Files, Terms, check_agreement, questions_hash, read_terms
 from populace.experiments.run import Run, make_key, versions
 from populace.experiments.spec import RunSpec, make_spec
@@ -167,7 +167,7 @@ def _deal(wanted: Fit, terms: list[Terms]) -> Deal:
         records=max(each.records for each in terms),
     )  # fmt: skip
     asked = first.protocol()
-    check_one_round(asked)
+    check_one_stage(asked)
     if questions_hash(asked, population) != first.questions:
         raise DataError(
             f"{path} was collected by populace {first.version}, which asks other questions than this version; fit it with "
