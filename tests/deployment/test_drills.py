@@ -22,7 +22,11 @@ from populace.tables.files import read_json
 from populace.tables.partition import split
 
 pytest.importorskip("nvflare")
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    # FLARE's client leaves a socket to a server that was killed to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 ROWS = 40
 PROTOCOL = make_protocol("independent", {"epsilon": 2.0, "batch": 1})  # one client a round, so a killed site is missed
@@ -67,8 +71,12 @@ class Command:
         self.log.close()
 
     def wait(self, seconds=240):
-        code = self.process.wait(timeout=seconds)
-        self.log.close()
+        try:
+            code = self.process.wait(timeout=seconds)
+        finally:
+            self.process.kill()
+            self.process.wait()
+            self.log.close()
         assert code == 0, (self.out.parent / "command.log").read_text()[-2000:]
 
     @property
@@ -156,12 +164,12 @@ def test_everything_is_killed(federation, tmp_path):
 
 def test_a_site_that_hangs_is_missed_and_let_back_in(federation, tmp_path):
     """Stopped and later continued: what it was asked meanwhile is asked again, or was charged and is answered from store."""
-    command = Command(federation, tmp_path / "run", timeout=3.0)
+    command = Command(federation, tmp_path / "run")
     wait_for_round(federation, command, 10)
     members = processes.family(federation.sites["site-2"].kit)
     for member in members:
         member.suspend()
-    time.sleep(8)
+    time.sleep(9)
     for member in members:
         with contextlib.suppress(psutil.Error):
             member.resume()

@@ -41,7 +41,7 @@ def test_segments_add_up_to_a_run(plan, rows, make_sites):
     place, sites = plan(protocol), make_sites(rows, protocol)
     states = []
     while not states or states[-1] != "finished":
-        states.append(advance(place, Closing(sites, after=4)))
+        states.append(advance(place, Closing(sites, after=5)))
         assert read_status(place)["state"] == states[-1]
     assert states[:-1] == ["interrupted"] * (len(states) - 1)
     assert len(states) > 2

@@ -32,11 +32,14 @@ from populace.engines.link import (
     enrol,
     roster_from_json,
 )
+from populace.engines.messages import make_facts_request
 from populace.errors import PopulaceError, RunError
 from populace.tables.files import read_json, write_json
 
 State = Literal["new", "running", "interrupted", "waiting", "stopped", "finished"]
 SECONDS_FOR_LOCK = 30.0
+SECONDS_TO_ENROL = 120.0
+SECONDS_TO_READ = 40.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,8 +89,13 @@ def coordinator_of(folder: Path, link: Link) -> Coordinator:
     plan = read_plan(folder)
     roster = read_roster(folder)
     if roster is None:
-        roster = enrol(plan.agreement, link, run=plan.run, least=plan.least, timeout=plan.timeout)
+        patience = max(plan.timeout, SECONDS_TO_ENROL)
+        roster = enrol(plan.agreement, link, run=plan.run, least=plan.least, timeout=patience)
         write_json(folder / "roster.json", roster.to_json())
+    elif link.sites():
+        # A site reads its data when the first request of a segment comes; a round's timeout is not meant for that.
+        ready = dict.fromkeys(link.sites(), make_facts_request(plan.agreement, run=plan.run))
+        link.exchange(ready, max(plan.timeout, SECONDS_TO_READ))
     return Coordinator(
         agreement=plan.agreement, roster=roster, link=link, run=plan.run, root=make_key(plan.seed),
         checkpoint=checkpoint_of(folder), timeout=plan.timeout, patience=0.0, seeded=plan.seed is not None,
