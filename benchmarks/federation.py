@@ -37,6 +37,7 @@ from populace.experiments.federation.coordinator import Federation, Proposal
 from populace.experiments.federation.demo import free_port
 from populace.experiments.federation.site import Hosting, SiteFolder
 from populace.experiments.federation.supervisor import Options, Supervisor
+from populace.models.marginals import Marginals
 from populace.privacy.events import NonPrivate
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
@@ -90,8 +91,8 @@ class Payload(Protocol):
     def absorb(self, state: State, ask: Ask, replies: Any, source: Any) -> State:
         return State(round=state.round + 1, theta=state.theta + jnp.sum(replies.present))
 
-    def finish(self, state: State, population: Population, key: Any) -> Any:
-        raise NotImplementedError
+    def finish(self, state: State, population: Population, key: Any) -> Marginals:
+        return Marginals(schema=SCHEMA, tables=(np.full(2, 0.5),))
 
     def guarantee(self, population: Population) -> Guarantee:
         return Guarantee(
@@ -104,7 +105,10 @@ class Payload(Protocol):
         )
 
     def plan(self, population: Population) -> ProtocolPlan:
-        raise NotImplementedError
+        sent = 4.0 * self.size
+        return ProtocolPlan(
+            guarantee=self.guarantee(population), rounds=self.total_rounds, bytes_up=8.0, bytes_down=sent, errors={}
+        )
 
     def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
         return 4.0 * self.size, 8.0
