@@ -29,6 +29,7 @@ EPSILON = 2.0
 #: Small settings, so that several rounds take place.
 SMALL = {name: {"batch": 8} for name in ("independent", "samprivsyn", "calm", "krr", "lopub", "locop")}
 SMALL["dp-fed-wae"] = {"cohort": 15, "classes": 2}
+SMALL["fedsel-wae"] = {"cohort": 15, "hidden": 6, "latent": 2, "epochs": 2}
 SMALL["poll"] = {"batch": 8, "classes": 4, "spread": 1.0, "chains": 1, "moves": 24}
 
 

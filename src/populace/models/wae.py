@@ -235,16 +235,17 @@ class ClassAutoencoder:
         each = self.blocks.encode(codes) - self.blocks.probabilities(base)
         return jnp.sum(each * mask[:, None], axis=0) / jnp.maximum(jnp.sum(mask), 1)
 
-    def slope(self, theta: Array, codes: Array, mask: Array) -> Array:
-        """Of log P(record) by all but `base`, meaned over the records that are there, places scaled by `scales`."""
+    def slope(self, theta: Array, codes: Array, mask: Array, kept: Array | float = 1.0) -> Array:
+        """Of log P(record) by all but `base`, meaned over the records that are there, places scaled by `scales`; of the
+        columns `kept` alone, 0/1 for each place, if not all are."""
         parts = unpack(self.shapes, theta)
         codes, x = jnp.asarray(codes), self.blocks.encode(codes)
         value = jnp.zeros(len(codes), jnp.int32) if self.target is None else codes[:, self.target]
-        logits = self.logits(parts)
+        logits = self.logits(parts) * kept
         chances = jax.nn.log_softmax(parts["weights"])[value]
         given = jnp.einsum("rw,rkw->rk", x * self.free, logits[value]) - self.blocks.log_normaliser(logits)[value]
         posterior = jax.nn.softmax(given + chances)
-        away = (x[:, None, :] - self.blocks.probabilities(logits)[value]) * self.scales(parts["base"])
+        away = (x[:, None, :] - self.blocks.probabilities(logits)[value]) * self.scales(parts["base"]) * kept
         shares = mask / jnp.maximum(jnp.sum(mask), 1)
         classes = jnp.einsum("r,rk,rkw->kw", shares, posterior, away)
         effect = jnp.einsum("r,rk,rkw,rm->mw", shares, posterior, away, self.contrasts(parts["base"])[value])
@@ -360,14 +361,15 @@ class Decoder(Generator):
 
 @functools.partial(jax.jit, static_argnames=("blocks", "arg_max"))
 def _draw(blocks: Blocks, logits: Array, key: Array, *, arg_max: bool) -> Array:
-    """One code per column and row: a Gumbel draw in each block, a coin for each binary column; or the likeliest value."""
+    """One code per column and row: a coin for each binary column, a Gumbel draw in each block; or the likeliest value."""
     binary, block = jax.random.split(key)
-    coin = 0.5 if arg_max else jax.random.uniform(binary, logits.shape)
+    chances = jax.nn.sigmoid(logits[:, blocks.alone])
+    coins = 0.5 if arg_max else jax.random.uniform(binary, chances.shape)
+    codes = jnp.zeros((len(logits), len(blocks.sizes)), jnp.int32)
+    codes = codes.at[:, np.flatnonzero(np.asarray(blocks.sizes) == 2)].set((chances > coins).astype(jnp.int32))
+    if blocks.alone.all():
+        return codes
     noisy = logits if arg_max else logits + jax.random.gumbel(block, logits.shape)
-    heads = jax.nn.sigmoid(logits) > coin
-    columns, start = [], 0
-    for width, size in zip(blocks.widths, blocks.sizes, strict=True):
-        place = slice(start, start + width)
-        columns.append(heads[:, start] if size == 2 else jnp.argmax(noisy[:, place], axis=1))
-        start += width
-    return jnp.stack([column.astype(jnp.int32) for column in columns], axis=1)
+    for column in np.flatnonzero(np.asarray(blocks.sizes) != 2):
+        codes = codes.at[:, column].set(jnp.argmax(noisy[:, blocks.owner == column], axis=1).astype(jnp.int32))
+    return codes

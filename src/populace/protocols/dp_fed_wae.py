@@ -24,13 +24,26 @@ import numpy as np
 
 from populace.errors import SpecError, out_of_range
 from populace.models.local_training import adam_update, pretrain
+from populace.models.natural_steps import first_step, later_step, told_slope
+from populace.models.submodels import (
+    choose_places,
+    kept_mask,
+    packed,
+    packed_size,
+    places_kept,
+    unpacked,
+    whole,
+)
 from populace.models.wae import Blocks, ClassAutoencoder, Decoder, DenseAutoencoder, count_parameters, unpack
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.randomizers.base import check_epsilon
-from populace.privacy.randomizers.signds import SignDS, gain, matched_share, padded_size, rotate, rotate_back
+from populace.privacy.randomizers.several_signds import SeveralSignDS
+from populace.privacy.randomizers.signds import SignDS, matched_share, padded_size, rotate, rotate_back, settle
+from populace.privacy.shuffling import shuffled_statement
 from populace.privacy.source import Source
 from populace.protocols.base import Ask, Facts, Plan, Population, Protocol, Replies, Shard
+from populace.protocols.passes import order_of_passes, rounds_of_pass
 
 Array = Any
 
@@ -38,16 +51,11 @@ PAPER_SHARE = 0.05  # k/d of the paper's best figures
 PAPER_COHORT = 10
 USUAL_ROUNDS = 1_000
 TURNS = 2  # of the rotation
-PRIOR = 0.4  # standard deviation of logits: a parameter's step is the less, the less the reports say beside it
-WEIGHT_PRIOR = 0.1  # the same of the classes' own
-FIRST_PRIOR = 0.3  # the same of shares, in the first rounds
+PARTS = 2**31 - 1  # the stream of the public coin that chooses parts of the model; no round has this number
 FIRST_REPORTS, MOST_FIRST = (
     0.8,
     0.5,
 )  # share of the rounds that are first ones: this divided by epsilon, and at most that
-FORGETTING = 4.0  # a report counts like the fourth power of its place in time: early ones saw other classes
-SHORTER = 0.85  # than a gradient of certain classes is one of uncertain ones
-LONGEST_STEP = 1.0  # of a logit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,22 +63,34 @@ class Design:
     """What both sides derive from the protocol's fields and the public facts of the population."""
 
     net: ClassAutoencoder | DenseAutoencoder
-    mechanism: SignDS
+    mechanism: SignDS | SeveralSignDS
     records: int
+    places: int = 0  # of the part of the model that is sent; 0: all of it
 
     @property
     def parameters(self) -> int:
         return count_parameters(self.net.shapes)
-
-    @property
-    def gain(self) -> float:
-        return gain(self.mechanism.epsilon, self.mechanism.chosen / self.mechanism.size)
 
     def signs(self, coin: Array, round_id: Array) -> Array:
         """The public random signs of a round's rotation."""
         key = jax.random.fold_in(jax.random.fold_in(coin, 0), round_id)
         words = jax.random.bits(key, (TURNS, self.mechanism.size))
         return jnp.where(words >> 31 == 1, 1.0, -1.0).astype(jnp.float32)
+
+    def choose(self, net: ClassAutoencoder, coin: Array, round_id: Array) -> Array:
+        """The places of the part of the model that a round's clients get."""
+        return choose_places(net, self.places, jax.random.fold_in(jax.random.fold_in(coin, PARTS), round_id))
+
+    def kept(self, net: ClassAutoencoder, coin: Array, round_id: Array) -> Array:
+        """The same as 1 for the places that are sent."""
+        return kept_mask(net, self.choose(net, coin, round_id)) if self.places else whole(net)
+
+    @property
+    def numbers_sent(self) -> int:
+        """Of the model, to each client."""
+        if self.places and isinstance(self.net, ClassAutoencoder):
+            return packed_size(self.net, self.places)
+        return self.parameters
 
 
 @jax.tree_util.register_dataclass
@@ -93,9 +113,10 @@ class DpFedWae(Protocol):
     that number, and its ledger refuses one more.
 
     Edge cases: a client without records sends what a zero update gives. `share` 0 is k/d by the public rule (`best`) or .05
-    (`paper`); `warm` 0 is the public rule for the share of first
-    rounds; `step` is the paper's gamma. Clients left over when the cohorts do not come out even form a smaller last
-    cohort.
+    (`paper`). `indices` above 1 are told as one set, worth what its overlap with the top is (`overlap` 0) or whether that
+    reaches `overlap`. `warm` 0 is the public rule for the share of first rounds; `step` is the paper's gamma; `submodel`
+    below 1 sends so much of the model, other columns each round. Clients left over when the cohorts do not come out even
+    form a smaller last cohort.
     """
 
     epsilon: float
@@ -103,9 +124,12 @@ class DpFedWae(Protocol):
     cohort: int = 0
     participations: int = 1
     share: float = 0.0
+    indices: int = 1
+    overlap: int = 0
     step: float = 1.0
     classes: int = 8
     warm: float = 0.0
+    submodel: float = 1.0
     hidden: int = 64
     latent: int = 16
     epochs: int = 10
@@ -125,14 +149,18 @@ class DpFedWae(Protocol):
 
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
-        for name in ("participations", "classes", "hidden", "latent", "epochs"):
+        for name in ("participations", "indices", "classes", "hidden", "latent", "epochs"):
             if getattr(self, name) < 1:
                 raise out_of_range(name, "at least 1", getattr(self, name))
-        for name in ("cohort", "pretraining", "step"):
+        for name in ("cohort", "overlap", "pretraining", "step"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise out_of_range(name, "at least 0", getattr(self, name))
-        if not 0 <= self.share <= 1 or not 0 <= self.warm < 1:
-            raise out_of_range("share and warm", "in [0, 1]", (self.share, self.warm))
+        if not 0 <= self.share < 1 or not 0 <= self.warm < 1:
+            raise out_of_range("share and warm", "in [0, 1)", (self.share, self.warm))
+        if not 0 < self.submodel <= 1:
+            raise out_of_range("submodel", "in (0, 1]", self.submodel)
+        if self.submodel < 1 and self.recipe == "paper":
+            raise SpecError("expected submodel 1 with recipe paper: columns can be left out of latent classes only")
         if not 0 < self.learning_rate < math.inf:
             raise out_of_range("learning_rate", "above 0", self.learning_rate)
         if self.recipe not in ("best", "paper"):
@@ -152,11 +180,7 @@ class DpFedWae(Protocol):
         return min(self.cohort or usual, population.clients)
 
     def rounds(self, population: Population) -> int:
-        return self.participations * self._pass(population)
-
-    def _pass(self, population: Population) -> int:
-        """Rounds in which every client is asked once."""
-        return -(-population.clients // self.cohort_size(population))
+        return self.participations * rounds_of_pass(population.clients, self.cohort_size(population))
 
     def begin(self, population: Population, key: Array, warm: Any = None) -> State:
         design = self.design(population)
@@ -166,21 +190,12 @@ class DpFedWae(Protocol):
             means = design.net.blocks.probabilities(jnp.zeros(design.net.blocks.width))
         elif self.pretraining:
             theta = pretrain(design.net, theta, self.pretraining, self.learning_rate, random)
+        cohorts = order_of_passes(
+            clients=population.clients, cohort=self.cohort_size(population), passes=self.participations, key=order
+        )
         return State(
-            round=jnp.int32(0), coin=coin, order=self._order(population, order), theta=theta, means=means,
-            heard=jnp.int32(0), design=design,
-        )  # fmt: skip
-
-    def _order(self, population: Population, key: Array) -> Array:
-        """[rounds, cohort]: all clients in a random order, anew in every pass; -1 where they run out."""
-        size, rounds = self.cohort_size(population), self._pass(population)
-        clients = jnp.arange(population.clients, dtype=jnp.int32)
-        padding = (0, rounds * size - population.clients)
-        passes = [
-            jnp.pad(jax.random.permutation(one, clients), padding, constant_values=-1).reshape(rounds, size)
-            for one in jax.random.split(key, self.participations)
-        ]
-        return jnp.concatenate(passes)
+            round=jnp.int32(0), coin=coin, order=cohorts, theta=theta, means=means, heard=jnp.int32(0), design=design
+        )
 
     def cohorts(self, population: Population, state: State, first: int, count: int) -> Array:
         return np.asarray(state.order)[first : first + count]
@@ -190,8 +205,11 @@ class DpFedWae(Protocol):
         if not isinstance(state.round, jax.core.Tracer) and int(state.round) >= rounds:
             return None
         cohort = state.order[state.round]
+        design, theta = state.design, state.theta
+        if design.places and isinstance(design.net, ClassAutoencoder):
+            theta = packed(design.net, theta, design.choose(design.net, state.coin, state.round))
         common = {
-            "theta": state.theta,
+            "theta": theta,
             "coin": jax.random.key_data(state.coin),
             "round": state.round,
             "warming": state.round < self.first_rounds(rounds),
@@ -219,8 +237,12 @@ class DpFedWae(Protocol):
             x = design.net.blocks.encode(shard.records)
             update = adam_update(design.net, common["theta"], x, mask, latents, self.epochs, self.learning_rate)
             return design.mechanism.apply(update, source, start), memory
-        slope = told_slope(design.net, common["theta"], shard.records, mask, common["warming"])
-        turned = rotate(slope, design.signs(root, common["round"]))
+        theta = common["theta"]
+        if design.places:
+            theta = unpacked(design.net, theta, design.choose(design.net, root, common["round"]))
+        kept = design.kept(design.net, root, common["round"])
+        slope = told_slope(design.net, theta, shard.records, mask, warming=common["warming"], kept=kept)
+        turned = settle(rotate(slope, design.signs(root, common["round"])))
         return design.mechanism.apply(turned, source, start), memory
 
     def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
@@ -230,7 +252,7 @@ class DpFedWae(Protocol):
         if isinstance(net, DenseAutoencoder):
             return dataclasses.replace(state, round=state.round + 1, theta=state.theta + self.step * told)
         # What one report tells of a unit vector, undone: unbiased for Gaussian-looking coordinates.
-        unit = math.sqrt(mechanism.size) / state.design.gain
+        unit = math.sqrt(mechanism.size) / mechanism.pull
         signs = state.design.signs(state.coin, ask.common["round"])
         told = unit * rotate_back(told, signs, len(state.theta) - net.blocks.width)
         return self.learn(state, net, told, heard, ask.common["warming"])
@@ -238,12 +260,17 @@ class DpFedWae(Protocol):
     def learn(self, state: State, net: ClassAutoencoder, told: Array, heard: Array, warming: Array) -> State:
         """The state after so many reports whose mean unit vector is estimated to be `told`."""
         before = jnp.where(state.round == self.first_rounds(len(state.order)), 0, state.heard)
-        means = first_step(state, net, told, before, heard)
+        kept = state.design.kept(net, state.coin, state.round)
+        known: dict[str, Any] = {
+            "gain": state.design.mechanism.gain, "records": state.design.records,
+            "before": before, "heard": heard, "kept": kept,
+        }  # fmt: skip
+        means = first_step(net, state.theta, state.means, told, **known)
         first = state.theta.at[: net.blocks.width].set(net.base_of(means))
         return dataclasses.replace(
             state,
             round=state.round + 1,
-            theta=jnp.where(warming, first, later_step(state, net, told, before, heard)),
+            theta=jnp.where(warming, first, later_step(net, state.theta, told, **known)),
             means=jnp.where(warming, means, state.means),
             heard=before + heard,
         )
@@ -258,26 +285,35 @@ class DpFedWae(Protocol):
 
     def guarantee(self, population: Population) -> Guarantee:
         mechanism = self.design(population).mechanism
+        told = "one index and one sign" if self.indices == 1 else f"{self.indices} indices and one sign"
         times = "once" if self.participations == 1 else f"{self.participations} times"
         return Guarantee(
             epsilon=float(self.epsilon),
             unit="client",
             neighbours="replace",
             trust="local",
-            mechanism=f"one index and one sign of an update (SignDS), each client {times}",
+            mechanism=f"{told} of an update (SignDS), each client {times}",
             read_from_data=population.table_schema.read_from_data,
             derivation=(
                 f"each report: {mechanism.event}, {mechanism.chosen} of {mechanism.size} coordinates being the top",
                 "reports of one client add up; its ledger refuses one more than it may send",
                 "the sign is a fair coin independent of the data; cohorts, rotation and ties are public coins",
                 "the server's steps and all sampling are post-processing",
+                *self._shuffled(population),
             ),
             assumptions=("the number of clients and who takes part are public", "a person's records sit at one client"),
         )
 
+    def _shuffled(self, population: Population) -> tuple[str, ...]:
+        """The central statement beside the local one, where each client is asked once."""
+        if self.participations > 1:
+            return ()
+        return (shuffled_statement(local_epsilon=float(self.epsilon), clients=population.clients),)
+
     def plan(self, population: Population) -> Plan:
         design = self.design(population)
         down, up = self._bytes(design)
+        chance = f", told with probability {design.mechanism.p:.3f}" if isinstance(design.mechanism, SignDS) else ""
         return Plan(
             guarantee=self.guarantee(population),
             rounds=self.rounds(population),
@@ -286,8 +322,10 @@ class DpFedWae(Protocol):
             errors={},
             notes=(
                 f"{design.parameters:,} parameters, {design.mechanism.chosen} of {design.mechanism.size:,} coordinates "
-                f"the top, told with probability {design.mechanism.p:.3f}",
+                f"the top{chance}",
                 "no error is predicted: training has no closed form",
+                *self._saved(design),
+                *self._shuffled(population),
             ),
         )
 
@@ -296,7 +334,17 @@ class DpFedWae(Protocol):
 
     def _bytes(self, design: Design) -> tuple[float, float]:
         """Parameters as 32-bit floats, a seed, two numbers of the round; one report."""
-        return 4.0 * design.parameters + 16.0, float(design.mechanism.wire_bytes)
+        return 4.0 * design.numbers_sent + 16.0, float(design.mechanism.wire_bytes)
+
+    def _saved(self, design: Design) -> tuple[str, ...]:
+        """What a part of the model saves."""
+        if not design.places:
+            return ()
+        whole_bytes, part = 4.0 * design.parameters + 16.0, self._bytes(design)[0]
+        return (
+            f"sub-models of {design.places} of {design.net.blocks.width} places: {part:,.0f} bytes down instead of "
+            f"{whole_bytes:,.0f}, {1 - part / whole_bytes:.0%} saved",
+        )
 
 
 @functools.lru_cache(maxsize=64)
@@ -313,37 +361,12 @@ def design_of(protocol: DpFedWae, population: Population) -> Design:
         net = ClassAutoencoder(blocks, protocol.classes, target)
         size = padded_size(count_parameters(net.shapes) - blocks.width)
         share = protocol.share or matched_share(epsilon)
-    chosen = min(size, max(1, round(share * size)))
-    return Design(net, SignDS(size=size, epsilon=epsilon, chosen=chosen), population.records)
+    chosen = min(max(1, size - 1), max(1, round(share * size)))
+    places = places_kept(net, protocol.submodel) if isinstance(net, ClassAutoencoder) and protocol.submodel < 1 else 0
+    return Design(net, mechanism_of(protocol, size, epsilon, chosen), population.records, places)
 
 
-def told_slope(net: ClassAutoencoder, theta: Array, records: Array, mask: Array, warming: Array) -> Array:
-    """The gradient a report is about: of the columns' own tables in the first rounds, of the rest later."""
-    first = net.first_slope(theta[: net.blocks.width], records, mask)
-    later = net.slope(theta, records, mask)
-    return jnp.where(warming, jnp.zeros_like(later).at[: net.blocks.width].set(first), later)
-
-
-def first_step(state: State, net: ClassAutoencoder, told: Array, before: Array, heard: Array) -> Array:
-    """The columns' shares: all estimates so far meaned, even ones counting like as many reports as they are worth."""
-    base = state.theta[: net.blocks.width]
-    length = net.first_length(base, state.design.records)
-    estimate = net.blocks.probabilities(base) + length * told[: net.blocks.width]
-    worth = (length / (state.design.gain * FIRST_PRIOR)) ** 2
-    return state.means + heard / (worth + before + heard) * (estimate - state.means)
-
-
-def later_step(state: State, net: ClassAutoencoder, told: Array, before: Array, heard: Array) -> Array:
-    """Classes, effects and weights: each moves to where the reports put it, by their share beside all that is known of it.
-
-    A report puts a parameter where told / information says, with the variance (length / gain / information)^2; before any
-    came it was known to PRIOR^2. With FORGETTING = 1 this would be the mean of all reports and of the start (Kalman's gain).
-    """
-    base = state.theta[: net.blocks.width]
-    length = SHORTER * net.length(base, state.design.records)
-    information = net.information(state.theta)
-    prior = jnp.where(jnp.arange(len(told)) < len(told) - net.outcomes * net.classes, PRIOR, WEIGHT_PRIOR)
-    worth = (length / (state.design.gain * information * prior)) ** 2
-    share = FORGETTING * heard / (worth + before + FORGETTING * heard)
-    move = jnp.clip(share * length * told / information, -LONGEST_STEP, LONGEST_STEP)
-    return state.theta.at[net.blocks.width :].add(move)
+def mechanism_of(protocol: DpFedWae, size: int, epsilon: float, chosen: int) -> SignDS | SeveralSignDS:
+    if protocol.indices == 1:
+        return SignDS(size=size, epsilon=epsilon, chosen=chosen)
+    return SeveralSignDS(size=size, epsilon=epsilon, chosen=chosen, told=protocol.indices, least=protocol.overlap)

@@ -21,6 +21,7 @@ METHODS: dict[str, str] = {
     "lopub": "populace.protocols.lopub:LoPub",
     "locop": "populace.protocols.locop:LoCop",
     "dp-fed-wae": "populace.protocols.dp_fed_wae:DpFedWae",
+    "fedsel-wae": "populace.protocols.fedsel_wae:FedSelWae",
 }
 DEFAULTS: dict[Kind, str] = {"table": "poll"}
 

@@ -112,6 +112,17 @@ def test_rotation_keeps_lengths_and_is_undone(turns):
         signds.hadamard_transform(np.zeros(6, np.float32))
 
 
+def test_settled_vectors_do_not_hang_on_the_last_bit():
+    rng = np.random.default_rng(2)
+    vector = np.repeat(rng.normal(size=50), 20).astype(np.float32)  # many ties
+    shaken = vector * (1 + 1e-7 * rng.normal(size=1000)).astype(np.float32)
+    assert (mark_top(vector, 30, 7) != mark_top(shaken, 30, 7)).any()
+    settled = [np.asarray(signds.settle(one)) for one in (vector, shaken)]
+    np.testing.assert_array_equal(*settled)
+    np.testing.assert_allclose(settled[0] / settled[0].std() * vector.std(), vector, atol=2e-3)
+    assert not np.asarray(signds.settle(np.zeros(8, np.float32))).any()
+
+
 @pytest.mark.parametrize(("size", "width"), [(1, 1), (2, 1), (128, 1), (129, 2), (18_188, 2), (40_000, 3)])
 def test_wire_format(size, width):
     mechanism = SignDS(size=size, epsilon=1.0, chosen=1)

@@ -13,7 +13,7 @@ from populace.models.wae import ClassAutoencoder, DenseAutoencoder
 from populace.privacy.events import Pure
 from populace.privacy.source import Keyed
 from populace.protocols.base import Replies, Shard
-from populace.protocols.dp_fed_wae import FIRST_PRIOR, DpFedWae, first_step, later_step
+from populace.protocols.dp_fed_wae import DpFedWae
 from populace.tables.partition import split
 from populace.tables.schema import Column, Schema
 from populace.tables.table import from_codes
@@ -158,29 +158,62 @@ def test_share_of_first_rounds_by_the_public_rule(epsilon, participations, first
     assert DpFedWae(epsilon=epsilon, recipe="paper").first_rounds(1_000) == 0
 
 
-def test_steps_shrink_as_reports_come_in_and_without_reports_nothing_moves():
-    clients = binary_people(400)
-    protocol = DpFedWae(epsilon=8.0, cohort=40, classes=2)
-    state = protocol.begin(population_of(clients), jax.random.key(0))
-    net = state.design.net
-    told = np.full(len(state.theta) - net.blocks.width, 0.1, np.float32)
-    lengths = [
-        float(np.abs(later_step(state, net, told, before, 40) - state.theta).max()) for before in (0, 1_000, 100_000)
-    ]
-    assert lengths[0] > lengths[1] > 50 * lengths[2] > 0
-    np.testing.assert_array_equal(later_step(state, net, told * 0, 0, 0), state.theta)
-    np.testing.assert_array_equal(first_step(state, net, told * 0, 0, 0), state.means)
+def test_a_part_of_the_model_is_sent_and_moves_that_part_only():
+    clients = binary_people(400, columns=20)
+    protocol = DpFedWae(epsilon=8.0, cohort=4, classes=2, submodel=0.4, warm=0.01)
+    population = population_of(clients)
+    design = protocol.design(population)
+    assert (design.places, design.numbers_sent, design.parameters) == (8, 3 * 8 + 2, 3 * 20 + 2)
+    assert protocol.reply_bytes(None, population)[0] == 4 * 26 + 16
+    assert any("saved" in note and "55%" in note for note in protocol.plan(population).notes)
+    state = dataclasses.replace(protocol.begin(population, jax.random.key(0)), round=np.int32(50))
+    ask = protocol.ask(state, population, Keyed(jax.random.key(1)))
+    assert ask.common["theta"].shape == (26,)
+    replies = Replies(clients=ask.cohort, present=np.ones(4, bool), values=np.array([3, 5, 8, 64]))
+    after = protocol.absorb(state, ask, replies, Keyed(jax.random.key(2)))
+    moved = np.asarray(after.theta != state.theta)
+    kept = np.asarray(design.kept(design.net, state.coin, 50)) > 0
+    assert kept.sum() == 8
+    assert not moved[:20].any()
+    for row in moved[20:60].reshape(2, 20):
+        assert not row[~kept].any()
+        assert row[kept].mean() > 0.5
+    with pytest.raises(SpecError, match="recipe paper"):
+        DpFedWae(epsilon=8.0, recipe="paper", submodel=0.5)
 
 
-def test_first_step_is_the_mean_of_what_was_told():
-    """As many reports as the start is worth count as much as it."""
-    clients = binary_people(400)
-    state = DpFedWae(epsilon=8.0, cohort=40, classes=2).begin(population_of(clients), jax.random.key(0))
-    net = state.design.net
-    length = (8 / 4 / 2) ** 0.5  # eight fair columns, two records
-    worth = (length / (state.design.gain * FIRST_PRIOR)) ** 2
-    told = np.full(len(state.theta) - net.blocks.width, 0.2, np.float32)
-    np.testing.assert_allclose(first_step(state, net, told, 0, worth), 0.5 + 0.1 * length, rtol=1e-5)
+def test_a_part_of_the_model_still_learns():
+    """Half of the columns at a time: correlations of .49 come out above a third."""
+    clients = binary_people(6_000)
+    protocol = DpFedWae(epsilon=8.0, classes=2, cohort=20, submodel=0.5)
+    outcome = simulation.run(protocol, clients, root=jax.random.key(0))
+    found = np.corrcoef(outcome.generator.sample_codes(20_000, jax.random.key(1), {}).T)
+    assert found[~np.eye(8, dtype=bool)].mean() > 0.33
+    per_client = outcome.traffic.to_json()["bytes_to_one_client_per_message"]
+    assert per_client == protocol.reply_bytes(None, population_of(clients))[0] < 4 * 26 + 16
+
+
+def test_several_indices_are_told_as_one_set_at_the_same_cost():
+    clients = binary_people(40)
+    protocol = DpFedWae(epsilon=4.0, recipe="paper", hidden=4, latent=2, epochs=1, indices=3, overlap=2)
+    outcome = simulation.run(protocol, clients, root=jax.random.key(0))
+    mechanism = outcome.state.design.mechanism
+    assert (mechanism.told, mechanism.least, mechanism.event) == (3, 2, Pure(4.0))
+    assert outcome.ledger.spent()["epsilon"] == pytest.approx(4.0)
+    first = protocol.begin(population_of(clients), jax.random.fold_in(jax.random.key(0), 0))
+    assert np.abs(np.asarray(outcome.state.theta - first.theta) * 10).sum() <= 3 * 40 + 0.1
+
+
+def test_central_statement_stands_beside_the_local_one_and_only_where_each_is_asked_once():
+    population = population_of(binary_people(20))
+    population = dataclasses.replace(population, clients=50_000)
+    statement = DpFedWae(epsilon=4.0).guarantee(population)
+    assert (statement.epsilon, statement.delta, statement.trust) == (4.0, 0.0, "local")
+    assert "not part of it" in statement.derivation[-1]
+    assert "not part of it" not in str(statement)
+    assert any("central model" in note for note in DpFedWae(epsilon=4.0).plan(population).notes)
+    twice = DpFedWae(epsilon=4.0, participations=2).guarantee(population)
+    assert not any("central" in line for line in twice.derivation)
 
 
 def test_bad_settings_are_refused():

@@ -35,6 +35,7 @@ Array = Any
 
 SMALLEST_SHARE, LARGEST_SHARE = 1e-6, 0.5
 FACTOR = 64  # of a Hadamard matrix applied at once: a long transform is a few small products
+STEPS = 1_000  # of `settle`, in a standard deviation
 NORMAL = NormalDist()
 
 
@@ -103,6 +104,16 @@ class SignDS:
         return float(self.exact_p)
 
     @property
+    def gain(self) -> float:
+        """See `gain`; nothing where all coordinates are the top."""
+        return 0.0 if self.chosen == self.size else gain(self.epsilon, self.chosen / self.size)
+
+    @property
+    def pull(self) -> float:
+        """sqrt(d) times the mean inner product of a report with such a unit vector: of one coordinate, the gain."""
+        return self.gain
+
+    @property
     def event(self) -> Event:
         """What one report is, for the ledger."""
         return Pure(float(self.epsilon))
@@ -122,15 +133,18 @@ class SignDS:
 
     def simulate(self, vector: Array, key: Array, start: Array = 0) -> Array:
         """One report about one vector, from a JAX key; traceable, to be vmapped."""
-        coins, rank = jax.random.split(key)
-        words = jax.random.bits(coins, (2,))
-        positive = (words[0] >> 31).astype(bool)
+        coin, place_key = jax.random.split(key)
+        positive = (jax.random.bits(coin) >> 31).astype(bool)
         top = mark_top(jnp.where(positive, vector, -vector), self.chosen, start)
-        inside = (words[1] < threshold(self.exact_p)) | (self.chosen == self.size)
+        return (2 * self.simulate_place(top, place_key) + positive).astype(jnp.int32)
+
+    def simulate_place(self, top: Array, key: Array) -> Array:
+        """The coordinate told, given which are the top."""
+        coin, rank = jax.random.split(key)
+        inside = (jax.random.bits(coin) < threshold(self.exact_p)) | (self.chosen == self.size)
         pool = jnp.where(inside, top, ~top)
         wanted = jax.random.randint(rank, (), 0, jnp.where(inside, self.chosen, max(1, self.size - self.chosen)))
-        place = jnp.argmax(jnp.cumsum(pool) == wanted + 1)
-        return (2 * place + positive).astype(jnp.int32)
+        return jnp.argmax(jnp.cumsum(pool) == wanted + 1)
 
     def release(self, vector: Array, start: Array = 0) -> Array:
         """One report about one vector, from the operating system's generator, exactly."""
@@ -139,9 +153,13 @@ class SignDS:
             raise DataError(f"expected a vector of {self.size} coordinates, got shape {vector.shape}")
         positive = bool(secure_random.integers_below(2))
         top = np.asarray(mark_top(jnp.asarray(vector if positive else -vector), self.chosen, start))
+        return np.int32(2 * self.release_place(top) + positive)
+
+    def release_place(self, top: Array) -> int:
+        """The coordinate told, given which are the top, exactly."""
         inside = bool(secure_random.bernoulli(self.exact_p)) if self.chosen < self.size else True
         pool = np.flatnonzero(top if inside else ~top)
-        return np.int32(2 * pool[secure_random.integers_below(len(pool))] + positive)
+        return int(pool[secure_random.integers_below(len(pool))])
 
     def apply(self, vector: Array, source: Source, start: Array = 0) -> Array:
         """One report about one vector, from either kind of source."""
@@ -203,6 +221,15 @@ def rotate(vector: Array, signs: Array) -> Array:
     for row in signs:
         vector = hadamard_transform(vector * row)
     return vector
+
+
+def settle(vector: Array) -> Array:
+    """A rotated vector in steps of a thousandth of its coordinates' deviation, as whole numbers.
+
+    Coordinates that are equal in exact arithmetic then stay equal, so that their order does not hang on how a compiler adds.
+    """
+    step = jnp.sqrt(jnp.mean(jnp.square(vector), axis=-1, keepdims=True)) / STEPS
+    return jnp.round(vector / jnp.where(step == 0, 1.0, step))
 
 
 def rotate_back(vector: Array, signs: Array, size: int) -> Array:
