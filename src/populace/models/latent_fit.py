@@ -1,7 +1,7 @@
 """Latent classes from randomised answers: the most likely ones, and draws from their posterior.
 
-A class's logits are a shared base, plus an effect of the target's value the class belongs to, plus its own deviation, with
-normal priors on all three: weak signal is drawn to independence, then to independence given the target. The mode is found by
+A class's logits are a shared base plus its own deviation, with normal priors on both: weak signal is drawn to independence.
+Where classes are tied to the target's values there is also an effect of that value. The mode is found by
 Adam. Its errors are larger than those of the posterior's mean, which is what the tables we are after deserve; draws come from
 underdamped Langevin dynamics, preconditioned by the Fisher information, with tamed gradients, started at the mode.
 """
@@ -29,6 +29,7 @@ RATE = 0.08
 STRIDE = 0.12  # of the dynamics, in units of a parameter's own deviation
 FRICTION = 0.5
 TAMED = 5.0
+WIDER = 3.0  # how much more classes may differ in the target than in other columns
 PROBES = 16
 SMOOTH = 9.0  # steps between neighbouring bins are a third as wide as the logits themselves
 BURN_IN = 0.2
@@ -39,11 +40,13 @@ class Settings:
     """How to fit: all public, or chosen by the likelihood of held-out answers.
 
     `spread`, `effect`, `base` are the prior's standard deviations of logits: of classes, of the target's effect, of the base
-    about its mean over columns with the same domain (or zero). `steps` to the mode, `moves` of the dynamics, `draws` kept.
+    about its mean over columns with the same domain (or zero). `tied`: each class belongs to one value of the target, which
+    has an effect of its own on every column. `steps` to the mode, `moves` of the dynamics, `draws` kept.
     """
 
     classes: int = 12
     spread: float = 1.0
+    tied: bool = False
     effect: float = 1.2
     base: float = 1.5
     steps: int = 150
@@ -51,22 +54,22 @@ class Settings:
     draws: int = 24
 
 
-def initial(layout: Layout, classes: int, key: Array) -> Parameters:
+def initial(layout: Layout, settings: Settings, key: Array) -> Parameters:
     """Random classes about an even base."""
     parameters = {
         "base": jnp.zeros(layout.values),
-        "classes": 0.5 * jax.random.normal(key, (classes, layout.values)),
-        "weights": jnp.zeros(classes),
+        "classes": 0.5 * jax.random.normal(key, (settings.classes, layout.values)),
+        "weights": jnp.zeros(settings.classes),
     }
-    if layout.target is not None:
+    if layout.target is not None and settings.tied:
         parameters["effect"] = 0.01 * jax.random.normal(key, (layout.outcomes, layout.values))
     return parameters
 
 
 def log_tables(parameters: Parameters, layout: Layout) -> Array:
-    """log theta, [classes, values]: a softmax over each column's values; a class belongs to one value of the target."""
+    """log theta, [classes, values]: a softmax over each column's values; a tied class belongs to one value of the target."""
     logits = parameters["base"][None, :] + parameters["classes"]
-    if layout.target is not None:
+    if layout.target is not None and "effect" in parameters:
         outcome = jnp.arange(len(logits)) % layout.outcomes
         places = int(layout.offsets[layout.target]) + outcome
         tied = jnp.zeros_like(logits).at[jnp.arange(len(logits)), places].set(TIED)
@@ -77,11 +80,12 @@ def log_tables(parameters: Parameters, layout: Layout) -> Array:
     return logits - top - jnp.log(total)
 
 
-def precisions(parameters: Parameters, settings: tuple[Array, Array, Array]) -> Parameters:
-    """Of the priors, one number per parameter."""
+def precisions(parameters: Parameters, layout: Layout, settings: tuple[Array, Array, Array]) -> Parameters:
+    """Of the priors, one number per parameter. Classes may differ much in the target."""
     spread, effect, base = settings
-    each = {"base": base, "classes": spread, "effect": effect, "weights": jnp.float32(1)}
-    return {name: jnp.full(value.shape, each[name] ** -2) for name, value in parameters.items()}
+    wider = jnp.where(jnp.asarray(layout.is_target), WIDER, 1.0)
+    each = {"base": base, "classes": spread * wider, "effect": effect, "weights": jnp.float32(1)}
+    return {name: jnp.broadcast_to(each[name] ** -2, value.shape) for name, value in parameters.items()}
 
 
 def log_prior(parameters: Parameters, layout: Layout, settings: tuple[Array, Array, Array]) -> Array:
@@ -90,7 +94,7 @@ def log_prior(parameters: Parameters, layout: Layout, settings: tuple[Array, Arr
     counts = np.bincount(layout.shared)
     means = jax.ops.segment_sum(base, layout.shared, num_segments=len(counts)) / counts
     centred = {**parameters, "base": base - jnp.where(jnp.asarray(counts > 1), means, 0.0)[layout.shared]}
-    precision = precisions(parameters, settings)
+    precision = precisions(parameters, layout, settings)
     value = -0.5 * sum(jnp.sum(precision[name] * centred[name] ** 2) for name in parameters)
     if len(layout.neighbours):
         low, high = layout.neighbours.T
@@ -118,29 +122,30 @@ def fit(
     answers: Answers, layout: Layout, settings: Settings, key: Array, start: Parameters | None = None
 ) -> Parameters:
     """Parameters of the posterior's mode, in a fixed number of steps from random classes (or from `start`)."""
-    begin = initial(layout, settings.classes, key) if start is None else start
+    begin = initial(layout, settings, key) if start is None else start
     found: Parameters = _climb(
         begin, answers.arrays, _scales(settings), jnp.float32(answers.total),
-        layout=layout, epsilon=jnp.float32(answers.epsilon), steps=settings.steps,
+        layout=layout, epsilon=jnp.float32(answers.epsilon), steps=jnp.int32(settings.steps),
     )  # fmt: skip
     return found
 
 
-@functools.partial(jax.jit, static_argnames=("layout", "steps"))
+@functools.partial(jax.jit, static_argnames="layout")
 def _climb(
     parameters: Parameters, arrays: tuple[Array, ...], scales: tuple[Array, Array, Array], total: Array,
-    *, layout: Layout, epsilon: Array, steps: int,
+    *, layout: Layout, epsilon: Array, steps: Array,
 ) -> Parameters:  # fmt: skip
     reader = _reader(arrays, layout)
-    optimiser = optax.adam(optax.cosine_decay_schedule(RATE, steps, 0.1), b2=0.99)
+    optimiser = optax.scale_by_adam(b2=0.99)
 
     def loss(parameters: Parameters) -> Array:
         likely = jnp.sum(log_likelihoods(_chances(parameters, arrays, layout, reader), arrays, epsilon))
         return -(likely + log_prior(parameters, layout, scales)) / total
 
-    def step(_: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+    def step(number: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
         change, state = optimiser.update(jax.grad(loss)(carry[0]), carry[1])
-        return optax.apply_updates(carry[0], change), state
+        rate = RATE * (0.1 + 0.45 * (1 + jnp.cos(jnp.pi * number / steps)))  # to a tenth, on a cosine
+        return jax.tree.map(lambda value, by: value - rate * by, carry[0], change), state
 
     end: tuple[Any, Any] = jax.lax.fori_loop(0, steps, step, (parameters, optimiser.init(parameters)))
     found: Parameters = end[0]
@@ -181,7 +186,7 @@ def _wander(
 
     none = jax.tree.map(jnp.zeros_like, mode)
     information, _ = jax.lax.scan(probe, none, jax.random.split(probe_key, PROBES))
-    deviation = jax.tree.map(lambda a, b: 1 / jnp.sqrt(a + b), precisions(mode, scales), information)
+    deviation = jax.tree.map(lambda a, b: 1 / jnp.sqrt(a + b), precisions(mode, layout, scales), information)
     keep = math.exp(-FRICTION * STRIDE)
 
     def noise(key: Array) -> Parameters:

@@ -2,14 +2,17 @@
 
 Each client is asked about one group of columns, by a public coin, and answers by subset selection with its whole epsilon. The
 server counts what was told, fits latent classes to the counts, and keeps the mean of their posterior. Everything after the
-answers is post-processing; the counts are small and add up, so answers may come from files or from a network.
+answers is post-processing; the counts are small and add up, so answers may come from files or from a network. In two stages, a
+third of the clients is asked first, and the others where the answers leave the model unsure.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -26,31 +29,44 @@ from populace.privacy.randomizers.subset import SubsetSelection
 from populace.privacy.source import Source
 from populace.protocols import survey
 from populace.protocols.base import Ask, Facts, Plan, Population, Replies, Shard
-from populace.protocols.questions import Design, design_for, read_workload
+from populace.protocols.questions import Design, design_for, menu_for, read_workload, second_schedule
 from populace.tables.schema import Schema
 
 Array = Any
 
 HELD_OUT = 10  # every tenth client's answer is kept for choosing settings
 CHOICE_STEPS = 80
+MARGIN = 2.0  # of held-out log likelihood, for leaving the richest setting
+TIED_ONE_IN = 4  # chains read the target's effect on other columns as direct, the others as one through classes
+STRIDE = 3  # one client in so many is asked in the first of two stages
+STAGE = 2**31  # sets the second stage's draws apart
+UNSURE = Settings(classes=16, spread=1.0)  # the model that tells where a second stage should ask
 CLIPPED_AT = 4.0  # standard deviations beyond what honest answers can be
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class State:
-    """How often each value was told: rows of `counts` are the questions, then again the questions of held-out clients."""
+    """How often each value was told: rows of `counts` are the questions, then again the questions of held-out clients.
+
+    `first` has the counts of the first of two stages, from which the second one's questions follow.
+    """
 
     round: Array
     coin: Array
     counts: survey.SupportCounts
+    first: survey.SupportCounts | None
 
 
 @functools.lru_cache(maxsize=32)
-def survey_for(schema: Schema, epsilon: float, target: str | None, workload: str) -> tuple[survey.Survey, Design]:
+def survey_for(
+    schema: Schema, epsilon: float, target: str | None, workload: str, stages: int
+) -> tuple[survey.Survey, Design]:
+    """All that may be asked, and the design of the first stage (whose questions come first)."""
     place = None if target is None else schema.index(target)
     design = design_for(schema.sizes, epsilon, place, read_workload(workload, schema))
-    return survey.Survey(schema, design.groups, epsilon, folds=True), design
+    groups = design.groups if stages == 1 else menu_for(schema.sizes, epsilon, design.groups)
+    return survey.Survey(schema, groups, epsilon, folds=True), design
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,16 +75,18 @@ class Poll(survey.OneShot):
 
     Edge cases: a client without records answers as if its told value were drawn evenly; the estimate weighs clients, not
     records; `target` defaults to the schema's, `none` ignores it; `workload` names groups of columns that matter
-    (`age+income, sex+race`); `classes` and `spread` 0 are chosen by the likelihood of held-out answers; `robust` clips counts
-    that honest answers could not give.
+    (`age+income, sex+race`); `stages` 2 asks a third of the clients first, the others what is still unsure, each client once;
+    `classes` and `spread` 0 are chosen by the likelihood of held-out answers; `robust` clips counts that honest answers could
+    not give.
     """
 
     epsilon: float
     target: str = ""
     workload: str = ""
+    stages: int = 2
     classes: int = 0
     spread: float = 0.0
-    chains: int = 2
+    chains: int = 4
     moves: int = 300
     robust: bool = False
     batch: int = 16_384
@@ -80,12 +98,18 @@ class Poll(survey.OneShot):
         trust=("local",),
         unit="client",
         kinds=("table",),
-        traffic="one report of at most 32 bytes per client, one round",
+        traffic="one report of at most 32 bytes per client",
     )
-    compiles: ClassVar[bool] = True
+
+    @property
+    def compiles(self) -> bool:  # type: ignore[override]
+        """Not where a fit stands between two rounds."""
+        return self.stages == 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.stages not in (1, 2):
+            raise out_of_range("stages", "1 or 2", self.stages)
         for name in ("chains", "moves"):
             if getattr(self, name) < 1:
                 raise out_of_range(name, "at least 1", getattr(self, name))
@@ -98,11 +122,22 @@ class Poll(survey.OneShot):
 
     def survey(self, population: Population) -> survey.Survey:
         schema = population.table_schema
-        return survey_for(schema, self.epsilon, self.goal(schema), self.workload)[0]
+        return survey_for(schema, self.epsilon, self.goal(schema), self.workload, self.stages)[0]
 
     def design(self, population: Population) -> Design:
         schema = population.table_schema
-        return survey_for(schema, self.epsilon, self.goal(schema), self.workload)[1]
+        return survey_for(schema, self.epsilon, self.goal(schema), self.workload, self.stages)[1]
+
+    def first_clients(self, population: Population) -> int:
+        """How many are asked in the first stage."""
+        return population.clients if self.stages == 1 else -(-population.clients // STRIDE)
+
+    def first_rounds(self, population: Population) -> int:
+        return -(-self.first_clients(population) // self.cohort_size(population))
+
+    def rounds(self, population: Population) -> int:
+        later = population.clients - self.first_clients(population)
+        return self.first_rounds(population) - (-later // self.cohort_size(population))
 
     def begin(self, population: Population, key: Array, warm: Any = None) -> State:
         asked = self.survey(population)
@@ -110,11 +145,33 @@ class Poll(survey.OneShot):
         counts = survey.SupportCounts(
             supports=jnp.zeros((rows, asked.panel.width), jnp.int32), answers=jnp.zeros(rows, jnp.int32)
         )
-        return State(round=jnp.int32(0), coin=key, counts=counts)
+        return State(round=jnp.int32(0), coin=key, counts=counts, first=None if self.stages == 1 else counts)
 
     def own_questions(self, state: Any, population: Population, slots: Array) -> Array:
+        """Of the first stage."""
         schedule = jnp.asarray(self.design(population).schedule, jnp.int32)
         return schedule[survey.balanced_questions(state.coin, slots, len(schedule))]
+
+    def ask(self, state: State, population: Population, source: Source) -> Ask | None:
+        if self.stages == 1:
+            return super().ask(state, population, source)
+        number, size, before = int(state.round), self.cohort_size(population), self.first_rounds(population)
+        if number >= self.rounds(population):
+            return None
+        if number < before:
+            slots = number * size + np.arange(size)
+            cohort = np.where(slots < self.first_clients(population), slots * STRIDE, -1)
+            own = self.own_questions(state, population, jnp.asarray(slots, jnp.int32))
+        else:
+            slots = (number - before) * size + np.arange(size)
+            schedule = self.later_questions(state, population)
+            cohort = np.where(slots < len(schedule), slots + slots // (STRIDE - 1) + 1, -1)
+            own = jnp.asarray(schedule[np.minimum(slots, len(schedule) - 1)])
+        return Ask(round=state.round, cohort=jnp.asarray(cohort, jnp.int32), common=(), own=own)
+
+    def later_questions(self, state: State, population: Population) -> Array:
+        """Of the second stage, one per client: the more often, the more its answers would tell the model of the first stage."""
+        return _later_questions(self, population, _Frozen(state))
 
     def charge(self, ask: Ask, population: Population) -> Charge:
         return Charge(event=self.survey(population).panel.event, unit="client")
@@ -125,32 +182,38 @@ class Poll(survey.OneShot):
     def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
         questions = len(state.counts.answers) // 2
         rows = ask.own + jnp.where(replies.clients % HELD_OUT == HELD_OUT - 1, questions, 0)
-        return dataclasses.replace(state, round=state.round + 1, counts=survey.add_replies(state.counts, rows, replies))
+        counts = survey.add_replies(state.counts, rows, replies)
+        first = state.first
+        if first is not None:
+            early = dataclasses.replace(replies, present=replies.present & (replies.clients % STRIDE == 0))
+            first = survey.add_replies(first, rows, early)
+        return State(round=state.round + 1, coin=state.coin, counts=counts, first=first)
 
     def finish(self, state: State, population: Population, key: Array) -> LatentClass:
         schema = population.table_schema
         layout = layout_of(schema, self.goal(schema))
         kept, held = answers_of(self.survey(population), state.counts, robust=self.robust)
-        answers = kept if held is None else dataclasses.replace(
-            kept, counts=kept.counts + held.counts, reports=kept.reports + held.reports, total=kept.total + held.total
-        )  # fmt: skip
-        settings = self.settings(kept, held, layout, key)
-        return fit_posterior(answers, layout, settings, self.chains, key, schema)
+        answers = kept if held is None else together(kept, held)
+        tied = [layout.target is not None and chain % TIED_ONE_IN == TIED_ONE_IN - 1 for chain in range(self.chains)]
+        readings = {reading: self.settings(kept, held, layout, key, tied=reading) for reading in sorted(set(tied))}
+        chosen = [readings[reading] for reading in tied]
+        return fit_posterior(answers, layout, chosen, key, schema)
 
-    def settings(self, kept: Answers, held: Answers | None, layout: Layout, key: Array) -> Settings:
-        """Number of classes and their spread by the likelihood of held-out answers; needs no budget."""
-        rich = layout.outcomes * max(2, round((16 if self.epsilon < 6 else 32) / layout.outcomes))
-        few = layout.outcomes * max(2, round(6 / layout.outcomes))
+    def settings(self, kept: Answers, held: Answers | None, layout: Layout, key: Array, *, tied: bool) -> Settings:
+        """Number of classes and their spread: rich ones, unless held-out answers are likelier under others; needs no budget."""
+        rich, few = (layout.outcomes * max(2, round(n / layout.outcomes)) for n in (16 if self.epsilon < 6 else 32, 6))
+        one = layout.outcomes if tied else 1
+        pairs = ((rich, 0.6), (few, 0.6), (one, 0.3)) if tied else ((rich, 1.3), (rich, 0.6), (few, 0.6), (one, 0.3))
         grid = [
-            Settings(classes=self.classes or classes, spread=self.spread or spread, moves=self.moves)
-            for classes, spread in ((layout.outcomes, 0.3), (few, 0.6), (rich, 0.6), (rich, 1.3))
+            Settings(classes=self.classes or classes, spread=self.spread or spread, moves=self.moves, tied=tied)
+            for classes, spread in pairs
         ]
         grid = list(dict.fromkeys(grid))
         if held is None or len(grid) == 1:
-            return grid[-1]
+            return grid[0]
         short = [dataclasses.replace(trial, steps=CHOICE_STEPS) for trial in grid]
-        scores = [log_likelihood(fit(kept, layout, trial, key), held, layout) for trial in short]
-        return grid[int(np.argmax(scores))]
+        scores = np.array([held.total * log_likelihood(fit(kept, layout, t, key), held, layout) for t in short])
+        return grid[int(np.argmax(scores))] if scores.max() > scores[0] + MARGIN else grid[0]
 
     def guarantee(self, population: Population) -> Guarantee:
         return survey.one_report_guarantee(
@@ -159,7 +222,8 @@ class Poll(survey.OneShot):
             mechanism="one subset-selection report about one group of columns of one record, each client once",
             derivation=(
                 f"each client sends one report: {self.survey(population).panel.event}",
-                "the group (and the hash of a long question) is drawn by a public coin independent of the data",
+                "the group (and the hash of a long question) is drawn by a public coin, and in a second stage by other "
+                "clients' answers: never by the data of the client asked",
                 "classes and shrinkage are chosen by the likelihood of held-out answers: post-processing",
             ),
         )
@@ -167,22 +231,26 @@ class Poll(survey.OneShot):
     def plan(self, population: Population) -> Plan:
         asked, design = self.survey(population), self.design(population)
         down, up = self.reply_bytes(None, population)
-        width = max(len(group) for group in asked.groups)
+        width = max(len(group) for group in design.groups)
+        first = len(design.groups)
         distances = [
             survey.expected_distance(variance, size, population.clients * share)
-            for variance, size, share in zip(asked.cell_variances(), asked.panel.sizes, design.shares(), strict=True)
+            for variance, size, share in zip(
+                asked.cell_variances()[:first], asked.panel.sizes[:first], design.shares(), strict=True
+            )
         ]
         folded = sum(asked.is_folded)
         return Plan(
             guarantee=self.guarantee(population),
-            rounds=1,
+            rounds=self.stages,
             bytes_up=up,
             bytes_down=down,
             errors={
                 "total variation distance of one question's own table, mean over questions": float(np.mean(distances))
             },
             notes=(
-                f"{len(asked.groups)} questions about at most {width} columns",
+                f"{first if self.stages == 1 else len(asked.groups)} questions about at most {width} columns"
+                + ("" if self.stages == 1 else ", in two stages: a third of the clients, then the others"),
                 *(
                     [f"{folded} of them are hashed to {survey.BUCKETS} buckets, to stay within 32 bytes"]
                     if folded
@@ -195,7 +263,8 @@ class Poll(survey.OneShot):
     def reply_bytes(self, ask: Ask | None, population: Population) -> tuple[float, float]:
         asked, shares = self.survey(population), self.design(population).shares()
         down, _ = asked.wire_bytes()
-        return down, float(np.dot(shares, [member.wire_bytes for member in asked.panel.members]))
+        members = asked.panel.members[: len(shares)]
+        return down, float(np.dot(shares, [member.wire_bytes for member in members]))
 
 
 def layout_of(schema: Schema, target: str | None) -> Layout:
@@ -277,27 +346,100 @@ def forged_shift(forged: int, reports: int, member: SubsetSelection) -> float:
 
 
 def fit_posterior(
-    answers: Answers, layout: Layout, settings: Settings, chains: int, key: Array, schema: Schema
+    answers: Answers, layout: Layout, chosen: Sequence[Settings], key: Array, schema: Schema
 ) -> LatentClass:
-    """The posterior's mean as latent classes, with the draws it was made of.
+    """The posterior's mean as latent classes, with the draws it was made of; one chain for each of the settings.
 
-    Without a target: draws side by side, an average of models. With one, averages blur who has which value of it: the mode's
-    dependence, with the draws' mean one-way tables.
+    Without a target: draws side by side, an average of models. With one, averages blur who has which value of it: the modes'
+    dependence, with the draws' mean one-way tables, side by side.
     """
-    weights, tables, mode = [], [], None
-    for chain in range(chains):
+    modes, weights, tables = [], [], []
+    for chain, settings in enumerate(chosen):
         chain_key = jax.random.fold_in(key, chain)
         found = fit(answers, layout, settings, chain_key)
-        mode = found if mode is None else mode
         drawn = posterior_draws(answers, layout, settings, found, chain_key)
+        modes.append(found)
         weights.append(drawn[0])
         tables.append(drawn[1])
-    draws = (np.concatenate(weights), np.concatenate(tables))
+    most = max(len(mode["weights"]) for mode in modes)
+    draws = (
+        np.concatenate([np.pad(w, ((0, 0), (0, most - w.shape[1]))) for w in weights]),
+        np.concatenate([np.pad(t, ((0, 0), (0, most - t.shape[1]), (0, 0)), mode="edge") for t in tables]),
+    )
     if layout.target is None:
         joined = (draws[0].ravel() / len(draws[0]), draws[1].reshape(-1, draws[1].shape[-1]))
         return LatentClass(schema=schema, weights=joined[0], tables=joined[1], draws=draws)
-    own = np.asarray(jax.nn.softmax(mode["weights"]), np.float64)  # type: ignore[index]
-    own = own / own.sum()
     singles = np.einsum("dz,dzv->v", draws[0], draws[1]) / len(draws[0])
-    raked = rake(own, np.exp(np.asarray(log_tables(mode, layout), np.float64)), singles, layout)  # type: ignore[arg-type]
-    return LatentClass(schema=schema, weights=own, tables=raked, draws=draws)
+    owns = [np.asarray(jax.nn.softmax(mode["weights"]), np.float64) for mode in modes]
+    owns = [own / own.sum() for own in owns]
+    raked = [
+        rake(own, np.exp(np.asarray(log_tables(mode, layout), np.float64)), singles, layout)
+        for own, mode in zip(owns, modes, strict=True)
+    ]
+    return LatentClass(
+        schema=schema, weights=np.concatenate(owns) / len(owns), tables=np.concatenate(raked), draws=draws
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Frozen:
+    """A state that can be looked up: equal where the first stage's counts and the coin are."""
+
+    state: State = dataclasses.field(compare=False)
+    digest: bytes = b""
+
+    def __post_init__(self) -> None:
+        first = self.state.first
+        parts = (jax.random.key_data(self.state.coin), *(() if first is None else (first.supports, first.answers)))
+        digest = hashlib.sha256(b"".join(np.asarray(part).tobytes() for part in parts)).digest()
+        object.__setattr__(self, "digest", digest)
+
+
+@functools.lru_cache(maxsize=4)
+def _later_questions(protocol: Poll, population: Population, frozen: _Frozen) -> Array:
+    """Once per run, not once per round."""
+    state, schema = frozen.state, population.table_schema
+    asked = protocol.survey(population)
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(jax.random.fold_in(state.coin, STAGE))))
+    clients = population.clients - protocol.first_clients(population)
+    gains = np.ones(len(asked.groups))
+    if int(np.asarray(state.first.answers).sum()):  # type: ignore[union-attr]
+        kept, held = answers_of(asked, state.first, robust=protocol.robust)  # type: ignore[arg-type]
+        answers = kept if held is None else together(kept, held)
+        settings = dataclasses.replace(UNSURE, moves=protocol.moves)
+        layout = layout_of(schema, protocol.goal(schema))
+        model = fit_posterior(answers, layout, [settings] * 2, jax.random.fold_in(state.coin, STAGE + 1), schema)
+        gains = question_gains(asked, *model.draws)  # type: ignore[misc]
+    goal = protocol.goal(schema)
+    target = None if goal is None else schema.index(goal)
+    return second_schedule(gains, asked.groups, target, read_workload(protocol.workload, schema), clients, rng)
+
+
+def question_gains(asked: survey.Survey, weights: Array, tables: Array) -> Array:
+    """What one answer to each question would tell: how much draws of the model differ in the chance that each value is told,
+    over the variance of telling it."""
+    offsets = np.concatenate([[0], np.cumsum(asked.schema.sizes)[:-1]])
+    weights, tables = np.asarray(weights, np.float32), np.asarray(tables, np.float32)
+    gains = np.zeros(len(asked.groups))
+    for question, (group, member) in enumerate(zip(asked.groups, asked.panel.members, strict=True)):
+        joint = weights[:, :, None]
+        for column in group:
+            values = tables[:, :, None, offsets[column] : offsets[column] + asked.schema.sizes[column]]
+            joint = (joint[..., None] * values).reshape(*joint.shape[:2], -1)
+        chance = joint.sum(axis=1)
+        if asked.is_folded[question]:
+            buckets = np.zeros((len(chance), member.size), np.float32)
+            np.add.at(buckets.T, asked.buckets(question), chance.T)
+            chance = buckets
+        support = member.q + (member.p - member.q) * chance.mean(axis=0)
+        spread = chance.var(axis=0) * (member.p - member.q) ** 2
+        gains[question] = np.sum(spread / np.maximum(support * (1 - support), 1e-12))
+    return gains
+
+
+def together(first: Answers, second: Answers) -> Answers:
+    """Answers to the same questions as one."""
+    return dataclasses.replace(
+        first, counts=first.counts + second.counts, reports=first.reports + second.reports,
+        total=first.total + second.total,
+    )  # fmt: skip

@@ -20,6 +20,7 @@ Array = Any
 MOST_CELLS = 4_096  # of one question
 MOST_QUESTIONS = 2_048
 PAIR_WORTH = 0.1  # of learning a pair of columns together, against one column
+MOST_PAIRS = 8_192  # a second stage may choose among
 TARGET_SHARE = 0.7  # of the answers that are about the target too
 WORKLOAD_SHARE = 0.5
 FOLDS = 4  # hashes of a question too long to be answered as it is
@@ -139,14 +140,57 @@ def design_for(sizes: tuple[int, ...], epsilon: float, target: int | None, workl
             groups += [group] * copies
     # Families differ in how many groups they have; each group is entered as often as makes up its family's share.
     each = [share / len(members) for members, share in families]
+    finer = max(1, 64 // len(groups))
     schedule: list[int] = []
     for (members, _), weight in zip(families, each, strict=True):
-        for repeat in range(max(1, round(weight / min(each)))):
+        for repeat in range(max(1, round(finer * weight / min(each)))):
             schedule += [numbers[group][repeat % len(numbers[group])] for group in members]
     if max(len(places) for places in numbers.values()) > 1:
         cycles = {number: itertools.cycle(places) for places in numbers.values() for number in places}
         schedule = [next(cycles[number]) for _ in range(FOLDS) for number in schedule]
     return Design(tuple(groups), tuple(schedule))
+
+
+@functools.lru_cache(maxsize=64)
+def menu_for(sizes: tuple[int, ...], epsilon: float, groups: survey.Groups) -> survey.Groups:
+    """What a second stage may ask: the first one's groups, every column alone, and all pairs where the groups are small."""
+    others = [(column,) for column in range(len(sizes))]
+    if max(len(group) for group in groups) <= 3 and math.comb(len(sizes), 2) <= MOST_PAIRS:
+        others += itertools.combinations(range(len(sizes)), 2)  # type: ignore[arg-type]
+    known = set(groups)
+    return (*groups, *(group for group in others if group not in known and _is_short(sizes, group, epsilon)))
+
+
+def _is_short(sizes: tuple[int, ...], group: tuple[int, ...], epsilon: float) -> bool:
+    cells = math.prod(sizes[column] for column in group)
+    return 1 < cells <= MOST_CELLS and not survey.too_long(cells, epsilon)
+
+
+def second_schedule(
+    gains: Array,
+    menu: survey.Groups,
+    target: int | None,
+    workload: survey.Groups,
+    clients: int,
+    rng: np.random.Generator,
+) -> Array:
+    """A question for each of so many clients, in a drawn order: each as often as its gain says, within the same shares of
+    the target and of the workload as in the first stage."""
+    weights = np.maximum(np.asarray(gains, np.float64), 0)
+    weights = weights if weights.sum() > 0 else np.ones(len(menu))
+    named, about = (
+        np.array([test(group) for group in menu]) for test in (set(workload).__contains__, lambda g: target in g)
+    )
+    apart = TARGET_SHARE if about.any() else 0.0
+    for rows, share in ((named, WORKLOAD_SHARE), (~named & about, apart), (~named & ~about, 1 - apart)):
+        if weights[rows].sum() > 0:
+            weights[rows] *= (
+                share * (1 if rows is named or not named.any() else 1 - WORKLOAD_SHARE) / weights[rows].sum()
+            )
+    points = (np.arange(clients) + rng.random()) / clients * weights.sum()
+    order = rng.permutation(len(menu))
+    found = order[np.minimum(np.searchsorted(np.cumsum(weights[order]), points, side="right"), len(menu) - 1)]
+    return rng.permutation(found).astype(np.int32)
 
 
 def read_workload(text: str, schema: Schema) -> survey.Groups:

@@ -168,10 +168,13 @@ def test_ordered_columns_are_smooth_and_nulls_are_nobodys_neighbour():
     assert pairs.tolist() == [[3, 4], [4, 5]]
 
 
-def test_with_a_target_every_class_has_one_value_of_it_and_raking_sets_the_columns():
+def test_a_tied_class_has_one_value_of_the_target_and_raking_sets_the_columns():
     layout = Layout(sizes=SIZES, twins=(0, 1), target=0)
     answers = answers_about_the_pair(6.0, 50_000)
-    found = fit(answers, layout, Settings(classes=4), jax.random.key(0))
+    free = fit(answers, layout, Settings(classes=4), jax.random.key(0))
+    assert (np.exp(np.asarray(log_tables(free, layout)))[:, :2].max(axis=1) < 0.999).any()
+    np.testing.assert_allclose(table_of(free, layout), TRUTH, atol=0.02)
+    found = fit(answers, layout, Settings(classes=4, tied=True), jax.random.key(0))
     tables = np.exp(np.asarray(log_tables(found, layout), np.float64))
     assert ((tables[:, :2] > 0.999).sum(axis=1) == 1).all()
     np.testing.assert_allclose(table_of(found, layout), TRUTH, atol=0.02)

@@ -12,13 +12,12 @@ import numpy as np
 from populace.errors import SpecError
 from populace.protocols.base import Population
 from populace.protocols.poll import Poll
-from populace.protocols.registry import parameters
 
 Array = Any
 
 CHUNK = 2**14
 #: What a collection takes for granted: all questions are known before the first answer.
-ONE_STAGE = {"stages": 1} if "stages" in parameters("poll") else {}
+ONE_STAGE = {"stages": 1}
 
 
 class Deal:
@@ -51,9 +50,8 @@ def _own_questions(protocol: Poll, population: Population, state: Any, slots: Ar
 
 def check_one_stage(protocol: Poll) -> None:
     """A poll whose later questions follow from earlier answers is not collected in one go."""
-    stages = vars(protocol).get("stages", 1)
-    if stages != 1:
+    if protocol.stages != 1:
         raise SpecError(
-            f"poll with stages={stages} asks some clients only after others have answered, so its answers cannot be collected "
-            "in one go; leave stages out, or use `populace synthesize`"
+            f"poll with stages={protocol.stages} asks some clients only after others have answered, so its answers cannot be "
+            "collected in one go; leave stages out, or use `populace synthesize`"
         )
