@@ -26,11 +26,13 @@ LONGEST_STEP = 1.0  # of a logit
 
 
 def told_slope(
-    net: ClassAutoencoder, theta: Array, records: Array, mask: Array, *, warming: Array, kept: Array | float = 1.0
-) -> Array:
+    net: ClassAutoencoder, theta: Array, records: tuple[Array, Array], mask: Array, *,
+    warming: Array, kept: Array | float = 1.0,
+) -> Array:  # fmt: skip
     """The gradient a report is about: of the columns' own tables in the first rounds, of the rest later."""
-    first = net.first_slope(theta[: net.blocks.width], records, mask) * kept
-    later = net.slope(theta, records, mask, kept)
+    x, value = records
+    first = net.first_slope(theta[: net.blocks.width], x, mask) * kept
+    later = net.slope(theta, x, value, mask, kept)
     return jnp.where(warming, jnp.zeros_like(later).at[: net.blocks.width].set(first), later)
 
 

@@ -32,6 +32,7 @@ LATENTS_PER_ROW = 16  # drawn for a row that must meet conditions
 TIED = 15.0  # logit of the target's value a class stands for, and minus that of the others
 LEAST_SHARE = 0.003  # of a binary column's rarer value; of each value of a larger column, its share of twice that
 LEAST_VARIANCE = 1e-4
+LEAST_CHANCE = 1e-6  # of a class to start from
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,17 +231,21 @@ class ClassAutoencoder:
         p = self.blocks.probabilities(base)
         return jnp.maximum(p * (1 - p), LEAST_VARIANCE)
 
-    def first_slope(self, base: Array, codes: Array, mask: Array) -> Array:
+    def read(self, codes: Array) -> tuple[Array, Array]:
+        """Rows of codes as zeros and ones, and the target's value of each."""
+        codes = jnp.asarray(codes)
+        value = jnp.zeros(len(codes), jnp.int32) if self.target is None else codes[:, self.target]
+        return self.blocks.encode(codes), value
+
+    def first_slope(self, base: Array, x: Array, mask: Array) -> Array:
         """Of log P(record) by `base` alone, meaned over the records that are there: observed minus expected, [width]."""
-        each = self.blocks.encode(codes) - self.blocks.probabilities(base)
+        each = x - self.blocks.probabilities(base)
         return jnp.sum(each * mask[:, None], axis=0) / jnp.maximum(jnp.sum(mask), 1)
 
-    def slope(self, theta: Array, codes: Array, mask: Array, kept: Array | float = 1.0) -> Array:
+    def slope(self, theta: Array, x: Array, value: Array, mask: Array, kept: Array | float = 1.0) -> Array:
         """Of log P(record) by all but `base`, meaned over the records that are there, places scaled by `scales`; of the
-        columns `kept` alone, 0/1 for each place, if not all are."""
+        columns `kept` alone, 0/1 for each place, if not all are. `x` and `value` as `read` gives them."""
         parts = unpack(self.shapes, theta)
-        codes, x = jnp.asarray(codes), self.blocks.encode(codes)
-        value = jnp.zeros(len(codes), jnp.int32) if self.target is None else codes[:, self.target]
         logits = self.logits(parts) * kept
         chances = jax.nn.log_softmax(parts["weights"])[value]
         given = jnp.einsum("rw,rkw->rk", x * self.free, logits[value]) - self.blocks.log_normaliser(logits)[value]
@@ -281,6 +286,19 @@ class ClassAutoencoder:
             logits = jnp.where(self.free == 0, tied[:, None, :], logits)
         chances = self.outcome_shares(parts["base"])[:, None] * jax.nn.softmax(parts["weights"])
         return {"classes": logits.reshape(-1, self.blocks.width), "chances": chances.ravel()}
+
+    def parameters_of(self, layers: Mapping[str, Array]) -> Array:
+        """The parameters whose `tables` these are, their base that of the columns' own tables."""
+        logits, chances = (jnp.asarray(layers.get(name, np.zeros(0))) for name in ("classes", "chances"))
+        if logits.shape != (self.outcomes * self.classes, self.blocks.width) or len(chances) != len(logits):
+            raise DataError(f"expected a decoder of {self.outcomes * self.classes} classes to start from")
+        base = self.base_of(chances @ self.blocks.probabilities(logits) / jnp.sum(chances))
+        logits = logits.reshape(self.outcomes, self.classes, -1)
+        effect = jnp.mean(logits[1:] - logits[0], axis=1) * self.free
+        classes = (logits[0] - base - self.contrasts(base)[0] @ effect) * self.free
+        weights = jnp.log(jnp.maximum(chances.reshape(self.outcomes, -1), LEAST_CHANCE))
+        weights -= jnp.mean(weights, axis=-1, keepdims=True)
+        return jnp.concatenate([part.ravel() for part in (base, classes, effect, weights)])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

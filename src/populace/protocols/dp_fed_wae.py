@@ -115,8 +115,9 @@ class DpFedWae(Protocol):
     Edge cases: a client without records sends what a zero update gives. `share` 0 is k/d by the public rule (`best`) or .05
     (`paper`). `indices` above 1 are told as one set, worth what its overlap with the top is (`overlap` 0) or whether that
     reaches `overlap`. `warm` 0 is the public rule for the share of first rounds; `step` is the paper's gamma; `submodel`
-    below 1 sends so much of the model, other columns each round. Clients left over when the cohorts do not come out even
-    form a smaller last cohort.
+    below 1 sends so much of the model, other columns each round. `begin` starts from a former run's decoder if it is given
+    one (recipe `best`); what that run cost is in its own ledger, and adds up where the clients are the same. Clients left
+    over when the cohorts do not come out even form a smaller last cohort.
     """
 
     epsilon: float
@@ -187,7 +188,9 @@ class DpFedWae(Protocol):
         start, coin, order, random = jax.random.split(key, 4)
         theta, means = design.net.start(start), jnp.zeros(0)
         if isinstance(design.net, ClassAutoencoder):
-            means = design.net.blocks.probabilities(jnp.zeros(design.net.blocks.width))
+            if isinstance(warm, Decoder):
+                theta = design.net.parameters_of(warm.layers)
+            means = design.net.blocks.probabilities(theta[: design.net.blocks.width])
         elif self.pretraining:
             theta = pretrain(design.net, theta, self.pretraining, self.learning_rate, random)
         cohorts = order_of_passes(
@@ -241,7 +244,9 @@ class DpFedWae(Protocol):
         if design.places:
             theta = unpacked(design.net, theta, design.choose(design.net, root, common["round"]))
         kept = design.kept(design.net, root, common["round"])
-        slope = told_slope(design.net, theta, shard.records, mask, warming=common["warming"], kept=kept)
+        slope = told_slope(
+            design.net, theta, design.net.read(shard.records), mask, warming=common["warming"], kept=kept
+        )
         turned = settle(rotate(slope, design.signs(root, common["round"])))
         return design.mechanism.apply(turned, source, start), memory
 

@@ -94,7 +94,7 @@ def test_slope_is_that_of_the_log_probability(target):
     net = ClassAutoencoder(Blocks(SIZES), classes=2, target=target)
     theta = with_fixed_target(net, random_theta(net, 1))
     codes = all_records()[[3, 17]]
-    told = np.asarray(net.slope(theta, codes, np.ones(2)))
+    told = np.asarray(net.slope(theta, *net.read(codes), np.ones(2)))
     width, small = net.blocks.width, 1e-4
     scales = np.asarray(net.scales(theta[:width]))
     assert len(told) == len(theta) - width
@@ -110,10 +110,18 @@ def test_slope_is_that_of_the_log_probability(target):
 def test_slopes_leave_padding_out_and_nothing_gives_zero():
     net = ClassAutoencoder(Blocks(SIZES), classes=2, target=0)
     theta, codes = random_theta(net), all_records()[[3, 17]]
-    for slope, parameters in ((net.slope, theta), (net.first_slope, theta[: net.blocks.width])):
-        alone = slope(parameters, codes[:1], np.ones(1))
-        np.testing.assert_allclose(slope(parameters, codes, np.array([1.0, 0.0])), alone, atol=1e-6)
-        assert not np.asarray(slope(parameters, codes, np.zeros(2))).any()
+    x, value = net.read(codes)
+
+    def first(x, value, mask):
+        return net.first_slope(theta[: net.blocks.width], x, mask)
+
+    def later(x, value, mask):
+        return net.slope(theta, x, value, mask)
+
+    for slope in (first, later):
+        alone = slope(x[:1], value[:1], np.ones(1))
+        np.testing.assert_allclose(slope(x, value, np.array([1.0, 0.0])), alone, atol=1e-6)
+        assert not np.asarray(slope(x, value, np.zeros(2))).any()
 
 
 def test_information_is_how_the_mean_slope_falls():
@@ -126,7 +134,8 @@ def test_information_is_how_the_mean_slope_falls():
 
     def mean_slope(where):
         return sum(
-            c * np.asarray(net.slope(where, code[None], np.ones(1))) for c, code in zip(chances, codes, strict=True)
+            c * np.asarray(net.slope(where, *net.read(code[None]), np.ones(1)))
+            for c, code in zip(chances, codes, strict=True)
         )
 
     information = np.asarray(net.information(theta))
@@ -135,6 +144,20 @@ def test_information_is_how_the_mean_slope_falls():
         moved[5 + place] += 0.01
         fall = (mean_slope(theta) - mean_slope(moved))[place] / 0.01
         assert fall == pytest.approx(information[place], rel=0.03)
+
+
+@pytest.mark.parametrize("target", [None, 0, 1])
+def test_parameters_of_tables_make_the_same_rows(target):
+    net = ClassAutoencoder(Blocks(SIZES), classes=3, target=target)
+    tables = net.tables(with_fixed_target(net, 0.5 * random_theta(net)))
+    again = net.tables(net.parameters_of(tables))
+    np.testing.assert_allclose(again["chances"], tables["chances"], atol=2e-3)
+    for one, other in zip(
+        net.blocks.probabilities(again["classes"]), net.blocks.probabilities(tables["classes"]), strict=True
+    ):
+        np.testing.assert_allclose(one, other, atol=2e-3)
+    with pytest.raises(DataError, match="classes to start from"):
+        ClassAutoencoder(Blocks(SIZES), classes=4, target=target).parameters_of(tables)
 
 
 def test_estimated_shares_become_logits_even_where_they_are_negative():

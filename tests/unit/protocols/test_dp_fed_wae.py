@@ -193,6 +193,19 @@ def test_a_part_of_the_model_still_learns():
     assert per_client == protocol.reply_bytes(None, population_of(clients))[0] < 4 * 26 + 16
 
 
+def test_a_run_can_start_from_a_former_decoder():
+    clients = binary_people(200)
+    population = population_of(clients)
+    protocol = DpFedWae(epsilon=4.0, classes=2, cohort=100)
+    former = simulation.run(protocol, clients, root=jax.random.key(0)).generator
+    state = protocol.begin(population, jax.random.key(1), warm=former)
+    again = protocol.finish(state, population, jax.random.key(2))
+    np.testing.assert_allclose(again.layers["chances"], former.layers["chances"], atol=1e-3)
+    np.testing.assert_allclose(again.layers["classes"], former.layers["classes"], atol=0.05)
+    cold = protocol.finish(protocol.begin(population, jax.random.key(1)), population, jax.random.key(2))
+    assert np.abs(cold.layers["classes"] - former.layers["classes"]).max() > 0.3
+
+
 def test_several_indices_are_told_as_one_set_at_the_same_cost():
     clients = binary_people(40)
     protocol = DpFedWae(epsilon=4.0, recipe="paper", hidden=4, latent=2, epochs=1, indices=3, overlap=2)

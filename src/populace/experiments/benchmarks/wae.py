@@ -183,7 +183,7 @@ def trained_without_noise(rows: Table, key: Array) -> Decoder:
         cohort, warming = state.order[number], number < protocol.first_rounds(rounds)
 
         def unit(client: Array) -> Array:
-            slope = told_slope(net, state.theta, codes[client], ones, warming=warming)
+            slope = told_slope(net, state.theta, net.read(codes[client]), ones, warming=warming)
             return jnp.where(client >= 0, slope / jnp.maximum(jnp.linalg.norm(slope), 1e-12), 0.0)
 
         heard = jnp.sum(cohort >= 0)
