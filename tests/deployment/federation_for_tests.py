@@ -38,11 +38,15 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def environment():
-    """What the processes of the sites inherit: the tests' own methods, one compilation cache, one thread each."""
+    """What the processes of the sites inherit: the tests' own methods, one compilation cache."""
+    paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
     wanted = {
-        "PYTHONPATH": str(HERE), "JAX_PLATFORMS": "cpu", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_COMPILATION_CACHE_DIR": str(HERE.parents[1] / ".jax_cache"), "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
-    }  # fmt: skip
+        "PYTHONPATH": os.pathsep.join(paths),
+        "JAX_PLATFORMS": "cpu",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_COMPILATION_CACHE_DIR": str(HERE.parents[1] / ".jax_cache"),
+        "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
+    }
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     try:
@@ -125,11 +129,21 @@ class TestFederation:
         """The protocol's state at the end of a run."""
         return coordinator_of(place, InProcess({})).start()[1]
 
-    def run(self, protocol, run: str, **options):
-        place = self.plan(protocol, run)
-        self.supervise(place, **options)
-        assert read_status(place)["state"] == "finished"
-        return self.state(place)
+    def run_all(self, protocols, seconds: float = 240.0) -> dict[str, Path]:
+        """One job that works through a run of each method, so that processes start once."""
+        places = {name: self.plan(protocol, f"run-{name}") for name, protocol in protocols.items()}
+        link = self.federation.connect()
+        job_id = link.submit(write_job(self.folder / "job", *places.values()))
+        until = time.monotonic() + seconds
+        while any(read_status(place)["state"] != "finished" for place in places.values()):
+            stands = {name: read_status(place) for name, place in places.items()}
+            assert time.monotonic() < until, stands
+            assert not any(status["state"] == "stopped" for status in stands.values()), stands
+            time.sleep(0.2)
+        while not link.over(job_id) and time.monotonic() < until:
+            time.sleep(0.2)
+        link.close()
+        return places
 
     def charges(self, run: str) -> dict[str, list[int]]:
         """For each site, how often each hosted client was charged in a run."""
@@ -161,7 +175,7 @@ class TestFederation:
 
 def client_job(folder: Path, marker: Path, *, executor=None, custom: str = "", **parts) -> Path:
     """A job as an attacker writes it: another executor, shipped code, more parts in the sites' configuration."""
-    write_job(folder, run_folder=marker)
+    write_job(folder, marker)
     config = folder / "app" / "config" / "config_fed_client.json"
     document = read_json(config)
     if executor is not None:

@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from populace.engines import debug
+from populace.engines.exchange import Keys, population_of
 from populace.errors import SpecError
 from populace.models.marginals import Marginals
 from populace.privacy import events
@@ -164,3 +166,15 @@ class CentralMean(Protocol):
 
     def reply_bytes(self, ask, population):
         return 4.0, 4.0
+
+
+def debug_state(protocol, clients, root):
+    """State and number of charges after all rounds of the debug engine; no generator is made."""
+    population, keys, memories, charges, rounds = population_of(clients), Keys(root), {}, 0, 0
+    state = protocol.begin(population, keys.begin())
+    while (ask := protocol.ask(state, population, Keyed(keys.ask(rounds)))) is not None:
+        replies = debug.answer_one_by_one(protocol, ask, clients, population, keys, rounds, memories, exact=False)
+        state = protocol.absorb(state, ask, replies, Keyed(keys.absorb(rounds)))
+        charges += int((np.asarray(ask.cohort) >= 0).sum())
+        rounds += 1
+    return state, charges

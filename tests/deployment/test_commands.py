@@ -62,7 +62,7 @@ def test_bad_input_is_one_sentence(words, sentence, schema_file, tmp_path, monke
 def test_without_flare_the_install_line_is_given(monkeypatch, tmp_path):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(MissingExtra, match=r"pip install 'populace\[federation\]'"):
-        kits.make_root(tmp_path, federation="f", host="localhost", port=8002)
+        kits.found(tmp_path, federation="f", host="localhost", port=8002)
 
 
 def test_a_proposal_needs_a_declared_schema(small_schema, tmp_path):

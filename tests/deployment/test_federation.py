@@ -9,9 +9,9 @@ import numpy as np
 import psutil
 import pytest
 from federation_for_tests import TestFederation, client_job, environment
-from protocols_for_deployment import Relay
+from protocols_for_deployment import Relay, debug_state
 
-from populace.engines import debug, simulation
+from populace.engines import simulation
 from populace.engines.exchange import make_key
 from populace.engines.flare import kits, policy, processes
 from populace.engines.segment import read_status
@@ -46,6 +46,11 @@ def federation(rows, tmp_path_factory):
             made.stop()
 
 
+@pytest.fixture(scope="module")
+def runs(federation):
+    return federation.run_all(PROTOCOLS)
+
+
 def leaves(tree):
     return [
         np.asarray(jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x)
@@ -54,19 +59,25 @@ def leaves(tree):
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_three_sites_end_where_the_debug_engine_ends(federation, rows, name):
+def test_three_sites_end_where_the_debug_engine_ends(federation, runs, rows, name):
     protocol = PROTOCOLS[name]
-    found = federation.run(protocol, f"run-{name}")
+    found = federation.state(runs[name])
     clients = split(rows, records_per_client=1)
-    # The debug engine is very slow for these two; tests/conformance holds simulation to it, test_link the link.
-    engine = simulation if name in ("poll", "dp-fed-wae") else debug
-    slow = engine.run(protocol, clients, root=make_key(5))
-    for a, b in zip(leaves(found), leaves(slow.state), strict=True):
+    if (
+        name == "dp-fed-wae"
+    ):  # very slow where nothing is compiled; tests/conformance holds simulation to the debug engine
+        state, charges = (
+            (outcome := simulation.run(protocol, clients, root=make_key(5))).state,
+            outcome.ledger.spent()["charges"],
+        )
+    else:
+        state, charges = debug_state(protocol, clients, make_key(5))
+    for a, b in zip(leaves(found), leaves(state), strict=True):
         if a.dtype.kind in "iub":
             np.testing.assert_array_equal(a, b)
         else:
             np.testing.assert_allclose(a, b, atol=1e-4)
-    participations = slow.ledger.spent()["charges"] // len(rows)
+    participations = charges // len(rows)
     for site, counts in federation.charges(f"run-{name}").items():
         assert counts == [participations] * federation.hosted()[site]
 
@@ -85,8 +96,8 @@ def test_a_site_killed_in_mid_run_comes_back_and_nothing_is_spent_twice(federati
     assert not supervisor.is_alive()
     assert read_status(place)["state"] == "finished"
     assert any("a new segment" in line for line in said)
-    slow = debug.run(DRILL, split(rows, records_per_client=1), root=make_key(5))
-    assert leaves(federation.state(place))[1].tolist() == leaves(slow.state)[1].tolist()
+    state, _ = debug_state(DRILL, split(rows, records_per_client=1), make_key(5))
+    assert leaves(federation.state(place))[1].tolist() == leaves(state)[1].tolist()
     for site, counts in federation.charges("drill").items():
         assert counts == [DRILL.passes] * federation.hosted()[site]
 
@@ -183,7 +194,7 @@ def test_a_foreign_certificate_does_not_connect(federation, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     port = federation.federation.document["port"]
-    fingerprint = kits.make_root(other, federation="study", host="localhost", port=port)
+    fingerprint = kits.found(other, federation="study", host="localhost", port=port)
     site = SiteFolder(tmp_path / "stranger")
     signed = tmp_path / "stranger.signed.zip"
     kits.approve(other, site.request(name="stranger", org="org", federation="study"), signed)

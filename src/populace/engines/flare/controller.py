@@ -71,11 +71,11 @@ class FlareLink(Link):
 
 
 class SegmentController(Controller):  # type: ignore[misc]
-    """Runs one segment of the run kept in `folder`."""
+    """One segment of each of the runs kept in `folders`, one after the other."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folders: list[str]) -> None:
         super().__init__()
-        self._folder = Path(folder)
+        self._folders = [Path(folder) for folder in folders]
 
     def start_controller(self, fl_ctx: Any) -> None:
         del fl_ctx
@@ -89,4 +89,6 @@ class SegmentController(Controller):  # type: ignore[misc]
         del client, task_name, client_task_id, result, fl_ctx  # late: the round is over, and the site has charged it
 
     def control_flow(self, abort_signal: Any, fl_ctx: Any) -> None:
-        advance(self._folder, FlareLink(self, fl_ctx, abort_signal))
+        for folder in self._folders:
+            if not abort_signal.triggered:
+                advance(folder, FlareLink(self, fl_ctx, abort_signal))

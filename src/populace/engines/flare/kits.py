@@ -21,7 +21,21 @@ from populace.engines.flare import require
 from populace.errors import InputError, RunError
 from populace.tables.files import write_json
 
+Step = list[str | Path]
+
 SECONDS = 120
+#: Runs several commands of FLARE's tool in one process, up to the first that fails.
+PROGRAM = """
+import json, sys
+from nvflare import cli
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["nvflare", *words]
+    try:
+        cli.main()
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 LEAD = "coordinator@populace.org"  # FLARE wants a name in the form of an address; nothing is sent there
 
@@ -32,14 +46,26 @@ def check_name(name: str, what: str) -> str:
     return name
 
 
-def make_root(folder: Path, *, federation: str, host: str, port: int) -> str:
-    """A new root certificate; returns its fingerprint."""
+def found(folder: Path, *, federation: str, host: str, port: int) -> str:
+    """A new root certificate, and kits of the server and of the coordinator's lead; returns the root's fingerprint."""
     server = {"host": host, "fed_learn_port": port, "admin_port": port}
     profile = {"name": federation, "scheme": "tcp", "connection_security": "mtls", "server": server}
     write_json(folder / "profile.yml", profile)
-    _flare("cert", "init", "--profile", folder / "profile.yml", "-o", folder / "ca", home=folder)
+    participants: dict[str, dict[str, Any]] = {
+        "server": {"name": host, "type": "server", "org": "coordinator", "fed_learn_port": port, "admin_port": port},
+        "lead": {"name": LEAD, "type": "admin", "org": "coordinator", "role": "lead"},
+    }
+    steps: list[Step] = [["cert", "init", "--profile", folder / "profile.yml", "-o", folder / "ca"]]
+    for place, participant in participants.items():
+        steps.append(_request_step(folder, place, federation, participant))
+        request = folder / place / "key" / f"{participant['name']}.request.zip"
+        steps.append(_approve_step(folder, request, folder / place / f"{place}.signed.zip"))
+    _flare(*steps, home=folder)
     (folder / "ca").chmod(0o700)
-    return fingerprint(folder / "ca" / "rootCA.pem")
+    root = fingerprint(folder / "ca" / "rootCA.pem")
+    for place in participants:
+        assemble(folder / place, folder / place / f"{place}.signed.zip", folder / place / "key", root)
+    return root
 
 
 def fingerprint(certificate: Path) -> str:
@@ -52,39 +78,30 @@ def fingerprint(certificate: Path) -> str:
     return "SHA256:" + ":".join(digest[i : i + 2] for i in range(0, len(digest), 2))
 
 
-def request_server(folder: Path, *, federation: str, host: str, port: int) -> Path:
-    participant = {"name": host, "type": "server", "org": "coordinator", "fed_learn_port": port, "admin_port": port}
-    return _request(folder, "server", federation, participant)
-
-
-def request_lead(folder: Path, *, federation: str) -> Path:
-    participant = {"name": LEAD, "type": "admin", "org": "coordinator", "role": "lead"}
-    return _request(folder, "lead", federation, participant)
-
-
 def request_site(folder: Path, *, federation: str, name: str, org: str) -> Path:
     """A key, which stays in the folder, and a request to send; returns the request."""
-    return _request(folder, "request", federation, {"name": name, "type": "client", "org": org})
+    step = _request_step(folder, "request", federation, {"name": name, "type": "client", "org": org})
+    return Path(_flare(step, home=folder)[0]["request_zip"])
 
 
-def _request(folder: Path, place: str, federation: str, participant: dict[str, Any]) -> Path:
+def _request_step(folder: Path, place: str, federation: str, participant: dict[str, Any]) -> Step:
     (folder / place).mkdir(parents=True, exist_ok=True)
     (folder / place).chmod(0o700)
     definition = folder / place / "participant.yml"
     write_json(definition, {"name": federation, "participants": [participant]})
-    found = _flare("cert", "request", "-p", definition, "--out", folder / place / "key", "--force", home=folder)
-    return Path(found["request_zip"])
+    return ["cert", "request", "-p", definition, "--out", folder / place / "key", "--force"]
 
 
 def approve(folder: Path, request: Path, signed: Path) -> str:
     """Sign a request with the federation's root; returns the name it is for."""
     if not request.is_file():
         raise InputError(f"no request {request}; expected the zip that `populace site request` made")
-    found = _flare(
-        "cert", "approve", request, "-c", folder / "ca", "--profile", folder / "profile.yml", "--out", signed, "--force",
-        home=folder,
-    )  # fmt: skip
-    return str(found["name"])
+    return str(_flare(_approve_step(folder, request, signed), home=folder)[0]["name"])
+
+
+def _approve_step(folder: Path, request: Path, signed: Path) -> Step:
+    profile = folder / "profile.yml"
+    return ["cert", "approve", request, "-c", folder / "ca", "--profile", profile, "--out", signed, "--force"]
 
 
 def assemble(folder: Path, signed: Path, key_folder: Path, expected_fingerprint: str) -> Path:
@@ -93,10 +110,18 @@ def assemble(folder: Path, signed: Path, key_folder: Path, expected_fingerprint:
         raise InputError(f"no signed request {signed}; expected the zip that `populace federation approve` made")
     made = folder / "kit.new"
     shutil.rmtree(made, ignore_errors=True)
-    found = _flare(
-        "package", signed, "--request-dir", key_folder, "--fingerprint", expected_fingerprint, "-w", made, "--force",
-        home=folder,
-    )  # fmt: skip
+    words: Step = [
+        "package",
+        signed,
+        "--request-dir",
+        key_folder,
+        "--fingerprint",
+        expected_fingerprint,
+        "-w",
+        made,
+        "--force",
+    ]
+    found = _flare(words, home=folder)[0]
     kit = folder / "kit"
     shutil.rmtree(kit, ignore_errors=True)
     Path(found["output_dir"]).replace(kit)
@@ -105,34 +130,32 @@ def assemble(folder: Path, signed: Path, key_folder: Path, expected_fingerprint:
     return kit
 
 
-def _flare(*words: str | Path, home: Path) -> dict[str, Any]:
-    """One command of FLARE's tool; its audit files go below `home`, not into the user's own folder."""
+def _flare(*steps: Step, home: Path) -> list[dict[str, Any]]:
+    """Commands of FLARE's tool, one after the other; its audit files go below `home`, not into the user's own folder."""
     require()
-    command = [sys.executable, "-m", "nvflare.cli", *map(str, words), "--format", "json"]
     state = home / ".flare"
     state.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "HOME": str(state)}
+    words = [[*map(str, step), "--format", "json"] for step in steps]
     try:
         done = subprocess.run(  # noqa: S603 - our own interpreter
-            command,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
+            [sys.executable, "-c", PROGRAM, json.dumps(words)], capture_output=True, text=True, timeout=SECONDS,
+            env={**os.environ, "HOME": str(state)}, stdin=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
     except subprocess.TimeoutExpired as error:
-        raise RunError(f"FLARE's tool did not answer within {SECONDS} s to: {' '.join(map(str, words))}") from error
-    for line in reversed(done.stdout.splitlines()):
-        try:
-            answer = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(answer, dict) and answer.get("status") == "ok":
-            found: dict[str, Any] = answer["data"]
-            return found
-        if isinstance(answer, dict) and "status" in answer:
+        raise RunError(f"FLARE's tool did not answer within {SECONDS} s") from error
+    answers = [answer for line in done.stdout.splitlines() if (answer := _answer(line)) is not None]
+    for answer in answers:
+        if answer["status"] != "ok":
             reason = answer.get("message") or (answer.get("error") or {}).get("message") or "no reason given"
-            raise InputError(f"the certificate step `{words[0]}` was refused: {reason}")
-    raise RunError(f"FLARE's tool failed at {words[0]}: {(done.stderr or done.stdout).strip()[-300:]}")
+            raise InputError(f"a certificate step was refused: {reason}")
+    if len(answers) != len(steps):
+        raise RunError(f"FLARE's tool failed: {(done.stderr or done.stdout).strip()[-300:]}")
+    return [answer["data"] for answer in answers]
+
+
+def _answer(line: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and "status" in found else None

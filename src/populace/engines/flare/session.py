@@ -77,7 +77,7 @@ def connect(kit: Path, *, seconds: float) -> Session:
             time.sleep(0.3)
 
 
-def write_job(folder: Path, *, run_folder: Path) -> Path:
+def write_job(folder: Path, *runs: Path) -> Path:
     """A job as FLARE wants it: three files that name one class on each side, and no code."""
     config = folder / "app" / "config"
     config.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def write_job(folder: Path, *, run_folder: Path) -> Path:
         {
             "format_version": 2,
             "server": {"task_request_interval": SECONDS_BETWEEN_QUESTIONS},
-            "workflows": [{"id": "segment", "path": CONTROLLER, "args": {"folder": str(run_folder)}}],
+            "workflows": [{"id": "segment", "path": CONTROLLER, "args": {"folders": [str(run) for run in runs]}}],
             "components": [],
         },
     )

@@ -104,14 +104,7 @@ class Federation:
             raise InputError(f"expected a port in 1024 to 65535, got {port}")
         self.path.mkdir(parents=True, exist_ok=True)
         self.path.chmod(0o700)
-        fingerprint = kits.make_root(self.path, federation=name, host=host, port=port)
-        for place, request in (
-            ("server", kits.request_server(self.path, federation=name, host=host, port=port)),
-            ("lead", kits.request_lead(self.path, federation=name)),
-        ):
-            signed = self.path / place / f"{place}.signed.zip"
-            kits.approve(self.path, request, signed)
-            kits.assemble(self.path / place, signed, self.path / place / "key", fingerprint)
+        fingerprint = kits.found(self.path, federation=name, host=host, port=port)
         policy.write_server_policy(self.server_kit, self.path / "store")
         Proposal(federation=name, server=f"{host}:{port}", fingerprint=fingerprint, agreement=agreement).save(
             self.path / f"{name}.proposal.json"

@@ -102,7 +102,7 @@ class Supervisor:
         try:
             self._wait_for_sites(link)
             while True:
-                job = session.write_job(self._place / "job", run_folder=self._place)
+                job = session.write_job(self._place / "job", self._place)
                 job_id = link.submit(job)
                 again = self._follow(link, job_id)
                 if not again:
