@@ -42,6 +42,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.simulation
 	$(BIN)/python -m benchmarks.oracles
 	$(BIN)/python -m benchmarks.streaming
+	$(BIN)/python -m benchmarks.federation
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .jax_cache .import_linter_cache demo-run demo-run-*
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .jax_cache .import_linter_cache demo-run demo-run-* demo-federation
