@@ -1,9 +1,9 @@
-"""`poll-adult9` and `poll-a9a`: our own method, mean of five seeds, beside `independent` and what was to be reached.
+"""`poll-adult9`, `poll-a9a`, `poll-ablation`: our own method, mean of five seeds, beside what was to be reached.
 
 `poll-adult9`: one answer per row of the complete training rows, without a target and with income. `poll-a9a`: 50,000 clients
 whose rows are drawn with replacement from the training rows, as in the DP-Fed-WAE paper (so the guarantee is per simulated
 client, and a person is drawn 1.5 times on average). Both also compare `poll` without a target to `independent` from epsilon 0.1
-to 10.
+to 10. `poll-ablation`: Adult with one part of the method changed at a time.
 """
 
 from __future__ import annotations
@@ -34,6 +34,17 @@ EPSILONS = (1, 2, 4, 8)
 SMALL_AND_LARGE: tuple[float, ...] = (0.1, 0.3, 1, 3, 10)
 METRICS = ("two_way", "avd2", "avd4", "cmd", "auc", "forest", "mlp", "seconds_run")
 HEADER = ("2-way TVD", "2-way AVD", "4-way AVD", "CMD", "AUC, logistic", "forest", "MLP", "seconds")
+VARIANTS: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "one stage": {"stages": 1},
+    "one stage, one chain": {"stages": 1, "chains": 1},
+    "one chain": {"chains": 1},
+    "4 classes": {"classes": 4},
+    "8 classes": {"classes": 8},
+    "24 classes": {"classes": 24},
+    "classes' spread 0.6": {"spread": 0.6},
+    "classes' spread 2": {"spread": 2.0},
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -183,6 +194,37 @@ def charts(setting: Setting, results: Sequence[Result]) -> list[Chart]:
     return found
 
 
+def ablation_cells(quick: bool, seeds: int) -> list[Cell]:
+    seeds = seeds if quick else max(seeds, SEEDS)
+    epsilons = (2,) if quick else EPSILONS
+    return [
+        {"variant": variant, "target": target, "epsilon": epsilon, "seed": seed}
+        for seed, epsilon, target, variant in itertools.product(range(seeds), epsilons, ("none", "schema"), VARIANTS)
+    ]
+
+
+def measure_variant(cell: Cell) -> Result:
+    """Distances of one variant, and what a model learns from its rows where there is a target."""
+    table, seed = load("adult9"), int(cell["seed"] or 0)
+    given = {**VARIANTS[str(cell["variant"])], "epsilon": float(cell["epsilon"] or 0)}
+    if cell["target"] == "none":
+        given["target"] = "none"
+    outcome = simulation.run(make_protocol("poll", given), split(table), root=make_key(seed))
+    test = load("adult9", "test") if cell["target"] == "schema" else None
+    return _scores(outcome.generator.sample(ROWS, make_key(seed + 1_000)), table, test)
+
+
+def ablation_views(results: Sequence[Result]) -> list[View]:
+    means = mean_over_seeds(results, ("two_way", "auc"), ("target", "epsilon", "variant"))
+    rows = [
+        [str(epsilon), "no target" if target == "none" else "with target", variant]
+        + ["-" if values[key] is None else f"{values[key]:.4f}" for key in ("two_way", "auc")]
+        for (target, epsilon, variant), values in means.items()
+    ]
+    header = ["epsilon", "questions", "variant", "2-way TVD", "AUC, logistic"]
+    return [View(title="poll on adult9, one part changed at a time", header=header, rows=rows)]
+
+
 def _benchmark(setting: Setting, title: str) -> Benchmark:
     def prepare() -> None:
         for name in setting.compared:
@@ -192,7 +234,7 @@ def _benchmark(setting: Setting, title: str) -> Benchmark:
         name=f"poll-{setting.data}",
         title=title,
         reference="our own method; figures to reach are beside",
-        revision=1,
+        revision=2,
         prepare=prepare,
         cells=functools.partial(cells, setting),
         measure=functools.partial(measure, setting),
@@ -203,3 +245,30 @@ def _benchmark(setting: Setting, title: str) -> Benchmark:
 
 ADULT9 = _benchmark(ADULT9_SETTING, "poll on Adult, nine categorical columns, mean of five seeds")
 A9A = _benchmark(A9A_SETTING, "poll on a9a, 124 binary columns, 50,000 clients, mean of five seeds")
+
+
+def ablation_charts(results: Sequence[Result]) -> list[Chart]:
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for (target, epsilon, variant), values in mean_over_seeds(
+        results, ("two_way",), ("target", "epsilon", "variant")
+    ).items():
+        if target == "none" and values["two_way"] is not None:
+            lines.setdefault(str(variant), []).append((float(epsilon), float(values["two_way"])))
+    return [Chart(name="ablation-by-epsilon", title="adult9, no target", across="epsilon", up="2-way TVD", lines=lines)]
+
+
+def _load_adult9() -> None:
+    load("adult9")
+
+
+ABLATION = Benchmark(
+    name="poll-ablation",
+    title="poll on Adult, one part changed at a time",
+    reference="our own method",
+    revision=1,
+    prepare=_load_adult9,
+    cells=ablation_cells,
+    measure=measure_variant,
+    views=ablation_views,
+    charts=ablation_charts,
+)

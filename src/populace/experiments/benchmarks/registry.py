@@ -15,6 +15,7 @@ BENCHMARKS: dict[str, str] = {
     "local-bank": "populace.experiments.benchmarks.local:BANK",
     "wae-a9a": "populace.experiments.benchmarks.wae:A9A",
     "poll-a9a": "populace.experiments.benchmarks.poll:A9A",
+    "poll-ablation": "populace.experiments.benchmarks.poll:ABLATION",
     "poll-adult9": "populace.experiments.benchmarks.poll:ADULT9",
 }
 
