@@ -84,8 +84,10 @@ def join(
             seed=seed,
         )  # fmt: skip
         agreed = read_proposal(proposal)
-        place.set_up(signed, agreed, hosting, fingerprint=fingerprint)
-        show.say(f"agreed to {agreed.agreement.method} with {_settings(agreed.agreement.parameters)}")
+        claim = place.set_up(signed, agreed, hosting, fingerprint=fingerprint)
+        show.say(
+            f"agreed to {agreed.agreement.method} with {_settings(agreed.agreement.parameters)}; one run gives:\n{claim}\n"
+        )
     process = place.start()
     show.say(f"{place.document['name']} answers requests of {place.document['federation']} (process {process})")
     show.say(f"`populace site status {folder}` shows what left; `populace site stop {folder}` ends it")

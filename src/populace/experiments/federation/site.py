@@ -16,6 +16,7 @@ from populace.engines.flare import kits, policy, processes
 from populace.engines.site_file import By, SiteFile, check_data, read_hosted, read_site_file
 from populace.errors import BudgetError, InputError, RunError
 from populace.experiments.federation.coordinator import Proposal
+from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Budget, SqliteLedger
 from populace.tables.files import read_json, write_json
 
@@ -72,8 +73,11 @@ class SiteFolder:
     def joined(self) -> bool:
         return self.file_path.is_file()
 
-    def set_up(self, signed: Path, proposal: Proposal, hosting: Hosting, *, fingerprint: str) -> SiteFile:
-        """Kit, policy files, and an open ledger; refuses a coordinator whose root has another fingerprint."""
+    def set_up(self, signed: Path, proposal: Proposal, hosting: Hosting, *, fingerprint: str) -> Guarantee:
+        """Kit, policy files, and an open ledger; refuses a coordinator whose root has another fingerprint.
+
+        Returns what one whole run would guarantee to the clients hosted here.
+        """
         who = self.document
         if proposal.federation != who["federation"]:
             raise InputError(
@@ -84,7 +88,7 @@ class SiteFolder:
         if hosting.records is None:
             file = dataclasses.replace(file, records=hosted.clients.widest)
             hosted = dataclasses.replace(hosted, records=hosted.clients.widest)
-        _check_affordable(proposal.agreement, file.budget, clients=len(hosted.accounts), records=file.records)
+        claim = _check_affordable(proposal.agreement, file.budget, clients=len(hosted.accounts), records=file.records)
         check_data(file, hosted)
         if processes.alive(self.kit) is not None:
             raise RunError(f"site {who['name']} is running; stop it before joining again")
@@ -92,7 +96,7 @@ class SiteFolder:
         with SqliteLedger(file.ledger, file.budget, raise_budget=hosting.change_limit):
             kits.assemble(self.path, signed, self.path / "request" / "key", fingerprint)
             policy.write_site_policy(self.kit, file.to_json())
-        return file
+        return claim if hosting.seed is None else dataclasses.replace(claim, seeded=True)
 
     def _file(self, agreement: Agreement, hosting: Hosting) -> SiteFile:
         who = self.document
@@ -157,11 +161,12 @@ class SiteFolder:
         }
 
 
-def _check_affordable(agreement: Agreement, budget: Budget, *, clients: int, records: int) -> None:
-    """One sentence for a limit under which every request would be refused."""
+def _check_affordable(agreement: Agreement, budget: Budget, *, clients: int, records: int) -> Guarantee:
+    """What a run claims; one sentence for a limit under which every request would be refused."""
     claim = agreement.protocol.guarantee(agreement.population(clients=clients, records=records))
     if claim.epsilon > budget.epsilon or claim.delta > budget.delta:
         raise BudgetError(
             f"a run of {agreement.method!r} takes {claim.bound} per {claim.unit}, more than the limit of epsilon "
             f"{budget.epsilon:g} and delta {budget.delta:g}; raise --epsilon, or do not join"
         )
+    return claim

@@ -15,7 +15,7 @@ from typing import Any
 from populace.engines.exchange import Keys
 from populace.engines.flare import processes, session
 from populace.engines.link import InProcess
-from populace.engines.segment import Plan, checkpoint_of, coordinator_of, read_status
+from populace.engines.segment import Plan, checkpoint_of, coordinator_of, read_roster, read_status
 from populace.errors import InputError, RunError
 from populace.experiments.federation.coordinator import Federation
 from populace.experiments.folder import RunFolder
@@ -27,6 +27,7 @@ Watch = Callable[[dict[str, Any]], None]
 Say = Callable[[str], None]
 SECONDS_BETWEEN_LOOKS = 0.2
 SECONDS_BETWEEN_QUESTIONS = 2.0
+SECONDS_FOR_OWN_SITES = 60.0
 SECONDS_TO_RETURN = 12.0  # a site's client reports every ten seconds
 
 DEPLOYED = (
@@ -100,11 +101,16 @@ class Supervisor:
             return
         link = self._federation.connect()
         try:
+            self._abort_last(link)
             self._wait_for_sites(link)
             while True:
-                job = session.write_job(self._place / "job", self._place)
-                job_id = link.submit(job)
-                again = self._follow(link, job_id)
+                job_id = link.submit(session.write_job(self._place / "job", self._place))
+                write_json(self._place / "submitted.json", {"job": job_id})
+                try:
+                    again = self._follow(link, job_id)
+                except BaseException:
+                    link.abort(job_id)
+                    raise
                 if not again:
                     return
                 link = self._afresh(link, job_id)
@@ -112,12 +118,26 @@ class Supervisor:
         finally:
             link.close()
 
+    def _abort_last(self, link: session.Session) -> None:
+        """A supervisor that was killed may have left its job running: two segments of a run would only wait for each other."""
+        if (self._place / "submitted.json").is_file():
+            link.abort(read_json(self._place / "submitted.json")["job"])
+
     def _wait_for_sites(self, link: session.Session) -> None:
-        until = time.monotonic() + self._options.patience
-        while len(found := link.sites()) < self._options.least:
-            if time.monotonic() > until:
+        """A new run waits for as many sites as it was told; one under way a while for all of its own, then for any."""
+        roster = read_roster(self._place)
+        own = set() if roster is None else {seat.site for seat in roster.seats}
+        began = time.monotonic()
+        while True:
+            found, waited = link.sites(), time.monotonic() - began
+            if roster is None and len(found) >= self._options.least:
+                return
+            if roster is not None and (own <= set(found) or (own & set(found) and waited > SECONDS_FOR_OWN_SITES)):
+                return
+            if waited > self._options.patience:
+                expected = f"at least {self._options.least} connected sites" if roster is None else "a site of the run"
                 raise RunError(
-                    f"expected at least {self._options.least} connected sites, got {len(found)}: {', '.join(found)}"
+                    f"expected {expected}, got {', '.join(found) or 'none'}; give the same command again to go on"
                 )
             time.sleep(SECONDS_BETWEEN_LOOKS)
 
@@ -135,7 +155,6 @@ class Supervisor:
             if status["state"] == "stopped" and fresh:
                 raise RunError(status["why"])
             if time.monotonic() - self._progress > self._options.patience:
-                link.abort(job_id)
                 raise RunError(
                     f"no round was finished in {self._options.patience:g} s ({status['why'] or 'no reply'}); give the same "
                     "command again to go on"
