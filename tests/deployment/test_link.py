@@ -8,9 +8,15 @@ import pytest
 from protocols_for_deployment import CentralMean, Relay, debug_state
 
 from populace.engines.agreement import Agreement, agreement_from_json
-from populace.engines.link import InProcess, Link, enrol, roster_from_json
-from populace.errors import RunError, SpecError
+from populace.engines.checkpoint import Checkpoint
+from populace.engines.exchange import Keys
+from populace.engines.link import Coordinator, InProcess, Link, enrol, roster_from_json
+from populace.engines.messages import make_reply
+from populace.engines.site import Site
+from populace.engines.site_file import SiteFile, read_hosted
+from populace.errors import DataError, RunError, SpecError
 from populace.privacy.ledger import SqliteLedger
+from populace.protocols.base import ImageShape
 from populace.protocols.registry import METHODS, make_protocol, parameters, protocol_class
 from populace.tables.partition import split
 
@@ -151,8 +157,6 @@ def test_garbage_counts_as_absent(rows, make_sites, make_coordinator, garbage):
     coordinator = make_coordinator(rows, protocol, link)
     population = coordinator.population
     if isinstance(garbage, str):
-        from populace.engines.messages import make_reply
-
         clients = np.arange(6, 9, dtype=np.int32) if garbage == "other-clients" else np.arange(3, dtype=np.int32)
         values = np.full(len(clients), np.nan if garbage == "not-finite" else 1e6, np.float32)
         garbage = make_reply(
@@ -232,3 +236,39 @@ def test_a_method_whose_questions_change_shape_is_told_so(rows, make_sites, make
     protocol = Shifty(epsilon=2.0)
     with pytest.raises(SpecError, match="round 2 for other shapes"):
         make_coordinator(rows, protocol, make_sites(rows, protocol)).go()
+
+
+def test_images_travel_too(tmp_path):
+    """A site over an image file of its own, opened as a deployed one is; clipped brightness instead of codes."""
+
+    class Brightness(CentralMean):
+        facts = dataclasses.replace(CentralMean.facts, name="brightness", kinds=("images",))
+
+        def answer(self, common, own, shard, memory, source):
+            lit = jax.numpy.where(jax.numpy.asarray(shard.mask)[:, None, None], shard.records["x"], 0)
+            return jax.numpy.clip(lit.sum() / 4, 0, 1).astype(jax.numpy.float32), memory
+
+    shape = ImageShape(shape=(2, 2), classes=3)
+    protocol = Brightness(epsilon=3.0, noise_multiplier=9.0)
+    agreement = Agreement(protocol=protocol, schema=shape)
+    pixels = np.repeat(np.array([0, 1, 1, 1], np.uint8), 4).reshape(4, 2, 2)
+    np.savez(tmp_path / "images.npz", x=pixels, y=np.array([0, 1, 1, 0]))
+    file = SiteFile(
+        name="site", federation="f", data=str(tmp_path / "images.npz"), ledger=str(tmp_path / "l.sqlite"),
+        log=str(tmp_path / "l.log"), by="rows", records_per_client=1, client_column=None, records=1, epsilon=3.0, delta=1e-5,
+        unit="client", seed=None, agreed=(),
+    )  # fmt: skip
+    hosted = read_hosted(file, shape)
+    site = Site(
+        hosted=hosted, agreements={agreement.digest: agreement}, ledger_path=tmp_path / "l.sqlite", budget=file.budget
+    )
+    link = InProcess({"site": site.reply})
+    coordinator = Coordinator(
+        agreement=agreement, roster=enrol(agreement, link, run="r", least=1, timeout=1.0), link=link, run="r",
+        root=jax.random.key(0), checkpoint=Checkpoint(tmp_path / "c.npz"), patience=0.0, seeded=True,
+    )  # fmt: skip
+    state = coordinator.go().state
+    noise = protocol.noise_multiplier * float(jax.random.normal(Keys(jax.random.key(0)).absorb(0)))
+    assert float(state.total) * 4 - noise == pytest.approx(3.0, abs=1e-3)
+    with pytest.raises(DataError, match="the agreement is about"):
+        read_hosted(file, dataclasses.replace(shape, shape=(3, 3)))

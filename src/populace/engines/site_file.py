@@ -101,8 +101,8 @@ def read_hosted(file: SiteFile, schema: Schema | ImageShape) -> Hosted:
     """The clients in the site's data, with their accounts."""
     frame = None
     if isinstance(schema, ImageShape):
-        data: Any = read_images(file.data)
-        if tuple(data.shape) != schema.shape or data.classes > schema.classes:
+        data: Any = read_images(file.data, schema.classes)
+        if tuple(data.shape) != schema.shape:
             raise DataError(f"the images in {file.data} are {data.shape}, the agreement is about {schema.shape}")
     else:
         frame = read_frame(file.data, text_columns=text_columns(schema))
