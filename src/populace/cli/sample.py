@@ -1,4 +1,4 @@
-"""`populace sample`: more rows from a finished run."""
+"""`populace sample`: more rows, or images, from a finished run."""
 
 from __future__ import annotations
 
@@ -11,18 +11,23 @@ EXAMPLE = "Example:  populace sample run --rows 1000 --where sex=Female -o women
 
 def command(
     run: Path = typer.Argument(help="Folder of a finished run."),
-    rows: int = typer.Option(..., "--rows", help="How many rows."),
-    output: Path = typer.Option(..., "--output", "-o", help="Where to write them: .csv, .parquet or .arrow."),
-    where: list[str] = typer.Option([], "--where", help="Only rows with this value.", metavar="COLUMN=VALUE"),
+    rows: int = typer.Option(..., "--rows", help="How many rows, or images."),
+    output: Path = typer.Option(
+        ..., "--output", "-o", help="Where to write them: .csv, .parquet or .arrow; .npz for images."
+    ),
+    where: list[str] = typer.Option(
+        [], "--where", help="Only rows with this value; of images label=NUMBER.", metavar="COLUMN=VALUE"
+    ),
     seed: int | None = typer.Option(None, "--seed", help="Draw the same rows every time."),
 ) -> None:
     """Draw synthetic rows; costs no privacy."""
     from populace.cli import show
     from populace.errors import InputError, RunError
     from populace.experiments.run import load_run
+    from populace.models.images import ImageGenerator
     from populace.tables.table import SUFFIXES
 
-    if output.suffix not in SUFFIXES:
+    if output.suffix not in (*SUFFIXES, ".npz"):
         raise InputError(f"expected an output name ending in one of {', '.join(SUFFIXES)}, got {output.name!r}")
     if output.exists():
         raise RunError(f"{output} exists; choose another name, or remove it")
@@ -35,5 +40,9 @@ def command(
             raise InputError(f"--where names column {name!r} twice; a row has one value in it")
         conditions[name] = value
     found = load_run(run)
+    images = isinstance(found.generator, ImageGenerator)
+    if images != (output.suffix == ".npz"):
+        made, endings = ("images", ".npz") if images else ("rows of a table", ", ".join(SUFFIXES))
+        raise InputError(f"the run made {made}: expected an output name ending in {endings}, got {output.name!r}")
     found.sample(rows, seed=seed, conditions=conditions).save(output)
-    show.say(f"{output}  {rows:,} rows; {found.guarantee.headline}")
+    show.say(f"{output}  {rows:,} {'images' if images else 'rows'}; {found.guarantee.headline}")

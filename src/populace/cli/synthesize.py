@@ -31,13 +31,14 @@ def command(
         None, "--client-column", help="Simulate one client per value of this column."
     ),
     pairs: list[str] = typer.Option([], "--set", help="A parameter of the method, name=value.", metavar="NAME=VALUE"),
-    rows: int = typer.Option(10_000, "--rows", help="How many synthetic rows to write."),
+    rows: int = typer.Option(10_000, "--rows", help="How many synthetic rows, or images, to write."),
     seed: int | None = typer.Option(None, "--seed", help="Makes the run reproducible, and therefore not private."),
 ) -> None:
-    """Simulate clients that hold the rows of DATA, and write synthetic rows with their privacy statement."""
+    """Simulate clients that hold the rows or images of DATA, and write synthetic ones with their privacy statement."""
     from populace.cli import show
     from populace.experiments.run import synthesize
     from populace.experiments.spec import make_spec
+    from populace.models.images import ImageGenerator
 
     spec = make_spec(
         data=data, epsilon=epsilon, method=method, delta=delta, schema_file=schema, target=target, trust=trust,
@@ -46,6 +47,9 @@ def command(
     with show.progress(spec.method_name) as report:
         run = synthesize(spec, out, progress=report, say=show.say)
     show.say(f"\n{run.guarantee}\n")
-    show.say(f"{out / 'synthetic.parquet'}  {rows:,} synthetic rows")
+    file, what = (
+        ("synthetic.npz", "images") if isinstance(run.generator, ImageGenerator) else ("synthetic.parquet", "rows")
+    )
+    show.say(f"{out / file}  {rows:,} synthetic {what}")
     show.say(f"{out / 'privacy.json'}  the guarantee and its derivation")
     show.say(f"next: populace evaluate {out} --real FILE" + (f" --target {target}" if target else ""))

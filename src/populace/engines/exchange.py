@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from populace.errors import BudgetError, SpecError
-from populace.models.generator import Generator
+from populace.models.generator import Synthesizer
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Budget, MemoryLedger
 from populace.protocols.base import ImageShape, Population, Protocol
@@ -59,7 +59,7 @@ class Traffic:
 class Outcome:
     """What a run leaves: the generator, what was spent for it, and what it cost."""
 
-    generator: Generator
+    generator: Synthesizer
     guarantee: Guarantee
     ledger: MemoryLedger
     traffic: Traffic

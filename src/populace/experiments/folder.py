@@ -3,7 +3,7 @@
 run.json         what was run, with which versions, how long it took, what went over the wire; "status" is written last
 privacy.json     the guarantee and its derivation
 generator.*      the model
-synthetic.parquet
+synthetic.parquet, or synthetic.npz for images
 metrics.json, report.html     from `populace evaluate`
 resume.json, checkpoint.npz   only while unfinished; private, removed at the end
 """
@@ -23,6 +23,8 @@ from typing import Any
 from populace.engines.checkpoint import Checkpoint
 from populace.errors import RunError
 from populace.tables.files import read_json, write_json
+from populace.tables.images import Images
+from populace.tables.table import Table
 
 
 class RunFolder:
@@ -141,6 +143,12 @@ class RunFolder:
             return
         path.touch(mode=0o600)
         write_json(path, {"salt": salt, "fingerprint": digest.hexdigest()}, mode=0o600)
+
+    def save_synthetic(self, drawn: Table | Images) -> Path:
+        """What a generator made, under the name its kind has."""
+        path = self / ("synthetic.npz" if isinstance(drawn, Images) else "synthetic.parquet")
+        drawn.save(path)
+        return path
 
     def finish(self, document: dict[str, Any]) -> None:
         """Write run.json, which makes the run finished, and remove what only a resumed one needs."""

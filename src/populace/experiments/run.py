@@ -19,14 +19,13 @@ from populace.errors import RunError
 from populace.experiments.folder import RunFolder
 from populace.experiments.sources import read_clients
 from populace.experiments.spec import RunSpec, make_method
-from populace.models.generator import Generator, load_generator
+from populace.models.generator import Synthesizer, load_generator
 from populace.privacy.guarantee import Guarantee, guarantee_from_json
 from populace.privacy.ledger import Budget
 from populace.protocols.base import Protocol
 from populace.tables.files import read_json, write_json
 from populace.tables.images import Images
 from populace.tables.partition import Clients
-from populace.tables.table import Table
 
 Say = Callable[[str], None]
 
@@ -37,11 +36,12 @@ VERSIONS = ("populace", "jax", "numpy", "pyarrow", "dp-accounting")
 class Run:
     """A finished run: the generator, what it guarantees, and what it cost."""
 
-    generator: Generator
+    generator: Synthesizer
     guarantee: Guarantee
     details: Mapping[str, Any]
 
-    def sample(self, rows: int, *, seed: int | None = None, conditions: Mapping[str, str] | None = None) -> Table:
+    def sample(self, rows: int, *, seed: int | None = None, conditions: Mapping[str, str] | None = None) -> Any:
+        """A Table or Images, whichever the run was about."""
         return self.generator.sample(rows, Keys(make_key(seed)).sample(), conditions)
 
 
@@ -88,10 +88,10 @@ def synthesize(spec: RunSpec, out: str | Path, *, progress: Report | None = None
         )
         trained = time.monotonic()
         guarantee = _stated(outcome.guarantee, seeded=spec.seed is not None)
-        table = outcome.generator.sample(spec.rows, Keys(folder.checkpoint.root()).sample())
+        drawn = outcome.generator.sample(spec.rows, Keys(folder.checkpoint.root()).sample())
         sampled = time.monotonic()
         outcome.generator.save(folder.path)
-        table.save(folder / "synthetic.parquet")
+        folder.save_synthetic(drawn)
         write_json(folder / "privacy.json", {**guarantee.to_json(), "ledger": outcome.ledger.spent()})
         document = {
             "status": "finished",
@@ -102,6 +102,7 @@ def synthesize(spec: RunSpec, out: str | Path, *, progress: Report | None = None
             "clients": len(clients),
             "split": clients.how,
             "rows": spec.rows,
+            **({"classes": clients.data.classes} if isinstance(clients.data, Images) else {}),
             "versions": versions(),
             "seconds": {
                 "reading": read - began, "training": trained - read, "sampling": sampled - trained,

@@ -1,4 +1,7 @@
-"""What a run gives: something that makes as many rows as one likes, can be saved, and never needs the records again."""
+"""What a run gives: something that makes as much as one likes, can be saved, and never needs the records again.
+
+`Generator` makes rows of a table; `populace.models.images.ImageGenerator` makes labelled images.
+"""
 
 from __future__ import annotations
 
@@ -28,24 +31,50 @@ MODULES = {
     "gaussian-copula": "populace.models.copula",
     "latent-class": "populace.models.latent_class",
     "decoder": "populace.models.wae",
+    "image-classes": "populace.models.images",
 }
 CHUNK = 131_072
 HOPELESS = 1e-4  # give up when fewer than this share of draws obeys the declared rules
 
 
-class Generator(abc.ABC):
-    """A model of the population. `sample_codes` draws; the rest is shared."""
+class Synthesizer(abc.ABC):
+    """A model of the population, of whatever kind its data are."""
 
     kind: ClassVar[str]
+
+    @abc.abstractmethod
+    def sample(self, count: int, key: Array, conditions: Mapping[str, str] | None = None) -> Any:
+        """`count` rows (a Table) or images (Images) that meet the conditions."""
+
+    @abc.abstractmethod
+    def arrays(self) -> dict[str, Array]:
+        """All parameters, for saving."""
+
+    @abc.abstractmethod
+    def header(self) -> dict[str, Any]:
+        """The public shape of what is made, as JSON."""
+
+    @classmethod
+    @abc.abstractmethod
+    def from_saved(cls, header: Mapping[str, Any], arrays: Mapping[str, Array]) -> Synthesizer:
+        """What `header` and `arrays` were taken from."""
+
+    def save(self, folder: Path) -> None:
+        """npz for the parameters, JSON for the rest; never pickle."""
+        with replacing(folder / "generator.npz") as temporary, temporary.open("wb") as file:
+            arrays: dict[str, Any] = {name: np.asarray(value) for name, value in self.arrays().items()}
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+        write_json(folder / "generator.json", {"format": 1, "kind": self.kind, **self.header()})
+
+
+class Generator(Synthesizer):
+    """A model that makes rows. `sample_codes` draws; the rest is shared."""
+
     schema: Schema
 
     @abc.abstractmethod
     def sample_codes(self, count: int, key: Array, conditions: Mapping[int, int]) -> Array:
         """`count` rows of codes, given that column j has code c for every (j, c) in `conditions`."""
-
-    @abc.abstractmethod
-    def arrays(self) -> dict[str, Array]:
-        """All parameters, for saving."""
 
     @classmethod
     @abc.abstractmethod
@@ -98,12 +127,12 @@ class Generator(abc.ABC):
         good = np.flatnonzero(~broken)
         return codes[good], frame.take(pa.array(good))
 
-    def save(self, folder: Path) -> None:
-        """npz for the parameters, JSON for the rest; never pickle."""
-        with replacing(folder / "generator.npz") as temporary, temporary.open("wb") as file:
-            arrays: dict[str, Any] = {name: np.asarray(value) for name, value in self.arrays().items()}
-            np.savez_compressed(file, allow_pickle=False, **arrays)
-        write_json(folder / "generator.json", {"format": 1, "kind": self.kind, "schema": self.schema.to_dict()})
+    def header(self) -> dict[str, Any]:
+        return {"schema": self.schema.to_dict()}
+
+    @classmethod
+    def from_saved(cls, header: Mapping[str, Any], arrays: Mapping[str, Array]) -> Generator:
+        return cls.from_arrays(schema_from_dict(header["schema"]), arrays)
 
 
 def condition_code(schema: Schema, name: str, value: str) -> int:
@@ -120,16 +149,23 @@ def condition_code(schema: Schema, name: str, value: str) -> int:
     raise DataError(f"column {name!r} has no value {value!r}; its values are {', '.join(column.labels()[:12])}")
 
 
-def load_generator(folder: Path) -> Generator:
+def load_generator(folder: Path) -> Synthesizer:
     document = read_json(folder / "generator.json")
     module = MODULES.get(document.get("kind"))
     if module is None:
         raise RunError(f"{folder} holds a generator of the unknown kind {document.get('kind')!r}; update populace")
     kinds = {cls.kind: cls for cls in vars(importlib.import_module(module)).values() if _is_generator(cls)}
-    arrays = read_arrays(folder / "generator.npz")
-    found: Generator = kinds[document["kind"]].from_arrays(schema_from_dict(document["schema"]), arrays)
+    found: Synthesizer = kinds[document["kind"]].from_saved(document, read_arrays(folder / "generator.npz"))
+    return found
+
+
+def load_table_generator(folder: Path) -> Generator:
+    """The same where only rows will do."""
+    found = load_generator(folder)
+    if not isinstance(found, Generator):
+        raise RunError(f"the run in {folder} made images; this takes runs of tables")
     return found
 
 
 def _is_generator(candidate: object) -> bool:
-    return isinstance(candidate, type) and issubclass(candidate, Generator) and hasattr(candidate, "kind")
+    return isinstance(candidate, type) and issubclass(candidate, Synthesizer) and hasattr(candidate, "kind")

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 
 from populace.errors import SpecError, out_of_range
-from populace.models.generator import Generator
+from populace.models.generator import Synthesizer
 from populace.privacy.guarantee import Guarantee, Trust, Unit
 from populace.privacy.ledger import Charge
 from populace.privacy.source import Keyed, Source
@@ -60,6 +60,11 @@ class Population:
     @property
     def kind(self) -> Kind:
         return "table" if isinstance(self.schema, Schema) else "images"
+
+    @property
+    def read_from_data(self) -> tuple[str, ...]:
+        """What of the public shape was read from the records."""
+        return self.schema.read_from_data
 
     @property
     def table_schema(self) -> Schema:
@@ -163,7 +168,7 @@ class Protocol(abc.ABC):
         """Replies into state. Partial replies are normal; their order within one exchange does not matter."""
 
     @abc.abstractmethod
-    def finish(self, state: State, population: Population, key: Array) -> Generator:
+    def finish(self, state: State, population: Population, key: Array) -> Synthesizer:
         """The generator."""
 
     @abc.abstractmethod

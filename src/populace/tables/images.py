@@ -67,6 +67,10 @@ class Images:
         """The images with these numbers, or those a mask marks."""
         return dataclasses.replace(self, x=self.x[rows], y=self.y[rows])
 
+    def save(self, path: str | Path) -> None:
+        """See `write_images`."""
+        write_images(self, path)
+
 
 def read_images(path: str | Path, classes: int | None = None) -> Images:
     """Read `.npz` with arrays `x` and `y`, or `x_train` and `y_train`; test arrays in it are ignored.

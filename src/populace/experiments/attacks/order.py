@@ -26,7 +26,7 @@ from populace.experiments.folder import RunFolder
 from populace.experiments.run import load_run, versions
 from populace.experiments.sources import read_rows
 from populace.experiments.spec import make_method, make_spec
-from populace.models.generator import load_generator
+from populace.models.generator import load_table_generator
 from populace.privacy.guarantee import Guarantee, best_guess
 from populace.privacy.randomizers.base import check_epsilon
 from populace.protocols.base import Population, Protocol
@@ -107,7 +107,7 @@ def _read(order: Order) -> tuple[Protocol, Table, tuple[Table, Table] | None, in
         spec = make_spec(**run.details["spec"])
         if spec.client_column is not None:
             raise SpecError("shadow runs deal rows out evenly; a run with --client-column cannot be attacked yet")
-        schema = load_generator(Path(order.what)).schema
+        schema = load_table_generator(Path(order.what)).schema
         table = _rows(order.data, schema)
         released = None
         if order.holdout is not None:

@@ -110,7 +110,8 @@ class Setting:
         clients = split(self.table.take(numbers), records_per_client=self.records_per_client)
         root = jax.random.fold_in(make_key(self.seed), run)
         outcome = simulation.run(self.protocol, clients, root=root)
-        return outcome.generator.sample(self.synthetic_rows, Keys(root).sample())
+        found: Table = outcome.generator.sample(self.synthetic_rows, Keys(root).sample())
+        return found
 
     def play(self, run: int) -> dict[str, Array]:
         """One run: who was in it, and the summaries of what came out."""

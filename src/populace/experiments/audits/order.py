@@ -23,7 +23,7 @@ from populace.experiments.audits.messages import (
 from populace.experiments.folder import RunFolder
 from populace.experiments.run import load_run
 from populace.experiments.spec import RunSpec, make_method, make_spec
-from populace.models.generator import load_generator
+from populace.models.generator import load_table_generator
 from populace.privacy.randomizers.base import check_epsilon
 from populace.protocols.base import Population, Protocol
 from populace.protocols.registry import METHODS, protocol_class
@@ -171,7 +171,7 @@ def _run(order: Order, command: str, say: Say) -> dict[str, Any]:
         )
     run = load_run(order.what)
     spec = make_spec(**run.details["spec"])
-    schema = load_generator(Path(order.what)).schema
+    schema = load_table_generator(Path(order.what)).schema
     population = Population(schema=schema, clients=int(run.details["clients"]), records=spec.records_per_client)
     findings = _whole_and_part(make_method(spec), population, order, say)
     found = document(findings, run.guarantee.to_json(), command=command)
