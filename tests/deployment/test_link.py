@@ -1,6 +1,7 @@
 """One loop for every protocol: over sites, in seeded runs, it ends where the debug engine ends; faults leave it right."""
 
 import dataclasses
+import json
 
 import jax
 import numpy as np
@@ -14,6 +15,7 @@ from populace.engines.link import Coordinator, InProcess, Link, enrol, roster_fr
 from populace.engines.messages import make_reply
 from populace.engines.site import Site
 from populace.engines.site_file import SiteFile, read_hosted
+from populace.engines.wire import HEAD, MAGIC, VERSION
 from populace.errors import DataError, RunError, SpecError
 from populace.privacy.ledger import SqliteLedger
 from populace.protocols.base import ImageShape
@@ -149,7 +151,19 @@ def test_below_the_quorum_the_run_pauses_and_goes_on_later(rows, make_sites, mak
     assert all(charges(site) == dict.fromkeys(site.hosted.accounts, 1) for site in sites.values())
 
 
-@pytest.mark.parametrize("garbage", [b"", b"garbage" * 100, "other-round", "other-clients", "not-finite"])
+def headed(*array):
+    """A message with one array so described, and nothing in it."""
+    text = json.dumps({"kind": "reply", "fields": {}, "arrays": [array]}).encode()
+    return HEAD.pack(MAGIC, VERSION, len(text), 0) + text
+
+
+GARBAGE = [
+    b"", b"garbage" * 100, "other-round", "other-clients", "not-finite", None, 5, [b"x"], headed("x", [], [1]),
+    headed("x", "int8", [0, 2**30, 2**30, 2**30]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("garbage", GARBAGE, ids=lambda one: repr(one)[:24])
 def test_garbage_counts_as_absent(rows, make_sites, make_coordinator, garbage):
     protocol = CentralMean(epsilon=3.0, total_rounds=2, noise_multiplier=12.0)
     sites = make_sites(rows, protocol, epsilon=3.0, delta=1e-5)

@@ -65,6 +65,9 @@ def test_a_changed_byte_is_refused_or_changes_the_content_only(data):
         framed({"kind": "a", "fields": {}, "arrays": []}, magic=b"XXXX"),
         framed({"kind": "a", "fields": {}, "arrays": []}, version=VERSION + 1),
         framed({"kind": "a", "fields": {}, "arrays": [["x", "object", [1]]]}, b"x" * 8),
+        framed({"kind": "a", "fields": {}, "arrays": [["x", [], [1]]]}, b"x"),
+        framed({"kind": "a", "fields": {}, "arrays": [["x", {}, [1]]]}, b"x"),
+        framed({"kind": "a", "fields": {}, "arrays": [["x", "float32", [0, 2**30, 2**30, 2**30]]]}),
         framed({"kind": "a", "fields": {}, "arrays": [["x", "float32", [-1]]]}),
         framed({"kind": "a", "fields": {}, "arrays": [["x", "float32", [2**40]]]}),
         framed({"kind": "a", "fields": {}, "arrays": [["x", "uint8", [1]], ["x", "uint8", [1]]]}, b"ab"),
@@ -76,6 +79,9 @@ def test_a_changed_byte_is_refused_or_changes_the_content_only(data):
         framed(b'{"kind":"a","kind":"b","fields":{},"arrays":[]}'),
         framed(b"[" * 100_000),
         struct.pack("<4sHIQ", MAGIC, VERSION, 2**31, 0),
+        None,
+        5,
+        "text",
     ],
 )
 def test_each_kind_of_damage_is_refused(data):

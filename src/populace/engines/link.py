@@ -306,8 +306,10 @@ class _Gathered:
     ) -> None:
         """Take in what came back; garbage, and what nobody asked for, counts as a refusal."""
         for site, data in found.items():
-            self.up += len(data)
             try:
+                if not isinstance(data, bytes):
+                    raise WireError(f"expected bytes, got {type(data).__name__}")
+                self.up += len(data)
                 clients, values = messages.read_reply(data, agreement, population, run=run, round_id=round_id)
                 asked = wire.unpack(asks[site]).arrays["clients"]
                 if not np.isin(clients, asked).all():

@@ -113,7 +113,8 @@ def _arrays(entries: list[Any], body: memoryview) -> dict[str, Array]:
     found: dict[str, Array] = {}
     at = 0
     for entry in entries:
-        if not (isinstance(entry, list) and len(entry) == 3 and isinstance(entry[0], str) and entry[1] in DTYPES):
+        named = isinstance(entry, list) and len(entry) == 3 and all(isinstance(part, str) for part in entry[:2])
+        if not named or entry[1] not in DTYPES:
             raise WireError("an array of a message is not named, typed and shaped as it should be")
         name, dtype, shape = entry[0], DTYPES[entry[1]], entry[2]
         whole = isinstance(shape, list) and all(type(n) is int and 0 <= n <= MOST_BYTES for n in shape)
@@ -123,9 +124,12 @@ def _arrays(entries: list[Any], body: memoryview) -> dict[str, Array]:
         if size > len(body) - at:
             raise WireError(f"array {name!r} of a message is longer than the message")
         part = body[at : at + size]
-        if dtype.kind == "b" and size and max(part) > 1:
+        if dtype.kind == "b" and size and np.frombuffer(part, np.uint8).max() > 1:
             raise WireError(f"array {name!r} holds bytes that are neither true nor false")
-        found[name] = np.frombuffer(part, dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
+        try:
+            found[name] = np.frombuffer(part, dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
+        except ValueError as error:  # no bytes, but more elements along its axes than numpy counts
+            raise WireError(f"array {name!r} of a message has an impossible shape") from error
         at += size
     if at != len(body):
         raise WireError("a message holds more bytes than its arrays")
