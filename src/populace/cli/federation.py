@@ -63,12 +63,13 @@ def init(
 def approve(
     folder: Path = FOLDER,
     request: Path = typer.Argument(help="What the site's `populace site request` made."),
+    again: bool = typer.Option(False, "--again", help="Sign a name that was signed before: the site has a new key."),
 ) -> None:
     """Let a site in: sign its request. Make sure by another way that it comes from whom it says."""
     from populace.cli import show
     from populace.experiments.federation.coordinator import Federation
 
-    name, signed = Federation(folder).approve(request)
+    name, signed = Federation(folder).approve(request, again=again)
     show.say(f"{signed}  send it back to {name}, with the proposal")
 
 

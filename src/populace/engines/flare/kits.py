@@ -14,6 +14,7 @@ import shutil
 import ssl
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from populace.tables.files import write_json
 Step = list[str | Path]
 
 SECONDS = 120
+MOST_BYTES = 64 * 2**10  # of a request's description
 #: Runs several commands of FLARE's tool in one process, up to the first that fails.
 PROGRAM = """
 import json, sys
@@ -94,9 +96,26 @@ def _request_step(folder: Path, place: str, federation: str, participant: dict[s
 
 def approve(folder: Path, request: Path, signed: Path) -> str:
     """Sign a request with the federation's root; returns the name it is for."""
-    if not request.is_file():
-        raise InputError(f"no request {request}; expected the zip that `populace site request` made")
-    return str(_flare(_approve_step(folder, request, signed), home=folder)[0]["name"])
+    name = requested_name(request)
+    made = _flare(_approve_step(folder, request, signed), home=folder)[0]
+    if (made.get("name"), made.get("cert_type", "client")) != (name, "client"):
+        signed.unlink(missing_ok=True)
+        raise InputError(f"{request} asks for something else than a site's certificate; nothing was signed")
+    return name
+
+
+def requested_name(request: Path) -> str:
+    """The name of the site a request is for; a request of a server or of a person with rights is refused."""
+    try:
+        with zipfile.ZipFile(request) as packed:
+            if packed.getinfo("request.json").file_size > MOST_BYTES:
+                raise InputError(f"{request} is not a request: its description is too long")
+            document = json.loads(packed.read("request.json"))
+    except (OSError, zipfile.BadZipFile, KeyError, ValueError) as error:
+        raise InputError(f"no request {request}; expected the zip that `populace site request` made") from error
+    if not isinstance(document, dict) or (document.get("kind"), document.get("cert_type")) != ("site", "client"):
+        raise InputError(f"{request} does not ask for a site's certificate; only those are signed")
+    return check_name(str(document.get("name")), "a site's name")
 
 
 def _approve_step(folder: Path, request: Path, signed: Path) -> Step:

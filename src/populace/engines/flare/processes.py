@@ -15,6 +15,8 @@ from populace.tables.files import read_json, write_json
 
 Kind = Literal["server", "client"]
 GRACE_SECONDS = 8.0
+#: A site runs FLARE's client with less to ask of it.
+MODULES = {"server": "nvflare.private.fed.app.server.server_train", "client": "populace.engines.flare.client"}
 
 
 def start(kit: Path, kind: Kind, *, name: str, org: str) -> int:
@@ -24,7 +26,7 @@ def start(kit: Path, kind: Kind, *, name: str, org: str) -> int:
     (kit / "transfer").mkdir(exist_ok=True)
     who = ["org=" + org] if kind == "server" else ["uid=" + name, "org=" + org]
     command = [
-        sys.executable, "-u", "-m", f"nvflare.private.fed.app.{kind}.{kind}_train", "-m", str(kit), "-s", f"fed_{kind}.json",
+        sys.executable, "-u", "-m", MODULES[kind], "-m", str(kit), "-s", f"fed_{kind}.json",
         "--set", "secure_train=true", *who, "config_folder=config",
     ]  # fmt: skip
     environment = {**os.environ, "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", "4")}

@@ -120,9 +120,14 @@ class Federation:
         document = read_json(self.proposal_path)
         return agreement_from_json(document.get("agreement"), where=str(self.proposal_path))
 
-    def approve(self, request: Path) -> tuple[str, Path]:
-        """Sign a site's request; returns its name and the file to send back."""
+    def approve(self, request: Path, *, again: bool = False) -> tuple[str, Path]:
+        """Sign a site's request; returns its name and the file to send back. A name is signed once, unless `again`."""
         _ = self.document
+        name = kits.requested_name(request)
+        if name == self.document["host"]:
+            raise InputError(f"{name} is the server's own name; a site needs another")
+        if not again and (self.path / "sites" / f"{name}.signed.zip").exists():
+            raise InputError(f"{name} was approved before; if the site itself asks for a new certificate, give --again")
         waiting = self.path / "sites" / f".{secrets.token_hex(4)}.signed.zip"
         waiting.parent.mkdir(exist_ok=True)
         name = kits.approve(self.path, request, waiting)

@@ -1,0 +1,98 @@
+"""A site's long-lived process: FLARE's client with what a job needs, and without what else a server could ask of it.
+
+FLARE's client looks at its authorization file only where the request says that it should, and the server writes the request. A
+changed server would so read any file (`cat`), remove the policy (`delete_run local`) or stop the process. What a site must not
+do is therefore not there at all: of FLARE's commands those are kept that deploy, start, watch and end a job; they are taken
+from the server alone, for job numbers of FLARE's own form; and a job starts only while the policy files stand as populace
+wrote them.
+"""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+from nvflare.fuel.f3.cellnet.fqcn import FQCN
+from nvflare.fuel.f3.mpm import MainProcessMonitor
+from nvflare.private.admin_defs import error_reply
+from nvflare.private.defs import RequestHeader, SysCommandTopic, TrainingTopic, new_cell_message
+from nvflare.private.fed.app.client import client_train
+from nvflare.private.fed.client import fed_client_base
+from nvflare.private.fed.client.admin import FedAdminAgent
+from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+
+from populace.engines.flare.policy import check_site_policy
+from populace.errors import PopulaceError
+
+KEPT = frozenset(
+    {
+        TrainingTopic.CHECK_RESOURCE, TrainingTopic.CANCEL_RESOURCE, TrainingTopic.DEPLOY, TrainingTopic.START_JOB,
+        TrainingTopic.ABORT, TrainingTopic.ABORT_TASK, TrainingTopic.CHECK_STATUS, TrainingTopic.NOTIFY_JOB_STATUS,
+        SysCommandTopic.REPORT_VERSION,
+    }
+)  # fmt: skip
+REFUSED = "refused by the site"
+
+
+class SilentAgent:
+    """In place of FLARE's network agent, which tells a server about processes and settings and stops cells."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+
+def may_pass(origin: Any, topic: Any, job: Any, kit: Path) -> bool:
+    """Whether a command is one a site takes: of the kept ones, from the server, about a job with a number of FLARE's form."""
+    if topic not in KEPT or origin != FQCN.ROOT_SERVER:
+        return False
+    if job is not None and not _is_number(job):
+        return False
+    if topic in (TrainingTopic.DEPLOY, TrainingTopic.START_JOB):
+        if job is None:
+            return False
+        try:
+            check_site_policy(kit)
+        except PopulaceError:
+            return False
+    return True
+
+
+def _is_number(job: Any) -> bool:
+    try:
+        return isinstance(job, str) and str(uuid.UUID(job)) == job
+    except ValueError:
+        return False
+
+
+def guard(kit: Path) -> None:
+    """Take away what a job does not need; before FLARE's client is started."""
+    ClientRequestProcessors.request_processors = [
+        processor for processor in ClientRequestProcessors.request_processors if set(processor.get_topics()) <= KEPT
+    ]
+    fed_client_base.NetAgent = SilentAgent
+    dispatch = FedAdminAgent._dispatch_request
+
+    def guarded(self: Any, request: Any) -> Any:
+        asked = request.payload
+        job = asked.get_header(RequestHeader.JOB_ID)
+        if not may_pass(request.get_header(MessageHeaderKey.ORIGIN), asked.topic, job, kit):
+            return new_cell_message({}, error_reply(REFUSED))
+        return dispatch(self, request)
+
+    FedAdminAgent._dispatch_request = guarded
+
+
+def main() -> int:
+    arguments = client_train.parse_arguments()
+    guard(Path(arguments.workspace))
+    return int(MainProcessMonitor.run(main_func=client_train.main, run_dir=arguments.workspace, args=arguments) or 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
