@@ -16,7 +16,7 @@ from populace.engines.agreement import Agreement
 from populace.engines.checkpoint import Checkpoint
 from populace.engines.link import Coordinator, InProcess, enrol
 from populace.engines.site import Hosted, Site
-from populace.privacy.ledger import Budget
+from populace.privacy.ledger import Budget, SqliteLedger
 from populace.tables.partition import split
 
 ROWS = 12  # over all sites
@@ -35,13 +35,15 @@ def make_site(tmp_path):
     def make(table, protocol, *, name="site", epsilon=2.0, delta=0.0, unit="client", seed=SEED, records=1, log=None):
         agreement = Agreement(protocol=protocol, schema=table.schema)
         clients = split(table, records_per_client=records)
+        budget = Budget(epsilon=epsilon, delta=delta, unit=unit)
+        SqliteLedger(tmp_path / f"{name}.sqlite", budget).close()  # as joining does
         return Site(
             hosted=Hosted(
                 clients=clients, accounts=tuple(f"row {i + 1}" for i in range(len(clients))), records=clients.widest
             ),
             agreements={agreement.digest: agreement},
             ledger_path=tmp_path / f"{name}.sqlite",
-            budget=Budget(epsilon=epsilon, delta=delta, unit=unit),
+            budget=budget,
             root=None if seed is None else jax.random.key(seed),
             log=log or (lambda _: None),
         )

@@ -130,6 +130,8 @@ def test_central_noise_and_denominator_stay_right_with_a_site_away(rows, make_si
             name: dataclasses.replace(site, ledger_path=site.ledger_path.with_suffix(f".{number}"))
             for name, site in sites.items()
         }
+        for site in fresh.values():
+            SqliteLedger(site.ledger_path, site.budget).close()
         link.inner = InProcess({name: site.reply for name, site in fresh.items()})
         one = make_coordinator(rows, protocol, link, run=f"r-{number}", roster=roster, seeded=False).go()
         assert int(one.state.heard) == present.sum()
@@ -273,6 +275,7 @@ def test_images_travel_too(tmp_path):
         unit="client", seed=None, agreed=(),
     )  # fmt: skip
     hosted = read_hosted(file, shape)
+    SqliteLedger(file.ledger, file.budget).close()
     site = Site(
         hosted=hosted, agreements={agreement.digest: agreement}, ledger_path=tmp_path / "l.sqlite", budget=file.budget
     )

@@ -199,13 +199,38 @@ def test_memory_lives_beside_the_ledger_and_survives_a_restart(six, make_site):
 
 
 def test_a_restored_old_ledger_is_noticed(six, make_site):
-    """The coordinator has heard more than the ledger shows: somebody put an old one back."""
+    """The coordinator has heard more than the ledger shows: somebody put an old one back. One that is gone is not replaced."""
     protocol = Relay(epsilon=2.0, passes=2)
     site = make_site(six, protocol)
     assert code(site.reply(ask_of(protocol, six.schema, who=[0]))) == "reply"
     for path in site.ledger_path.parent.glob("site.sqlite*"):
         path.unlink()
-    assert code(site.reply(ask_of(protocol, six.schema, round_id=1, who=[0], heard=np.array([1])))) == "rolled-back"
+    again = ask_of(protocol, six.schema, round_id=1, who=[0], heard=np.array([1]))
+    said = []
+    assert code(dataclasses.replace(site, log=said.append).reply(again)) == "failed"
+    assert "is gone, and with it what was spent" in said[0]
+    assert not site.ledger_path.exists()
+    SqliteLedger(site.ledger_path, site.budget).close()
+    assert code(site.reply(again)) == "rolled-back"
+
+
+def test_a_run_larger_than_the_site_allows_is_refused_before_memory_is_set_aside(six, make_site, monkeypatch):
+    def touched(*_):
+        raise MemoryError
+
+    monkeypatch.setattr("populace.engines.site.shapes_of", touched)
+    agreement = Agreement(protocol=INDEPENDENT, schema=six.schema)
+    site = make_site(six, INDEPENDENT)
+    bounded = dataclasses.replace(site, most_clients=50, most_records=5)
+    parts = {
+        "run": "r", "round_id": 0, "first": 0, "clients": np.arange(6), "heard": np.zeros(6), "common": (), "own": ()
+    }  # fmt: skip
+    for one, clients, records, word in (
+        (site, 10**7 + 1, 1, "population"), (site, 6, 10**4 + 1, "population"), (site, 10**7, 10**4, "failed"),
+        (bounded, 51, 1, "population"), (bounded, 6, 6, "population"), (bounded, 50, 5, "failed"),
+    ):  # fmt: skip
+        population = agreement.population(clients=clients, records=records)
+        assert code(one.reply(messages.make_ask(agreement, population, **parts))) == word
 
 
 def test_an_unseeded_site_draws_anew_each_run(six, make_site):

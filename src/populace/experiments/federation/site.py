@@ -8,16 +8,18 @@ ledger.sqlite, data.json, site.log
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
 from populace.engines.agreement import Agreement
 from populace.engines.flare import kits, policy, processes
-from populace.engines.site_file import By, SiteFile, check_data, read_hosted, read_site_file
+from populace.engines.site import MOST_CLIENTS, MOST_RECORDS
+from populace.engines.site_file import By, SiteFile, begin_accounts, check_data, read_hosted, read_site_file
 from populace.errors import BudgetError, InputError, RunError
 from populace.experiments.federation.coordinator import Proposal
 from populace.privacy.guarantee import Guarantee
-from populace.privacy.ledger import Budget, SqliteLedger
+from populace.privacy.ledger import Budget, SqliteLedger, kept_budget
 from populace.tables.files import read_json, write_json
 
 
@@ -79,6 +81,11 @@ class SiteFolder:
         Returns what one whole run would guarantee to the clients hosted here.
         """
         who = self.document
+        if not (0 < hosting.epsilon < math.inf and 0 <= hosting.delta < 1):
+            raise InputError(
+                f"expected a limit of epsilon above 0 and finite, and delta in [0, 1), got epsilon {hosting.epsilon:g} and "
+                f"delta {hosting.delta:g}"
+            )
         if proposal.federation != who["federation"]:
             raise InputError(
                 f"the proposal is of {proposal.federation!r}, this site asked to join {who['federation']!r}"
@@ -88,27 +95,43 @@ class SiteFolder:
         if hosting.records is None:
             file = dataclasses.replace(file, records=hosted.clients.widest)
             hosted = dataclasses.replace(hosted, records=hosted.clients.widest)
+        file = dataclasses.replace(file, most_records=max(file.most_records, 10 * file.records))
         claim = _check_affordable(proposal.agreement, file.budget, clients=len(hosted.accounts), records=file.records)
-        check_data(file, hosted)
         if processes.alive(self.kit) is not None:
             raise RunError(f"site {who['name']} is running; stop it before joining again")
         file.agreements()
+        charged = self._charged(file, change_limit=hosting.change_limit)
+        if charged:
+            check_data(file, hosted)
+        kits.assemble(self.path, signed, self.path / "request" / "key", fingerprint)
         with SqliteLedger(file.ledger, file.budget, raise_budget=hosting.change_limit):
-            kits.assemble(self.path, signed, self.path / "request" / "key", fingerprint)
+            if not charged:
+                begin_accounts(file, hosted)
             policy.write_site_policy(self.kit, file.to_json())
         return claim if hosting.seed is None else dataclasses.replace(claim, seeded=True)
+
+    def _charged(self, file: SiteFile, *, change_limit: bool) -> bool:
+        """Whether the ledger holds charges; refuses another limit than it keeps, and one that is gone. Changes nothing."""
+        kept = kept_budget(file.ledger)
+        if kept is None and not (self.path / "data.json").exists():
+            return False
+        with SqliteLedger(file.ledger, kept if kept and change_limit else file.budget, create=False) as ledger:
+            return bool(ledger.accounts())
 
     def _file(self, agreement: Agreement, hosting: Hosting) -> SiteFile:
         who = self.document
         unit = agreement.protocol.facts.unit
-        earlier = read_site_file(self.file_path).agreed if self.joined else ()
+        earlier = read_site_file(self.file_path) if self.joined else None
         new = agreement.to_json()
         return SiteFile(
             name=who["name"], federation=who["federation"], data=str(hosting.data.resolve()),
             ledger=str(self.path / "ledger.sqlite"), log=str(self.path / "site.log"), by=hosting.by,
             records_per_client=hosting.records_per_client, client_column=hosting.client_column,
             records=hosting.records if hosting.records is not None else 2**31 - 1, epsilon=hosting.epsilon,
-            delta=hosting.delta, unit=unit, seed=hosting.seed, agreed=(*(one for one in earlier if one != new), new),
+            delta=hosting.delta, unit=unit, seed=hosting.seed,
+            agreed=(*(one for one in (earlier.agreed if earlier else ()) if one != new), new),
+            most_clients=earlier.most_clients if earlier else MOST_CLIENTS,
+            most_records=earlier.most_records if earlier else MOST_RECORDS,
         )  # fmt: skip
 
     def start(self) -> int:
@@ -136,7 +159,7 @@ class SiteFolder:
             return {**found, "process": None}
         file = read_site_file(self.file_path)
         agreements = file.agreements().values()
-        with SqliteLedger(file.ledger, file.budget) as ledger:
+        with SqliteLedger(file.ledger, file.budget, create=False) as ledger:
             spent = ledger.summary()
         log = Path(file.log)
         refused = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
