@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import zipfile
 
 import numpy as np
@@ -11,13 +12,16 @@ import pytest
 from populace.cli.main import call
 from populace.engines.agreement import Agreement
 from populace.engines.flare import kits, policy
-from populace.engines.site_file import open_site, read_site_file
+from populace.engines.site_file import SiteFile, check_data, open_site, read_hosted, read_site_file
 from populace.errors import BudgetError, DataError, InputError, MissingExtra, RunError, SpecError
 from populace.experiments.federation.coordinator import Federation, Proposal, read_proposal
 from populace.experiments.federation.propose import propose
 from populace.experiments.federation.site import Hosting, SiteFolder
+from populace.privacy.events import Pure
+from populace.privacy.ledger import Charge, SqliteLedger, kept_budget
 from populace.protocols.registry import make_protocol
 from populace.tables.files import read_json, write_json
+from populace.tables.table import write_frame
 
 pytest.importorskip("nvflare")
 
@@ -47,6 +51,7 @@ def schema_file(small_schema, tmp_path):
         (["site", "join", "nowhere"], "is not a site's folder"),
         (["site", "join", "nowhere", "x.signed.zip"], "give --fingerprint, --proposal, --data, --epsilon"),
         (["site", "request", "s", "--name", "UPPER", "--org", "o", "--federation", "f"], "a site's name"),
+        (["site", "request", "SCHEMA", "--name", "a", "--org", "o", "--federation", "f"], "s.toml: File exists"),
         (["site", "nonsense"], "nonsense"),
     ],
 )  # fmt: skip
@@ -132,10 +137,7 @@ def test_a_site_joins_under_its_own_limit_and_keeps_it(founded, rows, tmp_path, 
 
 def test_whom_a_site_hosts(founded, rows, tmp_path):
     federation, site, signed, fingerprint = founded
-    for path in site.path.glob("data.json"):
-        path.unlink()
-    for path in site.path.glob("ledger.sqlite*"):
-        path.unlink()
+    begin_anew(site)
     proposal = read_proposal(federation.proposal_path)
     data = tmp_path / "rows.parquet"
     pq.write_table(rows.frame.append_column("ward", [["a", "b", "b"] * 4]), data)
@@ -152,6 +154,95 @@ def test_whom_a_site_hosts(founded, rows, tmp_path):
         )
     with pytest.raises(DataError, match="no client column"):
         site.set_up(signed, proposal, hosting(data, by="column", client_column="bed"), fingerprint=fingerprint)
+
+
+@pytest.mark.parametrize(
+    "limit", [{"epsilon": e} for e in (math.nan, math.inf, 0.0, -1.0)] + [{"delta": d} for d in (math.nan, -0.1, 1.0)]
+)
+def test_a_limit_is_a_number_that_limits(founded, limit, tmp_path, capsys):
+    federation, site, signed, fingerprint = founded
+    with pytest.raises(InputError, match="expected a limit of epsilon above 0 and finite"):
+        site.set_up(
+            signed,
+            read_proposal(federation.proposal_path),
+            hosting(tmp_path / "none.csv", **limit),
+            fingerprint=fingerprint,
+        )
+    given = {"epsilon": 2.0, **limit}
+    words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+    words += ["--fingerprint", fingerprint, "--proposal", str(federation.proposal_path), "--data", "none.csv"]
+    assert call(["site", "join", str(site.path), str(signed), *words]) == 2
+    assert "expected a limit of epsilon above 0 and finite" in capsys.readouterr().err
+
+
+def begin_anew(site):
+    for pattern in ("data.json", "ledger.sqlite*"):
+        for path in site.path.glob(pattern):
+            path.unlink()
+
+
+def test_joining_again_forgets_nothing_that_was_spent(founded, rows, tmp_path, capsys):
+    """Another way to name accounts, a lost ledger, a lost record of whose accounts they are: refused in one sentence."""
+    federation, site, signed, fingerprint = founded
+    proposal = read_proposal(federation.proposal_path)
+    begin_anew(site)
+    data = tmp_path / "rows.parquet"
+    pq.write_table(rows.frame.append_column("ward", [["a", "b", "b"] * 4]).append_column("bed", [["c", "d"] * 6]), data)
+
+    def join(fingerprint=fingerprint, **changes):
+        site.set_up(signed, proposal, hosting(data, **changes), fingerprint=fingerprint)
+
+    ward = {"by": "column", "client_column": "ward"}
+    join(**ward)
+    file = read_site_file(site.file_path)
+    with SqliteLedger(file.ledger, file.budget) as ledger:
+        ledger.commit("ward a", Charge(event=Pure(2.0), unit="client"), run="r", round_id=0, question="q", reply=b"r")
+    for changes in ({"by": "site"}, {"by": "rows"}, {"by": "column", "client_column": "bed"}):
+        with pytest.raises(InputError, match="would be forgotten; say it as at the first join"):
+            join(**changes)
+        altered = dataclasses.replace(file, records=99, **changes)
+        with pytest.raises(InputError, match="would be forgotten"):
+            check_data(altered, read_hosted(altered, proposal.agreement.schema))
+    with pytest.raises(InputError, match="certificate step was refused"):
+        join(
+            fingerprint=fingerprint[:-2] + ("00" if fingerprint[-2:] != "00" else "11"),
+            epsilon=9.0,
+            change_limit=True,
+            **ward,
+        )
+    assert kept_budget(file.ledger) == file.budget  # a join that fails changes no limit
+    kept = (site.path / "data.json").read_text()
+    (site.path / "data.json").unlink()
+    with pytest.raises(RunError, match="put it back"):
+        join(**ward)
+    (site.path / "data.json").write_text(kept)
+    for path in site.path.glob("ledger.sqlite*"):
+        path.unlink()
+    with pytest.raises(RunError, match="is gone, and with it what was spent"):
+        join(**ward)
+    assert call(["site", "status", str(site.path)]) == 2
+    assert "is gone, and with it what was spent" in capsys.readouterr().err
+    assert not (site.path / "ledger.sqlite").exists()
+    begin_anew(site)
+
+
+def test_accounts_keep_their_names_when_the_table_grows(rows, tmp_path):
+    """Identifiers are text, also where they look like numbers, and where the column is one of the schema's."""
+    data = tmp_path / "rows.csv"
+    names = [f"{i // 2:03d}" for i in range(len(rows))]
+    file = SiteFile(
+        name="s", federation="f", data=str(data), ledger="", log="", by="column", records_per_client=1,
+        client_column="patient", records=99, epsilon=1.0, delta=0.0, unit="client", seed=None, agreed=(),
+    )  # fmt: skip
+    found = []
+    for last in ("005", "x5"):
+        write_frame(rows.frame.append_column("patient", [[*names[:-1], last]]), data)
+        found.append(read_hosted(file, rows.schema).accounts)
+    assert found[0] == tuple(f"patient {i:03d}" for i in range(6))
+    assert found[1] == (*found[0], "patient x5")
+    write_frame(rows.frame.drop_null(), data)
+    sized = read_hosted(dataclasses.replace(file, client_column="size"), rows.schema).accounts
+    assert set(sized) == {f"size {n}" for n in rows.frame.column("size").drop_null().to_pylist()}
 
 
 def test_one_schema_per_site_and_one_federation(founded, rows, tmp_path):

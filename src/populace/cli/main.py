@@ -82,6 +82,8 @@ def call(arguments: list[str]) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+    except OSError as error:
+        return _fail(f"{error.filename or 'a file'}: {error.strerror or error}")
     except MemoryError:
         return _fail("out of memory; use fewer clients or rows at a time")
     if result == INTERRUPTED:  # typer has turned the interrupt into an exit code

@@ -31,13 +31,13 @@ REASONS: dict[str, str] = {
     "method": "the site has not agreed to this method",
     "schema": "the site has not agreed to this schema",
     "parameters": "the site has not agreed to these parameters",
-    "population": "the site does not host these clients",
+    "population": "the site does not host these clients, or the run is larger than it allows",
     "changed": "the site has answered another question in this round, or other terms in this run",
     "budget": "the site's limit would be passed",
     "rolled-back": "the site's ledger is older than this run: it was restored or replaced",
     "failed": "the site could not answer; its own log says why",
 }
-#: Bounds on what a request can make a site set memory aside for.
+#: What a well-formed message may say; a site's own bounds are much lower.
 MOST_CLIENTS, MOST_RECORDS = 10**8, 10**7
 RUN = re.compile(r"[a-z0-9][a-z0-9.-]{0,79}")
 

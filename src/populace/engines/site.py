@@ -31,6 +31,8 @@ from populace.protocols.base import Ask, Population, Protocol, Shard
 from populace.tables.partition import Clients
 
 Array = Any
+#: Size of the runs a site takes part in, unless its own file says otherwise.
+MOST_CLIENTS, MOST_RECORDS = 10**7, 10**4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,7 +46,10 @@ class Hosted:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Site:
-    """A site's own state. With `root` its noise comes from that key: reproducible, not private; without, from the system."""
+    """A site's own state. With `root` its noise comes from that key: reproducible, not private; without, from the system.
+
+    `most_clients` and `most_records` bound the runs it takes part in, so that no request can make it set more memory aside.
+    """
 
     hosted: Hosted
     agreements: Mapping[str, Agreement]
@@ -52,6 +57,8 @@ class Site:
     budget: Budget
     root: Array | None = None
     log: Callable[[str], None] = lambda _: None
+    most_clients: int = MOST_CLIENTS
+    most_records: int = MOST_RECORDS
 
     def reply(self, data: bytes) -> bytes:
         """The answer to one request, whatever it holds; never raises."""
@@ -92,7 +99,7 @@ class Site:
         charge = agreement.protocol.charge(
             Ask(round=request.round, cohort=batch.clients, common=batch.common, own=batch.own), population
         )
-        with SqliteLedger(self.ledger_path, self.budget) as ledger:
+        with SqliteLedger(self.ledger_path, self.budget, create=False) as ledger:
             replies, fresh = self._look_up(ledger, request, batch)
             able = [slot for slot in fresh if _can_pay(ledger, batch.accounts[slot], charge)]
             if not replies and not able:
@@ -117,6 +124,12 @@ class Site:
 
     def _population(self, agreement: Agreement, request: Request) -> Population:
         hosted = self.hosted
+        if request.clients_in_all > self.most_clients or request.records > self.most_records:
+            raise RefusedError(
+                "population",
+                f"the run has {request.clients_in_all} clients of up to {request.records} records, this site's file allows "
+                f"{self.most_clients} of up to {self.most_records}",
+            )
         if request.first + len(hosted.accounts) > request.clients_in_all:
             raise RefusedError("population", "the run has fewer clients than would follow from where this site's begin")
         if request.records < hosted.records:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import hmac
@@ -15,8 +16,8 @@ import numpy as np
 
 from populace.engines.agreement import Agreement, agreement_from_json, schema_digest
 from populace.engines.exchange import make_key
-from populace.engines.site import Hosted, Site
-from populace.errors import DataError, RunError, SpecError
+from populace.engines.site import MOST_CLIENTS, MOST_RECORDS, Hosted, Site
+from populace.errors import DataError, InputError, PopulaceError, RunError, SpecError
 from populace.privacy.guarantee import Unit
 from populace.privacy.ledger import Budget
 from populace.protocols.base import ImageShape
@@ -34,7 +35,8 @@ By = Literal["rows", "column", "site"]
 class SiteFile:
     """What stands in the file. `by` says whom the site hosts: one client per so many rows, per value of a column, or itself.
 
-    `records` is the most records one client may hold; it is public, as is the number of clients.
+    `records` is the most records one client may hold; it is public, as is the number of clients. `most_clients` and
+    `most_records` bound the runs the site takes part in.
     """
 
     name: str
@@ -51,6 +53,8 @@ class SiteFile:
     unit: Unit
     seed: int | None
     agreed: tuple[dict[str, Any], ...]
+    most_clients: int = MOST_CLIENTS
+    most_records: int = MOST_RECORDS
 
     @property
     def budget(self) -> Budget:
@@ -66,7 +70,8 @@ class SiteFile:
             raise SpecError(f"site {self.name} has agreed to nothing")
         if len({schema_digest(agreement.schema) for agreement in found}) > 1:
             raise SpecError(
-                "a site reads its rows under one schema, and the agreements have several; join with another folder"
+                "a site reads its rows under one schema, and the agreements have several; a site in another folder keeps a "
+                "ledger of its own, and what was spent here counts there too: lower its --epsilon by it"
             )
         return {agreement.digest: agreement for agreement in found}
 
@@ -86,7 +91,7 @@ def read_agreements(path: Path) -> dict[str, Agreement]:
 
 
 def open_site(path: Path) -> Site:
-    """The site, with its data read under its own schema. Refuses data that changed under row-numbered accounts."""
+    """The site, with its data read under its own schema. Refuses accounts that would change their owners."""
     file = read_site_file(path)
     agreements = file.agreements()
     hosted = read_hosted(file, next(iter(agreements.values())).schema)
@@ -94,6 +99,7 @@ def open_site(path: Path) -> Site:
     return Site(
         hosted=hosted, agreements=agreements, ledger_path=Path(file.ledger), budget=file.budget,
         root=None if file.seed is None else make_key(file.seed), log=_log(Path(file.log)),
+        most_clients=file.most_clients, most_records=file.most_records,
     )  # fmt: skip
 
 
@@ -127,41 +133,90 @@ def _by_column(file: SiteFile, frame: Any, data: Any) -> tuple[Clients, tuple[st
     name = str(file.client_column)
     if frame is None or name not in frame.column_names:
         raise DataError(f"no client column {name!r} in {file.data}")
-    column = frame.column(name)
+    # As text always: a type guessed from the rows would rename accounts when the table grows (7, later 007).
+    column = read_frame(file.data, text_columns={name: ()}).column(name)
     clients = split_by_column(column, data, name=name)
     first = clients.order[clients.starts[:-1]]
     return clients, tuple(f"{name} {column[int(row)].as_py()}" for row in first)
 
 
-def check_data(file: SiteFile, hosted: Hosted) -> None:
-    """Row numbers name accounts: if the rows changed, charges would land on others. Columns that name clients may grow.
+def begin_accounts(file: SiteFile, hosted: Hosted) -> None:
+    """Write down, while nothing is spent, whom the accounts belong to."""
+    salt = secrets.token_hex(32)
+    write_json(
+        _data_path(file), {"salt": salt, **_hosting(file), "fingerprint": _fingerprint(hosted, salt)}, mode=0o600
+    )
 
-    The fingerprint is keyed with a secret of the site: a plain hash of private rows would let anybody test a guess.
+
+def check_data(file: SiteFile, hosted: Hosted) -> None:
+    """Refuse accounts that changed their owners: charges would land on others, and what was spent would be forgotten.
+
+    Row numbers name accounts, so rows may not change; columns that name clients may grow.
     """
-    if file.by != "rows":
-        return
-    path = Path(file.ledger).with_name("data.json")
-    kept = read_json(path) if path.is_file() else {"salt": secrets.token_hex(32)}
-    data = hosted.clients.data
-    parts = (data.x, data.y) if isinstance(data, Images) else (data.codes,)
-    digest = hmac.new(bytes.fromhex(kept["salt"]), digestmod=hashlib.sha256)
-    for part in parts:
-        digest.update(np.ascontiguousarray(part).tobytes())
-    if "fingerprint" not in kept:
-        write_json(path, {**kept, "fingerprint": digest.hexdigest()}, mode=0o600)
-    elif kept["fingerprint"] != digest.hexdigest():
+    path = _data_path(file)
+    if not path.is_file():
+        raise RunError(f"{path} is gone, which says whose accounts the ledger keeps; put it back")
+    kept = read_json(path)
+    now = _hosting(file)
+    begun = {name: kept.get(name) for name in now}
+    if begun != now:
+        raise InputError(
+            f"the ledger {file.ledger} was begun with {_in_words(begun)}, and with {_in_words(now)} what was spent "
+            "would be forgotten; say it as at the first join"
+        )
+    if file.by == "rows" and kept["fingerprint"] != _fingerprint(hosted, kept["salt"]):
         raise DataError(
             f"the rows of {file.data} changed since the ledger was begun, and its accounts are row numbers; restore them, or "
-            "join in a new folder with --client-column"
+            "join in a new folder with --client-column, where what was spent here counts too: lower --epsilon by it"
         )
 
 
+def _data_path(file: SiteFile) -> Path:
+    return Path(file.ledger).with_name("data.json")
+
+
+def _hosting(file: SiteFile) -> dict[str, Any]:
+    """How clients are told apart, as far as it matters for `by`."""
+    rows = file.records_per_client if file.by == "rows" else None
+    return {
+        "by": file.by,
+        "records_per_client": rows,
+        "client_column": file.client_column if file.by == "column" else None,
+    }
+
+
+def _in_words(hosting: dict[str, Any]) -> str:
+    if hosting["by"] == "site":
+        return "the site as one client"
+    if hosting["by"] == "column":
+        return f"one client per value of {hosting['client_column']!r}"
+    return f"one client per {hosting['records_per_client']} row(s)"
+
+
+def _fingerprint(hosted: Hosted, salt: str) -> str:
+    """Keyed with a secret of the site: a plain hash of private rows would let anybody test a guess."""
+    data = hosted.clients.data
+    digest = hmac.new(bytes.fromhex(salt), digestmod=hashlib.sha256)
+    for part in (data.x, data.y) if isinstance(data, Images) else (data.codes,):
+        digest.update(np.ascontiguousarray(part).tobytes())
+    return digest.hexdigest()
+
+
+def log_of(path: Path) -> Callable[[str], None]:
+    """The log that a site's file names; where the file cannot be read, the usual one beside the kit."""
+    try:
+        return _log(Path(read_site_file(path).log))
+    except PopulaceError:
+        return _log(path.parents[2] / "site.log")
+
+
 def _log(path: Path) -> Callable[[str], None]:
-    """Lines for the site's people alone."""
+    """Lines for the site's people alone; a log that cannot be written keeps no refusal back."""
 
     def write(text: str) -> None:
-        path.touch(mode=0o600)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+        with contextlib.suppress(OSError):
+            path.touch(mode=0o600)
+            with path.open("a", encoding="utf-8") as file:
+                file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
 
     return write

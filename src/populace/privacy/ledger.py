@@ -155,6 +155,20 @@ CREATE TRIGGER IF NOT EXISTS entry_never_leaves BEFORE DELETE ON entry
 """
 
 
+def kept_budget(path: str | Path) -> Budget | None:
+    """The budget a ledger was begun with, or None where none was begun; changes nothing."""
+    if not Path(path).is_file():
+        return None
+    try:
+        with contextlib.closing(sqlite3.connect(path, timeout=30.0)) as db:
+            if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'budget'").fetchone() is None:
+                return None
+            row = db.execute("SELECT epsilon, delta, unit FROM budget").fetchone()
+    except sqlite3.Error as error:
+        raise RunError(f"cannot open the ledger {path}: {error}") from error
+    return None if row is None else Budget(epsilon=row[0], delta=row[1], unit=row[2])
+
+
 class SqliteLedger:
     """The ledger a client keeps at home: one account per hosted client, charge, memory and reply in one transaction.
 
@@ -162,12 +176,17 @@ class SqliteLedger:
     either all of a commit or none of it.
     Edge cases: the same (account, run, round) with the same question returns the stored reply through `stored`; with another
     question it is refused. The file is readable by its owner alone. The budget is kept in it: reopening with another one is
-    refused, unless `raise_budget` says that its owner means it.
+    refused, unless `raise_budget` says that its owner means it. Without `create`, a ledger that is gone is refused: begun
+    anew, it would have forgotten what was spent.
     """
 
-    def __init__(self, path: str | Path, budget: Budget, *, raise_budget: bool = False) -> None:
+    def __init__(self, path: str | Path, budget: Budget, *, create: bool = True, raise_budget: bool = False) -> None:
         self.budget = budget
         self.path = Path(path)
+        if not create and kept_budget(self.path) is None:
+            raise RunError(
+                f"the ledger {path} is gone, and with it what was spent; put it back, nothing is answered without"
+            )
         try:
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
             self._db = sqlite3.connect(self.path, isolation_level=None, timeout=30.0)

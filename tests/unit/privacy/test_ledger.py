@@ -10,9 +10,9 @@ import textwrap
 import numpy as np
 import pytest
 
-from populace.errors import BudgetError
+from populace.errors import BudgetError, RunError
 from populace.privacy.events import Gaussian, NonPrivate, Pure
-from populace.privacy.ledger import Budget, Charge, MemoryLedger, SqliteLedger
+from populace.privacy.ledger import Budget, Charge, MemoryLedger, SqliteLedger, kept_budget
 
 ONE = Charge(event=Pure(1.0), unit="client")
 
@@ -114,11 +114,24 @@ def test_sqlite_ledger_keeps_its_budget_and_its_secrets(tmp_path):
     assert (tmp_path / "l.db").stat().st_mode & 0o077 == 0
     with pytest.raises(BudgetError, match="keeps a budget of epsilon 1"):
         SqliteLedger(tmp_path / "l.db", Budget(epsilon=5.0))
+    assert kept_budget(tmp_path / "l.db") == Budget(epsilon=1.0)
     with SqliteLedger(tmp_path / "l.db", Budget(epsilon=5.0), raise_budget=True) as ledger:
         commit(ledger, round_id=1)
     with sqlite3.connect(tmp_path / "l.db") as raw, pytest.raises(sqlite3.IntegrityError, match="append-only"):
         raw.execute("INSERT OR REPLACE INTO entry SELECT * FROM entry WHERE id = 1")
     raw.close()
+
+
+def test_a_ledger_that_is_gone_or_empty_is_not_begun_anew(tmp_path):
+    path = tmp_path / "l.db"
+    for make in (lambda: None, path.touch):
+        make()
+        with pytest.raises(RunError, match="is gone, and with it what was spent"):
+            SqliteLedger(path, Budget(epsilon=1.0), create=False)
+        assert kept_budget(path) is None
+    SqliteLedger(path, Budget(epsilon=1.0)).close()
+    with SqliteLedger(path, Budget(epsilon=1.0), create=False) as ledger:
+        assert ledger.accounts() == []
 
 
 def test_memory_is_kept_with_the_charge(tmp_path):
