@@ -1,20 +1,26 @@
 """A run as a folder: any segment goes on from the last whole round, and says where it stands."""
 
+import dataclasses
 import json
 
+import jax
+import numpy as np
 import pytest
 from protocols_for_deployment import CentralMean, Relay
 
 from populace.engines.agreement import Agreement
 from populace.engines.link import InProcess, LinkClosedError
 from populace.engines.segment import Plan, advance, coordinator_of, read_plan, read_status
+from populace.protocols.registry import make_protocol
 
 
 @pytest.fixture
 def plan(rows, tmp_path):
-    def make(protocol, least=3):
+    def make(protocol, least=3, seed=5):
         place = tmp_path / "run"
-        Plan(run="run-1", agreement=Agreement(protocol=protocol, schema=rows.schema), seed=5, least=least).save(place)
+        Plan(run="run-1", agreement=Agreement(protocol=protocol, schema=rows.schema), seed=seed, least=least).save(
+            place
+        )
         return place
 
     return make
@@ -90,3 +96,21 @@ def test_what_is_private_is_readable_by_its_owner_alone(plan, rows, make_sites):
     assert place.stat().st_mode & 0o077 == 0
     assert (place / "checkpoint.npz").stat().st_mode & 0o077 == 0
     assert read_plan(place).agreement.protocol == protocol
+
+
+def test_a_lost_checkpoint_is_made_up_from_stored_replies_also_without_a_seed(plan, rows, make_sites):
+    """Cohorts are drawn from the plan's own root: the same questions again, so nothing is spent twice."""
+    protocol = make_protocol("independent", {"epsilon": 2.0, "batch": 5})
+    place, sites = plan(protocol, seed=None), make_sites(rows, protocol, seed=None)
+    states = []
+    for _ in range(2):
+        assert advance(place, Closing(sites, after=99)) == "finished"
+        status = read_status(place)
+        assert all(site["last"] in ("answered", "not asked") for site in status["sites"].values())
+        states.append(jax.tree.map(np.asarray, coordinator_of(place, InProcess({})).start()[1].counts))
+        (place / "checkpoint.npz").unlink()
+    assert all(map(np.array_equal, *map(jax.tree.leaves, states)))
+    assert (place / "plan.json").stat().st_mode & 0o077 == 0
+    other = read_plan(place)
+    dataclasses.replace(other, root=()).save(place)
+    assert read_plan(place).root != other.root

@@ -1,6 +1,6 @@
 """A run as the coordinator keeps it: a folder from which any job can go on, and one segment of it.
 
-plan.json        what is run: agreement, seed, fewest sites, seconds a site has for a round
+plan.json        what is run: agreement, seed, the root of public coins, fewest sites, seconds a site has for a round; private
 roster.json      who takes part, fixed when the run begins
 checkpoint.npz   state after the last whole round; private
 rounds.jsonl     one line per round
@@ -18,6 +18,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
 
 from populace.engines.agreement import Agreement, agreement_from_json
 from populace.engines.checkpoint import Checkpoint
@@ -44,19 +47,24 @@ SECONDS_TO_READ = 40.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a run is, fixed before its first round."""
+    """What a run is, fixed before its first round.
+
+    `root` is drawn when the plan is saved, so that a run without a seed asks the same again if its checkpoint is lost.
+    """
 
     run: str
     agreement: Agreement
     seed: int | None = None
     least: int = 1
     timeout: float = 300.0
+    root: tuple[int, ...] = ()
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
         fields = {name: getattr(self, name) for name in ("run", "seed", "least", "timeout")}
-        write_json(folder / "plan.json", {**fields, "agreement": self.agreement.to_json()}, mode=0o600)
+        root = self.root or jax.random.key_data(make_key(self.seed)).tolist()
+        write_json(folder / "plan.json", {**fields, "root": root, "agreement": self.agreement.to_json()}, mode=0o600)
 
 
 def read_plan(folder: Path) -> Plan:
@@ -64,9 +72,10 @@ def read_plan(folder: Path) -> Plan:
     try:
         agreement = agreement_from_json(document["agreement"], where=str(folder / "plan.json"))
         fields = {name: document[name] for name in ("run", "seed", "least", "timeout")}
-    except (KeyError, TypeError) as error:
+        root = tuple(int(word) for word in document["root"])
+    except (KeyError, TypeError, ValueError) as error:
         raise RunError(f"{folder / 'plan.json'} is damaged: {error!r}") from error
-    return Plan(agreement=agreement, **fields)
+    return Plan(agreement=agreement, root=root, **fields)
 
 
 def checkpoint_of(folder: Path) -> Checkpoint:
@@ -97,8 +106,9 @@ def coordinator_of(folder: Path, link: Link) -> Coordinator:
         ready = dict.fromkeys(link.sites(), make_facts_request(plan.agreement, run=plan.run))
         link.exchange(ready, max(plan.timeout, SECONDS_TO_READ))
     return Coordinator(
-        agreement=plan.agreement, roster=roster, link=link, run=plan.run, root=make_key(plan.seed),
-        checkpoint=checkpoint_of(folder), timeout=plan.timeout, patience=0.0, seeded=plan.seed is not None,
+        agreement=plan.agreement, roster=roster, link=link, run=plan.run,
+        root=jax.random.wrap_key_data(jnp.array(plan.root, jnp.uint32)), checkpoint=checkpoint_of(folder),
+        timeout=plan.timeout, patience=0.0, seeded=plan.seed is not None,
     )  # fmt: skip
 
 
