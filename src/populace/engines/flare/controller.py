@@ -35,6 +35,8 @@ class FlareLink(Link):
         return [client.name for client in self._fl_ctx.get_engine().get_clients()]
 
     def exchange(self, asks: Mapping[str, bytes], timeout: float) -> dict[str, bytes]:
+        if not asks and not self._abort.triggered:
+            return {}
         found: dict[str, Any] = {}
         lock, done = threading.Lock(), threading.Event()
         wanted = set(asks) - self._suspects or set(asks)

@@ -17,8 +17,9 @@ from nvflare.apis.shareable import Shareable, make_reply
 
 from populace.engines.flare.policy import SITE_FILE, check_site_policy
 from populace.engines.flare.session import TASK
-from populace.engines.messages import check_outgoing
-from populace.engines.site_file import open_site, read_agreements
+from populace.engines.messages import check_outgoing, make_refusal
+from populace.engines.site_file import log_of, open_site, read_agreements
+from populace.errors import PopulaceError
 
 REQUEST, REPLY = "request", "reply"
 
@@ -28,28 +29,35 @@ def _kit(fl_ctx: Any) -> Path:
 
 
 class SiteExecutor(Executor):  # type: ignore[misc]
-    """Answers requests for the clients the site hosts. Its data are read once, when the first request comes."""
+    """Answers requests for the clients the site hosts. Its data are read when the first request comes, and again when the
+    site's own file changed."""
 
     def __init__(self) -> None:
         super().__init__()
         self._site: Any = None
+        self._read_at = 0
         self._one_at_a_time = threading.Lock()
 
     def execute(self, task_name: str, shareable: Any, fl_ctx: Any, abort_signal: Any) -> Any:
         del abort_signal
         if task_name != TASK:
             return make_reply(ReturnCode.TASK_UNKNOWN)
-        try:
-            with self._one_at_a_time:
-                if self._site is None:
-                    check_site_policy(_kit(fl_ctx))
-                    self._site = open_site(_kit(fl_ctx) / "local" / SITE_FILE)
-                reply = make_reply(ReturnCode.OK)
-                reply[REPLY] = self._site.reply(shareable.get(REQUEST))
-                return reply
-        except Exception as error:
-            self.log_warning(fl_ctx, f"could not answer: {type(error).__name__}: {error}", fire_event=False)
-            return make_reply(ReturnCode.EXECUTION_EXCEPTION)
+        reply = make_reply(ReturnCode.OK)
+        with self._one_at_a_time:
+            try:
+                reply[REPLY] = self._open(_kit(fl_ctx)).reply(shareable.get(REQUEST))
+            except Exception as error:
+                log_of(_kit(fl_ctx) / "local" / SITE_FILE)(f"failed: {type(error).__name__}: {error}")
+                reply[REPLY] = make_refusal("failed")
+        return reply
+
+    def _open(self, kit: Path) -> Any:
+        file = kit / "local" / SITE_FILE
+        changed = file.stat().st_mtime_ns
+        if changed != self._read_at:
+            check_site_policy(kit)
+            self._site, self._read_at = open_site(file), changed
+        return self._site
 
 
 class Gate(Filter):  # type: ignore[misc]
@@ -58,6 +66,7 @@ class Gate(Filter):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._agreements: Any = None
+        self._read_at = 0
 
     def process(self, shareable: Any, fl_ctx: Any) -> Any:
         code = shareable.get_return_code()
@@ -65,8 +74,16 @@ class Gate(Filter):  # type: ignore[misc]
             return make_reply(
                 code if code in (ReturnCode.EXECUTION_EXCEPTION, ReturnCode.TASK_UNKNOWN) else ReturnCode.ERROR
             )
-        if self._agreements is None:
-            self._agreements = read_agreements(_kit(fl_ctx) / "local" / SITE_FILE)
         reply: Shareable = make_reply(ReturnCode.OK)
-        reply[REPLY] = check_outgoing(shareable.get(REPLY), self._agreements)
+        reply[REPLY] = check_outgoing(shareable.get(REPLY), self._agreed(_kit(fl_ctx) / "local" / SITE_FILE))
         return reply
+
+    def _agreed(self, file: Path) -> Any:
+        """What the site's file says now; nothing, where it cannot be read: then refusals alone leave."""
+        try:
+            changed = file.stat().st_mtime_ns
+            if changed != self._read_at:
+                self._agreements, self._read_at = read_agreements(file), changed
+        except (PopulaceError, OSError):
+            self._agreements, self._read_at = {}, 0
+        return self._agreements
