@@ -54,7 +54,7 @@ class LatentClass(Generator):
     def _column(self, column: int) -> Array:
         """theta of one column, [classes, values]."""
         start = self._offsets[column]
-        return np.asarray(self.tables, np.float64)[:, start : start + self.schema.sizes[column]]
+        return np.asarray(np.asarray(self.tables)[:, start : start + self.schema.sizes[column]], np.float64)
 
     def marginal(self, columns: Sequence[int]) -> Array:
         """The joint table of some columns, exactly."""
@@ -70,8 +70,14 @@ class LatentClass(Generator):
         """Posterior standard deviation of each cell: of the answers' noise, not of what latent classes cannot express."""
         if self.draws is None:
             return None
-        models = (LatentClass(schema=self.schema, weights=w, tables=t) for w, t in zip(*self.draws, strict=True))
-        return np.std([model.marginal(columns) for model in models], axis=0, ddof=1)
+        weights, tables = self.draws
+        joint = np.asarray(weights, np.float64)[:, :, None]
+        for column in columns:
+            start = self._offsets[column]
+            values = np.asarray(np.asarray(tables)[:, :, start : start + self.schema.sizes[column]], np.float64)
+            joint = (joint[..., None] * values[:, :, None, :]).reshape(*joint.shape[:2], -1)
+        shape = [self.schema.sizes[column] for column in columns]
+        return np.std(joint.sum(axis=1), axis=0, ddof=1).reshape(shape)
 
     def conditional(self, columns: Sequence[int], conditions: Mapping[int, int]) -> Array:
         """The joint table of some columns given codes of others, exactly."""

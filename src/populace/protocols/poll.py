@@ -49,13 +49,15 @@ CLIPPED_AT = 4.0  # standard deviations beyond what honest answers can be
 class State:
     """How often each value was told: rows of `counts` are the questions, then again the questions of held-out clients.
 
-    `first` has the counts of the first of two stages, from which the second one's questions follow.
+    `first` has the counts of the first of two stages, from which the second one's questions follow; it ends before round
+    `turn`.
     """
 
     round: Array
     coin: Array
     counts: survey.SupportCounts
     first: survey.SupportCounts | None
+    turn: Array
 
 
 @functools.lru_cache(maxsize=32)
@@ -145,7 +147,10 @@ class Poll(survey.OneShot):
         counts = survey.SupportCounts(
             supports=jnp.zeros((rows, asked.panel.width), jnp.int32), answers=jnp.zeros(rows, jnp.int32)
         )
-        return State(round=jnp.int32(0), coin=key, counts=counts, first=None if self.stages == 1 else counts)
+        return State(
+            round=jnp.int32(0), coin=key, counts=counts, first=None if self.stages == 1 else counts,
+            turn=jnp.int32(self.first_rounds(population)),
+        )  # fmt: skip
 
     def own_questions(self, state: Any, population: Population, slots: Array) -> Array:
         """Of the first stage."""
@@ -158,15 +163,16 @@ class Poll(survey.OneShot):
         number, size, before = int(state.round), self.cohort_size(population), self.first_rounds(population)
         if number >= self.rounds(population):
             return None
+        first = self.first_clients(population)
         if number < before:
-            slots = number * size + np.arange(size)
-            cohort = np.where(slots < self.first_clients(population), slots * STRIDE, -1)
+            slots, end = number * size + np.arange(size), first
             own = self.own_questions(state, population, jnp.asarray(slots, jnp.int32))
         else:
-            slots = (number - before) * size + np.arange(size)
+            slots, end = first + (number - before) * size + np.arange(size), population.clients
             schedule = self.later_questions(state, population)
-            cohort = np.where(slots < len(schedule), slots + slots // (STRIDE - 1) + 1, -1)
-            own = jnp.asarray(schedule[np.minimum(slots, len(schedule) - 1)])
+            own = jnp.asarray(schedule[np.minimum(slots - first, len(schedule) - 1)])
+        order = survey.arrival(state.coin, population.clients)  # the order of a file may follow time or place
+        cohort = np.where(slots < end, order[np.minimum(slots, len(order) - 1)], -1)
         return Ask(round=state.round, cohort=jnp.asarray(cohort, jnp.int32), common=(), own=own)
 
     def later_questions(self, state: State, population: Population) -> Array:
@@ -185,12 +191,14 @@ class Poll(survey.OneShot):
         counts = survey.add_replies(state.counts, rows, replies)
         first = state.first
         if first is not None:
-            early = dataclasses.replace(replies, present=replies.present & (replies.clients % STRIDE == 0))
+            early = dataclasses.replace(replies, present=replies.present & (state.round < state.turn))
             first = survey.add_replies(first, rows, early)
-        return State(round=state.round + 1, coin=state.coin, counts=counts, first=first)
+        return dataclasses.replace(state, round=state.round + 1, counts=counts, first=first)
 
     def finish(self, state: State, population: Population, key: Array) -> LatentClass:
         schema = population.table_schema
+        if max(schema.sizes) == 1:  # nothing can be learnt, and nothing is unknown
+            return LatentClass(schema=schema, weights=np.ones(1), tables=np.ones((1, len(schema.sizes))))
         layout = layout_of(schema, self.goal(schema))
         kept, held = answers_of(self.survey(population), state.counts, robust=self.robust)
         answers = kept if held is None else together(kept, held)
@@ -201,11 +209,16 @@ class Poll(survey.OneShot):
 
     def settings(self, kept: Answers, held: Answers | None, layout: Layout, key: Array, *, tied: bool) -> Settings:
         """Number of classes and their spread: rich ones, unless held-out answers are likelier under others; needs no budget."""
-        rich, few = (layout.outcomes * max(2, round(n / layout.outcomes)) for n in (16 if self.epsilon < 6 else 32, 6))
         one = layout.outcomes if tied else 1
+        rich, few = (one * max(2, round(number / one)) for number in (16 if self.epsilon < 6 else 32, 6))
         pairs = ((rich, 0.6), (few, 0.6), (one, 0.3)) if tied else ((rich, 1.3), (rich, 0.6), (few, 0.6), (one, 0.3))
         grid = [
-            Settings(classes=self.classes or classes, spread=self.spread or spread, moves=self.moves, tied=tied)
+            Settings(
+                classes=max(self.classes, one) if self.classes else classes,
+                spread=self.spread or spread,
+                moves=self.moves,
+                tied=tied,
+            )
             for classes, spread in pairs
         ]
         grid = list(dict.fromkeys(grid))
@@ -263,6 +276,9 @@ class Poll(survey.OneShot):
     def reply_bytes(self, ask: Ask | None, population: Population) -> tuple[float, float]:
         asked, shares = self.survey(population), self.design(population).shares()
         down, _ = asked.wire_bytes()
+        if ask is not None and isinstance(ask.own, jax.Array) and len(present := np.asarray(ask.cohort) >= 0):
+            told = np.array([member.wire_bytes for member in asked.panel.members])[np.asarray(ask.own)[present]]
+            return down, float(told.mean()) if len(told) else 0.0
         members = asked.panel.members[: len(shares)]
         return down, float(np.dot(shares, [member.wire_bytes for member in members]))
 
@@ -294,7 +310,7 @@ def answers_of(
         zip(asked.groups, asked.shapes, asked.panel.members, strict=True)
     ):
         rows = (question, question + questions)
-        if not answers[list(rows)].sum():
+        if not answers[list(rows)].sum() or member.size == 1:
             continue
         told = supports[list(rows), : member.size]
         alone = member.chosen == 1
@@ -323,8 +339,10 @@ def answers_of(
         rest = {name: np.concatenate(parts) if parts else np.zeros(0) for name, parts in both[part].items()}
         return Answers(sizes=sizes, epsilon=asked.epsilon, total=total, **shared, **rest)
 
-    held = int(answers[questions:].sum())
-    return made(0, int(answers[:questions].sum())), made(1, held) if held else None
+    early, late = int(answers[:questions].sum()), int(answers[questions:].sum())
+    if not early and late:
+        return made(1, late), None
+    return made(0, early), made(1, late) if late else None
 
 
 def clipped(counts: Array, reports: int, member: SubsetSelection) -> Array:
@@ -395,7 +413,7 @@ class _Frozen:
         object.__setattr__(self, "digest", digest)
 
 
-@functools.lru_cache(maxsize=4)
+@functools.lru_cache(maxsize=1)
 def _later_questions(protocol: Poll, population: Population, frozen: _Frozen) -> Array:
     """Once per run, not once per round."""
     state, schema = frozen.state, population.table_schema
@@ -403,7 +421,7 @@ def _later_questions(protocol: Poll, population: Population, frozen: _Frozen) ->
     rng = np.random.default_rng(np.asarray(jax.random.key_data(jax.random.fold_in(state.coin, STAGE))))
     clients = population.clients - protocol.first_clients(population)
     gains = np.ones(len(asked.groups))
-    if int(np.asarray(state.first.answers).sum()):  # type: ignore[union-attr]
+    if max(schema.sizes) > 1 and int(np.asarray(state.first.answers).sum()):  # type: ignore[union-attr]
         kept, held = answers_of(asked, state.first, robust=protocol.robust)  # type: ignore[arg-type]
         answers = kept if held is None else together(kept, held)
         settings = dataclasses.replace(UNSURE, moves=protocol.moves)
@@ -422,6 +440,8 @@ def question_gains(asked: survey.Survey, weights: Array, tables: Array) -> Array
     weights, tables = np.asarray(weights, np.float32), np.asarray(tables, np.float32)
     gains = np.zeros(len(asked.groups))
     for question, (group, member) in enumerate(zip(asked.groups, asked.panel.members, strict=True)):
+        if member.size == 1:
+            continue
         joint = weights[:, :, None]
         for column in group:
             values = tables[:, :, None, offsets[column] : offsets[column] + asked.schema.sizes[column]]

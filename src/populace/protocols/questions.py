@@ -81,7 +81,10 @@ def family(
     many = len(others) if fixed else math.comb(len(others), 2)
     if max(len(group) for group in deals[best]) <= 2 and many <= most:
         pairs = itertools.combinations(others, 2) if not fixed else ((column, *fixed) for column in others)
-        return tuple(tuple(sorted(pair)) for pair in pairs) or ((others[0],),)
+        found = [tuple(sorted(pair)) for pair in pairs]
+        found = [pair for pair in found if math.prod(sizes[column] for column in pair) <= MOST_CELLS]
+        covered = set(itertools.chain(*found))
+        return (*found, *((column,) for column in others if column not in covered))
     groups: dict[tuple[int, ...], None] = {}
     for seed in range(most):
         groups |= dict.fromkeys(deal(sizes, others, fixed, best, seed=seed))
@@ -95,22 +98,36 @@ def deal(
 ) -> list[tuple[int, ...]]:
     """The columns, shuffled by a public seed, cut into groups whose joint domain stays within the bound where it can.
 
-    A group has at least two columns, the fixed ones included.
+    A group has at least two columns, the fixed ones included, unless they have too many cells: then one is asked alone.
     """
+    alone = [column for column in others if _partner(sizes, column, others, fixed) is None]
+    others = [column for column in others if column not in alone]
+    if alone:
+        rest = deal(sizes, others, fixed, bound, seed=seed) if others else []
+        return [*rest, *((column,) for column in alone)]
     order = np.random.default_rng(seed).permutation(others)
     groups: list[tuple[int, ...]] = []
     held: list[int] = []
     room = math.prod(sizes[column] for column in fixed)
     for column in order.tolist():
-        full = math.prod(sizes[c] for c in held) * room * sizes[column] > bound
-        if held and full and len(held) + len(fixed) >= 2:
+        cells = math.prod(sizes[c] for c in held) * room * sizes[column]
+        if held and ((cells > bound and len(held) + len(fixed) >= 2) or cells > MOST_CELLS):
             groups.append(tuple(sorted((*held, *fixed))))
             held = []
         held.append(column)
     if len(held) + len(fixed) < 2 and groups:
-        held.append(groups[0][0] if groups[0][0] not in fixed else groups[0][1])
+        partner = _partner(sizes, held[0], others, fixed)
+        held += [] if partner is None else [partner]
     groups.append(tuple(sorted({*held, *fixed})))
     return groups
+
+
+def _partner(sizes: tuple[int, ...], column: int, others: list[int], fixed: tuple[int, ...]) -> int | None:
+    """A column (or a fixed one) that can be asked together with this one within the bound on cells; None if there is none."""
+    if fixed:
+        return fixed[0] if sizes[column] * math.prod(sizes[c] for c in fixed) <= MOST_CELLS else None
+    small = [other for other in others if other != column and sizes[other] * sizes[column] <= MOST_CELLS]
+    return min(small, key=lambda other: sizes[other], default=None) if len(others) > 1 else column
 
 
 @functools.lru_cache(maxsize=64)
@@ -128,6 +145,9 @@ def design_for(sizes: tuple[int, ...], epsilon: float, target: int | None, workl
         with_target = family(sizes, epsilon, others, (target,), math.ceil(most * TARGET_SHARE))
         without = family(sizes, epsilon, others, (), math.ceil(most * (1 - TARGET_SHARE)))
         families = [(with_target, TARGET_SHARE), (without, 1 - TARGET_SHARE)]
+    asked = set(itertools.chain(*itertools.chain(*(members for members, _ in families))))
+    unasked = tuple((column,) for column in range(len(sizes)) if column not in asked)  # too large for any pair
+    families[0] = ((*families[0][0], *unasked), families[0][1])
     if workload:
         families = [(groups, share * (1 - WORKLOAD_SHARE)) for groups, share in families]
         families.append((workload, WORKLOAD_SHARE))
@@ -181,7 +201,8 @@ def second_schedule(
     named, about = (
         np.array([test(group) for group in menu]) for test in (set(workload).__contains__, lambda g: target in g)
     )
-    apart = TARGET_SHARE if about.any() else 0.0
+    few = len(set(itertools.chain(*menu))) <= 2  # then all is about the target in the first stage too
+    apart = (1.0 if few else TARGET_SHARE) if about.any() else 0.0
     for rows, share in ((named, WORKLOAD_SHARE), (~named & about, apart), (~named & ~about, 1 - apart)):
         if weights[rows].sum() > 0:
             weights[rows] *= (

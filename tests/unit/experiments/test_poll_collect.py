@@ -182,6 +182,7 @@ class TestExact:
             ({"coin": "another"}, "would have spent epsilon 4 of 2"),
             ({"first_client": 1}, "answered another question|would have spent"),
             ({"epsilon": 1.0}, "keeps a budget of epsilon 2"),
+            ({"records_per_client": 2}, "were other ones when they answered"),
         ],
     )
     def test_a_second_answer_is_refused_and_nothing_is_left(self, files, change, sentence):

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from populace.engines.exchange import Keys, Progress, Report
-from populace.errors import RunError, SpecError, out_of_range
+from populace.errors import BudgetError, RunError, SpecError, out_of_range
 from populace.experiments.poll.deal import ONE_STAGE, Deal, check_one_stage
 from populace.experiments.poll.files import MOST_CLIENTS, Terms, coin_from, coin_text, pack, questions_hash, writing
 from populace.experiments.poll.holders import CLIENTS, Block, Holders
@@ -159,6 +159,20 @@ class _Exact:
         self.run = f"poll {terms.questions[:16]} {terms.coin}"
         self.repeated = 0
         self.ledger = SqliteLedger(wanted.ledger_file, Budget(epsilon=wanted.epsilon, unit="client"))
+        self._keep_holders(wanted)
+
+    def _keep_holders(self, wanted: Collection) -> None:
+        """Whose the rows of a file are is said once: dealt out otherwise, people would answer again under other names."""
+        column = wanted.client_column
+        whose = f"{wanted.records_per_client} rows each" if column is None else f"rows by {column}"
+        try:
+            self.ledger.keep_terms(f"clients of {Path(wanted.data).name}", whose)
+        except BudgetError:
+            self.ledger.close()
+            raise BudgetError(
+                f"the clients of {Path(wanted.data).name} were other ones when they answered, by the ledger "
+                f"{wanted.ledger_file}; give --records-per-client or --client-column as then"
+            ) from None
 
     def __enter__(self) -> _Exact:
         return self
