@@ -70,7 +70,9 @@ def synthesize(spec: RunSpec, out: str | Path, *, progress: Report | None = None
         spec.data, schema=spec.schema_file, target=spec.target, records_per_client=spec.records_per_client,
         client_column=spec.client_column,
     )  # fmt: skip
-    check_kind(protocol, population_of(clients))
+    population = population_of(clients)
+    check_kind(protocol, population)
+    protocol.guarantee(population)  # settings that do not fit the data are refused before there is a folder
     folder = RunFolder(out)
     with folder.claim(spec.model_dump(), spec.digest()) as resuming:
         folder.check_same_data(*_contents(clients))

@@ -32,6 +32,7 @@ MODULES = {
     "latent-class": "populace.models.latent_class",
     "decoder": "populace.models.wae",
     "image-classes": "populace.models.images",
+    "conv-decoder": "populace.models.conv",
 }
 CHUNK = 131_072
 HOPELESS = 1e-4  # give up when fewer than this share of draws obeys the declared rules

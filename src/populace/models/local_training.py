@@ -7,16 +7,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from populace.models.conv import ConvAutoencoder
 from populace.models.wae import DenseAutoencoder
 
 Array = Any
+Trained = DenseAutoencoder | ConvAutoencoder
 
 ADAM = (0.9, 0.999, 1e-8)
 PRETRAINING_BATCH, PRETRAINING_EPOCHS = 64, 1
 
 
 def adam_update(
-    net: DenseAutoencoder, theta: Array, x: Array, mask: Array, key: Array, epochs: int, learning_rate: float
+    net: Trained, theta: Array, x: Array, mask: Array, key: Array, epochs: int, learning_rate: float
 ) -> Array:
     """What so many full-batch epochs of Adam change (algorithm 2, lines 13 to 17)."""
     b1, b2, tiny = ADAM
@@ -34,17 +36,15 @@ def adam_update(
     return end - theta
 
 
-def pretrain(net: DenseAutoencoder, theta: Array, steps: int, learning_rate: float, key: Array) -> Array:
+def pretrain(net: Trained, theta: Array, steps: int, learning_rate: float, key: Array) -> Array:
     """Adam on batches of rows drawn evenly from the public domain (section 5.2): no record of anybody."""
-    sizes = jnp.asarray(net.blocks.sizes)
-
-    def batch(step_key: Array) -> Array:
-        return net.blocks.encode(jax.random.randint(step_key, (PRETRAINING_BATCH, len(sizes)), 0, sizes))
 
     def step(number: Array, now: Array) -> Array:
         rows, latents = jax.random.split(jax.random.fold_in(key, number))
         ones = jnp.ones(PRETRAINING_BATCH)
-        return now + adam_update(net, now, batch(rows), ones, latents, PRETRAINING_EPOCHS, learning_rate)
+        return now + adam_update(
+            net, now, net.draw(PRETRAINING_BATCH, rows), ones, latents, PRETRAINING_EPOCHS, learning_rate
+        )
 
     found: Array = jax.jit(lambda begin: jax.lax.fori_loop(0, steps, step, begin))(theta)
     return found

@@ -132,6 +132,11 @@ class DenseAutoencoder:
             parts.append(jax.random.uniform(k, (math.prod(shape),), minval=-bound, maxval=bound))
         return jnp.concatenate(parts)
 
+    def draw(self, rows: int, key: Array) -> Array:
+        """Rows drawn evenly from the public domain."""
+        sizes = jnp.asarray(self.blocks.sizes)
+        return self.blocks.encode(jax.random.randint(key, (rows, len(sizes)), 0, sizes))
+
     def logits(self, theta: Array, latent: Array) -> Array:
         parts = unpack(self.shapes, theta)
         return jax.nn.relu(latent @ parts["up"] + parts["up_bias"]) @ parts["out"] + parts["out_bias"]

@@ -9,6 +9,9 @@ should move, and tells one coordinate of it by SignDS. Two recipes:
           each round, before SignDS and their inverse at the server, k by the public rule of `matched_share`; the first
           rounds learn the columns' own tables only; the server's step on a parameter is as long as what the reports told
           of it deserves; rows drawn from the decoder's probabilities
+
+Images (section 5.1): `paper` is a convolutional WAE with mean squared error, without labels; `best` the same latent classes,
+over the tiles of a mosaic, with the label as the target.
 """
 
 from __future__ import annotations
@@ -23,17 +26,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.errors import SpecError, out_of_range
+from populace.models.conv import DECODER, ConvAutoencoder, ConvDecoder
+from populace.models.generator import Synthesizer
+from populace.models.images import Mosaic
 from populace.models.local_training import adam_update, pretrain
 from populace.models.natural_steps import first_step, later_step, told_slope
-from populace.models.submodels import (
-    choose_places,
-    kept_mask,
-    packed,
-    packed_size,
-    places_kept,
-    unpacked,
-    whole,
-)
+from populace.models.submodels import packed, places_kept, unpacked
 from populace.models.wae import Blocks, ClassAutoencoder, Decoder, DenseAutoencoder, count_parameters, unpack
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
@@ -42,55 +40,19 @@ from populace.privacy.randomizers.several_signds import SeveralSignDS
 from populace.privacy.randomizers.signds import SignDS, matched_share, padded_size, rotate, rotate_back, settle
 from populace.privacy.shuffling import shuffled_statement
 from populace.privacy.source import Source
-from populace.protocols.base import Ask, Facts, Plan, Population, Protocol, Replies, Shard
+from populace.protocols.base import Ask, Facts, ImageShape, Plan, Population, Protocol, Replies, Shard
 from populace.protocols.passes import order_of_passes, rounds_of_pass
+from populace.protocols.wae_design import Design, Net, image_classes, image_net
 
 Array = Any
 
 PAPER_SHARE = 0.05  # k/d of the paper's best figures
 PAPER_COHORT = 10
 USUAL_ROUNDS = 1_000
-TURNS = 2  # of the rotation
-PARTS = 2**31 - 1  # the stream of the public coin that chooses parts of the model; no round has this number
 FIRST_REPORTS, MOST_FIRST = (
     0.8,
     0.5,
 )  # share of the rounds that are first ones: this divided by epsilon, and at most that
-
-
-@dataclasses.dataclass(frozen=True)
-class Design:
-    """What both sides derive from the protocol's fields and the public facts of the population."""
-
-    net: ClassAutoencoder | DenseAutoencoder
-    mechanism: SignDS | SeveralSignDS
-    records: int
-    places: int = 0  # of the part of the model that is sent; 0: all of it
-
-    @property
-    def parameters(self) -> int:
-        return count_parameters(self.net.shapes)
-
-    def signs(self, coin: Array, round_id: Array) -> Array:
-        """The public random signs of a round's rotation."""
-        key = jax.random.fold_in(jax.random.fold_in(coin, 0), round_id)
-        words = jax.random.bits(key, (TURNS, self.mechanism.size))
-        return jnp.where(words >> 31 == 1, 1.0, -1.0).astype(jnp.float32)
-
-    def choose(self, net: ClassAutoencoder, coin: Array, round_id: Array) -> Array:
-        """The places of the part of the model that a round's clients get."""
-        return choose_places(net, self.places, jax.random.fold_in(jax.random.fold_in(coin, PARTS), round_id))
-
-    def kept(self, net: ClassAutoencoder, coin: Array, round_id: Array) -> Array:
-        """The same as 1 for the places that are sent."""
-        return kept_mask(net, self.choose(net, coin, round_id)) if self.places else whole(net)
-
-    @property
-    def numbers_sent(self) -> int:
-        """Of the model, to each client."""
-        if self.places and isinstance(self.net, ClassAutoencoder):
-            return packed_size(self.net, self.places)
-        return self.parameters
 
 
 @jax.tree_util.register_dataclass
@@ -115,9 +77,11 @@ class DpFedWae(Protocol):
     Edge cases: a client without records sends what a zero update gives. `share` 0 is k/d by the public rule (`best`) or .05
     (`paper`). `indices` above 1 are told as one set, worth what its overlap with the top is (`overlap` 0) or whether that
     reaches `overlap`. `warm` 0 is the public rule for the share of first rounds; `step` is the paper's gamma; `submodel`
-    below 1 sends so much of the model, other columns each round. `begin` starts from a former run's decoder if it is given
-    one (recipe `best`); what that run cost is in its own ledger, and adds up where the clients are the same. Clients left
-    over when the cohorts do not come out even form a smaller last cohort.
+    below 1 sends so much of the model, other columns each round. Of images `tile` is how many pixels wide the tiles are
+    that recipe `best` sees, 0 the public rule of at most 256 tiles, and `hidden` / 8 how many channels the convolutions of
+    recipe `paper` have. `begin` starts from a former run's decoder of a table if it is given one (recipe `best`); what that
+    run cost is in its own ledger, and adds up where the clients are the same. Clients left over when the cohorts do not
+    come out even form a smaller last cohort.
     """
 
     epsilon: float
@@ -136,6 +100,7 @@ class DpFedWae(Protocol):
     epochs: int = 10
     learning_rate: float = 1e-3
     pretraining: int = 0
+    tile: int = 0
 
     facts: ClassVar[Facts] = Facts(
         name="dp-fed-wae",
@@ -143,7 +108,7 @@ class DpFedWae(Protocol):
         paper="Jiang, Zhou and Grossklags, PoPETs 2022",
         trust=("local",),
         unit="client",
-        kinds=("table",),
+        kinds=("table", "images"),
         traffic="a model down, one index and one sign up, per client and participation",
     )
     compiles: ClassVar[bool] = True
@@ -153,7 +118,7 @@ class DpFedWae(Protocol):
         for name in ("participations", "indices", "classes", "hidden", "latent", "epochs"):
             if getattr(self, name) < 1:
                 raise out_of_range(name, "at least 1", getattr(self, name))
-        for name in ("cohort", "overlap", "pretraining", "step"):
+        for name in ("cohort", "overlap", "pretraining", "step", "tile"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise out_of_range(name, "at least 0", getattr(self, name))
         if not 0 <= self.share < 1 or not 0 <= self.warm < 1:
@@ -236,17 +201,15 @@ class DpFedWae(Protocol):
         coin = jax.random.fold_in(jax.random.fold_in(root, 1 + common["round"]), own)
         ties, latents = jax.random.split(coin)
         start = jax.random.randint(ties, (), 0, design.mechanism.size)
-        if isinstance(design.net, DenseAutoencoder):
-            x = design.net.blocks.encode(shard.records)
-            update = adam_update(design.net, common["theta"], x, mask, latents, self.epochs, self.learning_rate)
+        records = design.read(shard.records)
+        if not isinstance(design.net, ClassAutoencoder):
+            update = adam_update(design.net, common["theta"], records, mask, latents, self.epochs, self.learning_rate)
             return design.mechanism.apply(update, source, start), memory
         theta = common["theta"]
         if design.places:
             theta = unpacked(design.net, theta, design.choose(design.net, root, common["round"]))
         kept = design.kept(design.net, root, common["round"])
-        slope = told_slope(
-            design.net, theta, design.net.read(shard.records), mask, warming=common["warming"], kept=kept
-        )
+        slope = told_slope(design.net, theta, records, mask, warming=common["warming"], kept=kept)
         turned = settle(rotate(slope, design.signs(root, common["round"])))
         return design.mechanism.apply(turned, source, start), memory
 
@@ -254,7 +217,7 @@ class DpFedWae(Protocol):
         mechanism, net = state.design.mechanism, state.design.net
         heard = jnp.sum(replies.present)
         told = mechanism.add_up(replies.values, replies.present) / jnp.maximum(heard, 1)
-        if isinstance(net, DenseAutoencoder):
+        if not isinstance(net, ClassAutoencoder):
             return dataclasses.replace(state, round=state.round + 1, theta=state.theta + self.step * told)
         # What one report tells of a unit vector, undone: unbiased for Gaussian-looking coordinates.
         unit = math.sqrt(mechanism.size) / mechanism.pull
@@ -280,13 +243,18 @@ class DpFedWae(Protocol):
             heard=before + heard,
         )
 
-    def finish(self, state: State, population: Population, key: Array) -> Decoder:
-        net, schema = state.design.net, population.table_schema
+    def finish(self, state: State, population: Population, key: Array) -> Synthesizer:
+        net, mosaic, shape = state.design.net, state.design.mosaic, population.schema
+        if isinstance(shape, ImageShape):
+            if isinstance(net, ClassAutoencoder) and mosaic is not None:
+                return image_classes(net, mosaic, state.theta, shape)
+            parts = unpack(net.shapes, state.theta)
+            return ConvDecoder(shape=shape.shape, classes=1, layers={name: np.asarray(parts[name]) for name in DECODER})
         if isinstance(net, ClassAutoencoder):
-            return Decoder(schema=schema, layers=jax.tree.map(np.asarray, net.tables(state.theta)))
+            return Decoder(schema=shape, layers=jax.tree.map(np.asarray, net.tables(state.theta)))
         parts = unpack(net.shapes, state.theta)
         layers = {name: np.asarray(parts[name]) for name in ("up", "up_bias", "out", "out_bias")}
-        return Decoder(schema=schema, layers=layers, arg_max=True)
+        return Decoder(schema=shape, layers=layers, arg_max=True)
 
     def guarantee(self, population: Population) -> Guarantee:
         mechanism = self.design(population).mechanism
@@ -298,7 +266,7 @@ class DpFedWae(Protocol):
             neighbours="replace",
             trust="local",
             mechanism=f"{told} of an update (SignDS), each client {times}",
-            read_from_data=population.table_schema.read_from_data,
+            read_from_data=population.read_from_data,
             derivation=(
                 f"each report: {mechanism.event}, {mechanism.chosen} of {mechanism.size} coordinates being the top",
                 "reports of one client add up; its ledger refuses one more than it may send",
@@ -343,7 +311,7 @@ class DpFedWae(Protocol):
 
     def _saved(self, design: Design) -> tuple[str, ...]:
         """What a part of the model saves."""
-        if not design.places:
+        if not design.places or not isinstance(design.net, ClassAutoencoder):
             return ()
         whole_bytes, part = 4.0 * design.parameters + 16.0, self._bytes(design)[0]
         return (
@@ -355,20 +323,28 @@ class DpFedWae(Protocol):
 @functools.lru_cache(maxsize=64)
 def design_of(protocol: DpFedWae, population: Population) -> Design:
     """The network and the mechanism: from public facts alone."""
-    schema = population.table_schema
-    blocks = Blocks(schema.sizes)
+    net, mosaic = _net_of(protocol, population)
     epsilon = protocol.epsilon / protocol.participations
-    if protocol.recipe == "paper":
-        net: ClassAutoencoder | DenseAutoencoder = DenseAutoencoder(blocks, protocol.hidden, protocol.latent)
-        size, share = count_parameters(net.shapes), protocol.share or PAPER_SHARE
-    else:
-        target = None if schema.target is None else schema.index(schema.target)
-        net = ClassAutoencoder(blocks, protocol.classes, target)
-        size = padded_size(count_parameters(net.shapes) - blocks.width)
+    if isinstance(net, ClassAutoencoder):
+        size = padded_size(count_parameters(net.shapes) - net.blocks.width)
         share = protocol.share or matched_share(epsilon)
+    else:
+        size, share = count_parameters(net.shapes), protocol.share or PAPER_SHARE
     chosen = min(max(1, size - 1), max(1, round(share * size)))
     places = places_kept(net, protocol.submodel) if isinstance(net, ClassAutoencoder) and protocol.submodel < 1 else 0
-    return Design(net, mechanism_of(protocol, size, epsilon, chosen), population.records, places)
+    return Design(net, mechanism_of(protocol, size, epsilon, chosen), population.records, places, mosaic)
+
+
+def _net_of(protocol: DpFedWae, population: Population) -> tuple[Net, Mosaic | None]:
+    shape = population.schema
+    if isinstance(shape, ImageShape):
+        if protocol.recipe == "paper":
+            return ConvAutoencoder(shape.shape, max(1, protocol.hidden // 8), protocol.latent), None
+        return image_net(shape, protocol.tile, protocol.classes)
+    if protocol.recipe == "paper":
+        return DenseAutoencoder(Blocks(shape.sizes), protocol.hidden, protocol.latent), None
+    target = None if shape.target is None else shape.index(shape.target)
+    return ClassAutoencoder(Blocks(shape.sizes), protocol.classes, target), None
 
 
 def mechanism_of(protocol: DpFedWae, size: int, epsilon: float, chosen: int) -> SignDS | SeveralSignDS:

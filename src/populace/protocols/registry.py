@@ -23,7 +23,7 @@ METHODS: dict[str, str] = {
     "dp-fed-wae": "populace.protocols.dp_fed_wae:DpFedWae",
     "fedsel-wae": "populace.protocols.fedsel_wae:FedSelWae",
 }
-DEFAULTS: dict[Kind, str] = {"table": "poll"}
+DEFAULTS: dict[Kind, str] = {"table": "poll", "images": "dp-fed-wae"}
 
 
 def protocol_class(name: str) -> type[Protocol]:
