@@ -31,8 +31,10 @@ def command(
             benchmark, folder, quick=quick, seeds=seeds, command=_command(name, quick, out, seeds), progress=report
         )
     from populace.report.lines import write_charts
+    from populace.report.png import write_pictures
 
     written = write_charts(benchmark.charts(document["cells"]), folder)
+    written += write_pictures({of.name: of.pixels for of in benchmark.pictures(document["cells"])}, folder)
     if as_json:
         show.say_json(document)
         return

@@ -5,11 +5,14 @@ from __future__ import annotations
 import base64
 import struct
 import zlib
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from populace.errors import DataError
+from populace.tables.files import replacing
 from populace.tables.images import Images
 
 Array = np.ndarray[Any, Any]
@@ -33,6 +36,16 @@ def png(pixels: Array) -> bytes:
 
 def _chunk(kind: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
+def write_pictures(pictures: Mapping[str, Array], folder: Path) -> list[Path]:
+    """`<name>.png` for each."""
+    written = []
+    for name, pixels in pictures.items():
+        written.append(folder / f"{name}.png")
+        with replacing(written[-1]) as temporary:
+            temporary.write_bytes(png(pixels))
+    return written
 
 
 def data_address(pixels: Array) -> str:

@@ -46,6 +46,14 @@ class Chart:
     logarithmic: bool = False
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Picture:
+    """Pixels to be kept as `<name>.png`, uint8 [height, width]."""
+
+    name: str
+    pixels: Any
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Benchmark:
     """An experiment: its cells, what one cell measures, and how the results are shown.
@@ -63,6 +71,7 @@ class Benchmark:
     measure: Callable[[Cell], Result]
     views: Callable[[Sequence[Result]], Sequence[View]]
     charts: Callable[[Sequence[Result]], Sequence[Chart]]
+    pictures: Callable[[Sequence[Result]], Sequence[Picture]] = lambda _: ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

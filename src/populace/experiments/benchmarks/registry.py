@@ -14,6 +14,7 @@ BENCHMARKS: dict[str, str] = {
     "local-adult9": "populace.experiments.benchmarks.local:ADULT9",
     "local-bank": "populace.experiments.benchmarks.local:BANK",
     "wae-a9a": "populace.experiments.benchmarks.wae:A9A",
+    "wae-images": "populace.experiments.benchmarks.wae_images:IMAGES",
     "poll-a9a": "populace.experiments.benchmarks.poll:A9A",
     "poll-ablation": "populace.experiments.benchmarks.poll:ABLATION",
     "poll-adult9": "populace.experiments.benchmarks.poll:ADULT9",
