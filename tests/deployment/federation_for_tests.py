@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import time
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -167,9 +168,14 @@ class TestFederation:
                 member.send_signal(signal.SIGKILL)
         psutil.wait_procs(members, timeout=10)
 
-    def log_of(self, kit: Path) -> str:
+    def mark_logs(self, kit: Path) -> dict[Path, int]:
+        """How long each log is now, those of jobs too."""
+        return {path: path.stat().st_size for path in [*kit.rglob("*log*.txt"), kit / "process.log"] if path.is_file()}
+
+    def log_since(self, kit: Path, mark: dict[Path, int]) -> str:
+        """What was written into the logs since, file by file."""
         return "\n".join(
-            path.read_text(errors="replace") for path in [*sorted(kit.glob("*log*.txt")), kit / "process.log"]
+            path.read_bytes()[mark.get(path, 0) :].decode(errors="replace") for path in sorted(self.mark_logs(kit))
         )
 
 
@@ -185,3 +191,17 @@ def client_job(folder: Path, marker: Path, *, executor=None, custom: str = "", *
         (folder / "app" / "custom").mkdir()
         (folder / "app" / "custom" / "shipped.py").write_text(custom)
     return folder
+
+
+def files_with(folder: Path, words: bytes) -> list[str]:
+    """Every file below a folder that holds these words, also inside archives."""
+    found = []
+    for path in folder.rglob("*"):
+        if not path.is_file():
+            continue
+        parts = {"": path.read_bytes()}
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                parts |= {name: archive.read(name) for name in archive.namelist()}
+        found += [f"{path} {name}" for name, content in parts.items() if words in content]
+    return found
