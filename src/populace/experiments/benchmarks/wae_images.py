@@ -23,7 +23,7 @@ import numpy as np
 from populace.engines import simulation
 from populace.engines.exchange import population_of
 from populace.evaluation.prediction import LEARNERS, resamples, score_arrays
-from populace.experiments.benchmarks.grid import Benchmark, Cell, Picture, Result, View, mean_over_seeds
+from populace.experiments.benchmarks.grid import Benchmark, Cell, Chart, Picture, Result, View, mean_over_seeds
 from populace.experiments.run import make_key
 from populace.models.generator import Synthesizer
 from populace.models.local_training import adam_update
@@ -65,8 +65,9 @@ def cells(quick: bool, seeds: int) -> list[Cell]:
         if seed == 0:
             found.append({"data": data, "method": REAL, "epsilon": None, "clients": 0, "seed": 0})
         for method, epsilon in itertools.product(METHODS, EPSILONS):
-            clients = (QUICK_PUBLISHED if "recipe" in METHODS[method] else QUICK_CLIENTS) if quick else CLIENTS
-            found.append({"data": data, "method": method, "epsilon": epsilon, "clients": clients, "seed": seed})
+            few = QUICK_PUBLISHED if "recipe" in METHODS[method] else QUICK_CLIENTS
+            for clients in (few,) if quick else (few, CLIENTS):
+                found.append({"data": data, "method": method, "epsilon": epsilon, "clients": clients, "seed": seed})
     return found
 
 
@@ -179,12 +180,24 @@ def views(results: Sequence[Result]) -> list[View]:
     ]
 
 
+def charts(results: Sequence[Result]) -> list[Chart]:
+    """Accuracy by epsilon, for each data set and number of clients."""
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for (data, epsilon, clients), values in mean_over_seeds(results, METRICS, ("data", "epsilon", "clients")).items():
+        if epsilon is not None and values["mlp"] is not None:
+            lines.setdefault(f"{data}, {clients:,} clients", []).append((float(epsilon), float(values["mlp"])))
+    real = {f"{r['cell']['data']}, real": float(r["mlp"]) for r in results if r["cell"]["method"] == REAL}
+    title = "MLP trained on synthetic images"
+    return [Chart(name="accuracy-by-epsilon", title=title, across="epsilon", up="accuracy", lines=lines, level=real)]
+
+
 def pictures(results: Sequence[Result]) -> list[Picture]:
-    """Figure 11: for each data set and method, from top to bottom without privacy, epsilon 8, epsilon 4."""
+    """Figure 11: for each data set and method, from top to bottom without privacy, epsilon 8, epsilon 4; most clients."""
     found = []
     first = [result for result in results if result["cell"]["seed"] == 0]
     for data, method in itertools.product(DATA, (REAL, *METHODS)):
         some = [r for r in first if (r["cell"]["data"], r["cell"]["method"]) == (data, method)]
+        some = [r for r in some if r["cell"]["clients"] == max(other["cell"]["clients"] for other in some)]
         if some:
             rows = [np.pad(_strip(result), ((0, 3 * GAP), (0, 0)), constant_values=255) for result in some]
             name = f"{data}-{method}".replace(", ", "-").replace(" ", "-")
@@ -206,6 +219,6 @@ IMAGES = Benchmark(
     cells=cells,
     measure=measure,
     views=views,
-    charts=lambda _: (),
+    charts=charts,
     pictures=pictures,
 )
