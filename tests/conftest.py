@@ -17,6 +17,33 @@ import numpy as np  # noqa: E402
 from populace.tables.schema import Column, Schema  # noqa: E402
 from populace.tables.table import Table, from_codes  # noqa: E402
 
+#: Takes long and has a quicker neighbour that would fail too: run by `make test-slow`.
+HEAVY = (
+    "test_every_method_on_the_whole_message[fedsel-wae]",
+    "test_every_method_on_the_whole_message[dp-fed-wae]",
+    "test_wae_images_benchmark.py::test_cells_are_measured_shown_and_drawn",
+    "test_demo_runs_twice",
+    "test_poll.py::test_it_does_as_well_as_independent[0.1]",
+    "test_poll.py::test_it_does_as_well_as_independent[10.0]",
+    "test_poll.py::test_columns_of_one_value_do_no_harm[sizes0]",
+    "test_same_key_same_result_on_every_engine[fedsel-wae-debug]",
+    "test_operating_system_randomness_gives_a_run_too[fedsel-wae]",
+    "test_every_protocol_ends_where_the_debug_engine_ends[fedsel-wae]",
+    "test_where_nothing_depends_it_does_as_well_as_the_independent_method[4.0]",
+    "test_wae_images.py::test_a_client_without_images_and_one_class_answer_too",
+    "test_wae_images.py::test_published_recipe_gives_images_without_labels",
+    "test_wae_images.py::test_local_training_of_the_convolutional_autoencoder_lowers_its_loss",
+    "test_dp_fed_wae.py::test_learns_the_dependence_there_is[c0]",
+    "test_signds.py::test_of_a_vector_with_few_coordinates_one_turn_tells_less_and_two_tell_all",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.endswith(HEAVY) or any(f"{name}[" in item.nodeid for name in HEAVY):
+            item.add_marker(pytest.mark.slow)
+
 
 @pytest.fixture(scope="session")
 def small_schema() -> Schema:
