@@ -11,6 +11,7 @@ from populace.tables.embedded import harbour
 from populace.tables.table import read_frame
 
 QUICK = ("--method", "independent")  # where the method does not matter
+LIGHT = ("--set", "stages=1", "--set", "chains=1", "--set", "moves=60")  # the default method, compiled less
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(data, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "run"
-    arguments = ["synthesize", str(data / "harbour.parquet"), "--schema", str(data / "harbour.toml")]
+    arguments = ["synthesize", str(data / "harbour.parquet"), "--schema", str(data / "harbour.toml"), *LIGHT]
     assert call([*arguments, "--epsilon", "4", "--rows", "500", "--seed", "1", "--out", str(out)]) == 0
     return out
 
@@ -57,7 +58,7 @@ def test_privacy_json_marks_domains_only_when_they_were_read(run, data, tmp_path
 
 def test_seeded_runs_repeat_and_are_marked(run, data, tmp_path, capsys):
     out = tmp_path / "again"
-    arguments = ["synthesize", str(data / "harbour.parquet"), "--schema", str(data / "harbour.toml")]
+    arguments = ["synthesize", str(data / "harbour.parquet"), "--schema", str(data / "harbour.toml"), *LIGHT]
     assert call([*arguments, "--epsilon", "4", "--rows", "500", "--seed", "1", "--out", str(out)]) == 0
     assert read_frame(out / "synthetic.parquet").equals(read_frame(run / "synthetic.parquet"))
     assert "reproducible, not private" in capsys.readouterr().out
@@ -137,7 +138,7 @@ def test_schema_proposes_and_marks(data, tmp_path, capsys):
 
 
 def test_plan_predicts(data, capsys):
-    arguments = ["plan", "--schema", str(data / "harbour.toml"), "--clients", "5000", "--epsilon", "2"]
+    arguments = ["plan", "--schema", str(data / "harbour.toml"), "--clients", "5000", "--epsilon", "2", *QUICK]
     assert call([*arguments, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["method"]
