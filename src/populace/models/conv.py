@@ -19,7 +19,7 @@ import numpy as np
 
 from populace.errors import DataError
 from populace.models.images import ImageGenerator
-from populace.models.wae import Shapes, discrepancy, unpack
+from populace.models.wae import Shapes, discrepancy, glorot, unpack
 
 Array = Any
 
@@ -56,12 +56,7 @@ class ConvAutoencoder:
         )  # fmt: skip
 
     def start(self, key: Array) -> Array:
-        """Glorot's uniform weights, zero biases."""
-        parts = []
-        for (name, shape), k in zip(self.shapes, jax.random.split(key, len(self.shapes)), strict=True):
-            bound = 0.0 if name.endswith("bias") else math.sqrt(6 / (shape[0] + shape[1]))
-            parts.append(jax.random.uniform(k, (math.prod(shape),), minval=-bound, maxval=bound))
-        return jnp.concatenate(parts)
+        return glorot(self.shapes, key)
 
     def read(self, x: Array) -> Array:
         """Pixels as bytes to intensities [n, high, wide, colours], padded with black to a multiple of four."""

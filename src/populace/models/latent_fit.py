@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -19,6 +20,8 @@ import numpy as np
 import optax
 
 from populace.models.answers import Answers, Layout, dense_reader, informations, log_likelihoods, told_chances
+from populace.models.latent_class import LatentClass, mixture_of
+from populace.tables.schema import Schema
 
 Array = Any
 Parameters = dict[str, Array]
@@ -235,3 +238,38 @@ def rake(weights: Array, tables: Array, singles: Array, layout: Layout, rounds: 
         tables = tables * (singles / np.maximum(weights @ tables, 1e-300))
         tables = tables / np.add.reduceat(tables, starts, axis=1)[:, segments]
     return tables
+
+
+def fit_posterior(
+    answers: Answers, layout: Layout, chosen: Sequence[Settings], key: Array, schema: Schema
+) -> LatentClass:
+    """The posterior's mean as latent classes, with the draws it was made of; one chain for each of the settings.
+
+    Without a target: draws side by side, an average of models. With one, averages blur who has which value of it: the modes'
+    dependence, with the draws' mean one-way tables, side by side.
+    """
+    modes, weights, tables = [], [], []
+    for chain, settings in enumerate(chosen):
+        chain_key = jax.random.fold_in(key, chain)
+        found = fit(answers, layout, settings, chain_key)
+        drawn = posterior_draws(answers, layout, settings, found, chain_key)
+        modes.append(found)
+        weights.append(drawn[0])
+        tables.append(drawn[1])
+    most = max(len(mode["weights"]) for mode in modes)
+    draws = (
+        np.concatenate([np.pad(w, ((0, 0), (0, most - w.shape[1]))) for w in weights]),
+        np.concatenate([np.pad(t, ((0, 0), (0, most - t.shape[1]), (0, 0)), mode="edge") for t in tables]),
+    )
+    if layout.target is None:
+        joined = (draws[0].ravel() / len(draws[0]), draws[1].reshape(-1, draws[1].shape[-1]))
+        return LatentClass(schema=schema, weights=joined[0], tables=joined[1], draws=draws)
+    singles = np.einsum("dz,dzv->v", draws[0], draws[1]) / len(draws[0])
+    owns = [np.asarray(jax.nn.softmax(mode["weights"]), np.float64) for mode in modes]
+    owns = [own / own.sum() for own in owns]
+    raked = [
+        rake(own, np.exp(np.asarray(log_tables(mode, layout), np.float64)), singles, layout)
+        for own, mode in zip(owns, modes, strict=True)
+    ]
+    models = [LatentClass(schema=schema, weights=own, tables=table) for own, table in zip(owns, raked, strict=True)]
+    return dataclasses.replace(mixture_of(models), draws=draws)

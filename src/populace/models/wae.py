@@ -108,6 +108,15 @@ def unpack(shapes: Shapes, theta: Array) -> dict[str, Array]:
     return found
 
 
+def glorot(shapes: Shapes, key: Array) -> Array:
+    """A flat vector of parameters: Glorot's uniform weights, zero biases."""
+    parts = []
+    for (name, shape), k in zip(shapes, jax.random.split(key, len(shapes)), strict=True):
+        bound = 0.0 if name.endswith("bias") else math.sqrt(6 / (shape[0] + shape[1]))
+        parts.append(jax.random.uniform(k, (math.prod(shape),), minval=-bound, maxval=bound))
+    return jnp.concatenate(parts)
+
+
 @dataclasses.dataclass(frozen=True)
 class DenseAutoencoder:
     """As published: Input - Dense(hidden, relu) - Dense(latent) - Dense(hidden, relu) - Output(sigmoid)."""
@@ -125,12 +134,7 @@ class DenseAutoencoder:
         )  # fmt: skip
 
     def start(self, key: Array) -> Array:
-        """Glorot's uniform weights, zero biases."""
-        parts = []
-        for (name, shape), k in zip(self.shapes, jax.random.split(key, len(self.shapes)), strict=True):
-            bound = 0.0 if name.endswith("bias") else math.sqrt(6 / (shape[0] + shape[1]))
-            parts.append(jax.random.uniform(k, (math.prod(shape),), minval=-bound, maxval=bound))
-        return jnp.concatenate(parts)
+        return glorot(self.shapes, key)
 
     def draw(self, rows: int, key: Array) -> Array:
         """Rows drawn evenly from the public domain."""

@@ -34,14 +34,12 @@ from populace.models.natural_steps import first_step, later_step, told_slope
 from populace.models.submodels import packed, places_kept, unpacked
 from populace.models.wae import Blocks, ClassAutoencoder, Decoder, DenseAutoencoder, count_parameters, unpack
 from populace.privacy.guarantee import Guarantee
-from populace.privacy.ledger import Charge
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.randomizers.several_signds import SeveralSignDS
 from populace.privacy.randomizers.signds import SignDS, matched_share, padded_size, rotate, rotate_back, settle
-from populace.privacy.shuffling import shuffled_statement
 from populace.privacy.source import Source
-from populace.protocols.base import Ask, Facts, ImageShape, Plan, Population, Protocol, Replies, Shard
-from populace.protocols.passes import order_of_passes, rounds_of_pass
+from populace.protocols.base import Ask, Facts, ImageShape, Plan, Population, Replies, Shard
+from populace.protocols.passes import Passes
 from populace.protocols.wae_design import Design, Net, image_classes, image_net
 
 Array = Any
@@ -70,7 +68,7 @@ class State:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DpFedWae(Protocol):
+class DpFedWae(Passes):
     """Guarantee: epsilon-LDP, pure, for everything a client holds: it sends `participations` reports of epsilon divided by
     that number, and its ledger refuses one more.
 
@@ -145,9 +143,6 @@ class DpFedWae(Protocol):
         usual = PAPER_COHORT if self.recipe == "paper" else max(1, population.clients // USUAL_ROUNDS)
         return min(self.cohort or usual, population.clients)
 
-    def rounds(self, population: Population) -> int:
-        return self.participations * rounds_of_pass(population.clients, self.cohort_size(population))
-
     def begin(self, population: Population, key: Array, warm: Any = None) -> State:
         design = self.design(population)
         start, coin, order, random = jax.random.split(key, 4)
@@ -158,15 +153,10 @@ class DpFedWae(Protocol):
             means = design.net.blocks.probabilities(theta[: design.net.blocks.width])
         elif self.pretraining:
             theta = pretrain(design.net, theta, self.pretraining, self.learning_rate, random)
-        cohorts = order_of_passes(
-            clients=population.clients, cohort=self.cohort_size(population), passes=self.participations, key=order
-        )
+        cohorts = self.order(population, order)
         return State(
             round=jnp.int32(0), coin=coin, order=cohorts, theta=theta, means=means, heard=jnp.int32(0), design=design
         )
-
-    def cohorts(self, population: Population, state: State, first: int, count: int) -> Array:
-        return np.asarray(state.order)[first : first + count]
 
     def ask(self, state: State, population: Population, source: Source) -> Ask | None:
         rounds = self.rounds(population)
@@ -190,9 +180,6 @@ class DpFedWae(Protocol):
             return 0
         share = self.warm or min(MOST_FIRST, FIRST_REPORTS * self.participations / self.epsilon)
         return max(1, int(share * rounds))
-
-    def charge(self, ask: Ask, population: Population) -> Charge:
-        return Charge(event=self.design(population).mechanism.event, unit="client")
 
     def answer(self, common: Any, own: Array, shard: Shard, memory: Any, source: Source) -> tuple[Array, Any]:
         design = self.design(shard.population)
@@ -259,29 +246,14 @@ class DpFedWae(Protocol):
     def guarantee(self, population: Population) -> Guarantee:
         mechanism = self.design(population).mechanism
         told = "one index and one sign" if self.indices == 1 else f"{self.indices} indices and one sign"
-        times = "once" if self.participations == 1 else f"{self.participations} times"
-        return Guarantee(
-            epsilon=float(self.epsilon),
-            unit="client",
-            neighbours="replace",
-            trust="local",
-            mechanism=f"{told} of an update (SignDS), each client {times}",
-            read_from_data=population.read_from_data,
+        return self.claim(
+            population,
+            told=f"{told} of an update (SignDS)",
             derivation=(
                 f"each report: {mechanism.event}, {mechanism.chosen} of {mechanism.size} coordinates being the top",
-                "reports of one client add up; its ledger refuses one more than it may send",
                 "the sign is a fair coin independent of the data; cohorts, rotation and ties are public coins",
-                "the server's steps and all sampling are post-processing",
-                *self._shuffled(population),
             ),
-            assumptions=("the number of clients and who takes part are public", "a person's records sit at one client"),
         )
-
-    def _shuffled(self, population: Population) -> tuple[str, ...]:
-        """The central statement beside the local one, where each client is asked once."""
-        if self.participations > 1:
-            return ()
-        return (shuffled_statement(local_epsilon=float(self.epsilon), clients=population.clients),)
 
     def plan(self, population: Population) -> Plan:
         design = self.design(population)
@@ -298,7 +270,7 @@ class DpFedWae(Protocol):
                 f"the top{chance}",
                 "no error is predicted: training has no closed form",
                 *self._saved(design),
-                *self._shuffled(population),
+                *self.shuffled(population),
             ),
         )
 

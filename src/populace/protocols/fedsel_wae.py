@@ -20,13 +20,11 @@ from populace.errors import out_of_range
 from populace.models.local_training import adam_update, pretrain
 from populace.models.wae import Blocks, Decoder, DenseAutoencoder, count_parameters, unpack
 from populace.privacy.guarantee import Guarantee
-from populace.privacy.ledger import Charge
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.randomizers.fedsel import FedSel
-from populace.privacy.shuffling import shuffled_statement
 from populace.privacy.source import Source
-from populace.protocols.base import Ask, Facts, Plan, Population, Protocol, Replies, Shard
-from populace.protocols.passes import order_of_passes, rounds_of_pass
+from populace.protocols.base import Ask, Facts, Plan, Population, Replies, Shard
+from populace.protocols.passes import Passes
 
 Array = Any
 
@@ -56,7 +54,7 @@ class State:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FedSelWae(Protocol):
+class FedSelWae(Passes):
     """Guarantee: epsilon-LDP, pure, for everything a client holds: it sends `participations` reports of epsilon divided by
     that number, and its ledger refuses one more. Of each report the coordinate costs `first` of it, the value the rest.
 
@@ -110,9 +108,6 @@ class FedSelWae(Protocol):
     def cohort_size(self, population: Population) -> int:
         return min(self.cohort, population.clients)
 
-    def rounds(self, population: Population) -> int:
-        return self.participations * rounds_of_pass(population.clients, self.cohort_size(population))
-
     def begin(self, population: Population, key: Array, warm: Any = None) -> State:
         del warm
         design = self.design(population)
@@ -120,13 +115,8 @@ class FedSelWae(Protocol):
         theta = design.net.start(start)
         if self.pretraining:
             theta = pretrain(design.net, theta, self.pretraining, self.learning_rate, random)
-        cohorts = order_of_passes(
-            clients=population.clients, cohort=self.cohort_size(population), passes=self.participations, key=order
-        )
+        cohorts = self.order(population, order)
         return State(round=jnp.int32(0), coin=coin, order=cohorts, theta=theta, design=design)
-
-    def cohorts(self, population: Population, state: State, first: int, count: int) -> Array:
-        return np.asarray(state.order)[first : first + count]
 
     def ask(self, state: State, population: Population, source: Source) -> Ask | None:
         if not isinstance(state.round, jax.core.Tracer) and int(state.round) >= self.rounds(population):
@@ -134,9 +124,6 @@ class FedSelWae(Protocol):
         cohort = state.order[state.round]
         common = {"theta": state.theta, "coin": jax.random.key_data(state.coin), "round": state.round}
         return Ask(round=state.round, cohort=cohort, common=common, own=jnp.arange(len(cohort), dtype=jnp.int32))
-
-    def charge(self, ask: Ask, population: Population) -> Charge:
-        return Charge(event=self.design(population).mechanism.event, unit="client")
 
     def answer(self, common: Any, own: Array, shard: Shard, memory: Any, source: Source) -> tuple[Array, Any]:
         design = self.design(shard.population)
@@ -159,29 +146,15 @@ class FedSelWae(Protocol):
 
     def guarantee(self, population: Population) -> Guarantee:
         mechanism = self.design(population).mechanism
-        times = "once" if self.participations == 1 else f"{self.participations} times"
-        return Guarantee(
-            epsilon=float(self.epsilon),
-            unit="client",
-            neighbours="replace",
-            trust="local",
-            mechanism=f"one index and one bit of an update's value (FedSel), each client {times}",
-            read_from_data=population.table_schema.read_from_data,
+        return self.claim(
+            population,
+            told="one index and one bit of an update's value (FedSel)",
             derivation=(
                 f"each report: {mechanism.event}, of which the index costs {mechanism.parts[0]:g} "
                 f"({mechanism.chosen} of {mechanism.size} coordinates being the top) and the value the rest",
-                "reports of one client add up; its ledger refuses one more than it may send",
-                "cohorts, latents and ties are public coins; the server's steps and all sampling are post-processing",
-                *self._shuffled(population),
+                "cohorts, latents and ties are public coins",
             ),
-            assumptions=("the number of clients and who takes part are public", "a person's records sit at one client"),
         )
-
-    def _shuffled(self, population: Population) -> tuple[str, ...]:
-        """The central statement beside the local one, where each client is asked once."""
-        if self.participations > 1:
-            return ()
-        return (shuffled_statement(local_epsilon=float(self.epsilon), clients=population.clients),)
 
     def plan(self, population: Population) -> Plan:
         design = self.design(population)
@@ -195,7 +168,7 @@ class FedSelWae(Protocol):
             notes=(
                 f"{design.parameters:,} parameters; values told in units of {design.mechanism.bound:g}",
                 "no error is predicted: training has no closed form",
-                *self._shuffled(population),
+                *self.shuffled(population),
             ),
         )
 

@@ -1,13 +1,75 @@
-"""Cohorts of one size in a public random order, so that every client is asked once a pass."""
+"""Models trained by one report per client and pass: cohorts in a public random order, epsilon shared by the passes."""
 
 from __future__ import annotations
 
+import abc
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+from populace.privacy.guarantee import Guarantee
+from populace.privacy.ledger import Charge
+from populace.privacy.shuffling import shuffled_statement
+from populace.protocols.base import Ask, Population, Protocol
 
 Array = Any
+
+
+class Passes(Protocol):
+    """Methods that ask every client once a pass, `participations` passes; each report costs epsilon divided by their number."""
+
+    epsilon: float
+    participations: int
+
+    @abc.abstractmethod
+    def design(self, population: Population) -> Any:
+        """What both sides derive from public facts, its `mechanism` among it."""
+
+    @abc.abstractmethod
+    def cohort_size(self, population: Population) -> int:
+        """How many clients a round asks."""
+
+    def rounds(self, population: Population) -> int:
+        return self.participations * rounds_of_pass(population.clients, self.cohort_size(population))
+
+    def order(self, population: Population, key: Array) -> Array:
+        """[rounds, cohort]: whom each round asks."""
+        return order_of_passes(
+            clients=population.clients, cohort=self.cohort_size(population), passes=self.participations, key=key
+        )
+
+    def cohorts(self, population: Population, state: Any, first: int, count: int) -> Array:
+        return np.asarray(state.order)[first : first + count]
+
+    def charge(self, ask: Ask, population: Population) -> Charge:
+        return Charge(event=self.design(population).mechanism.event, unit="client")
+
+    def claim(self, population: Population, *, told: str, derivation: tuple[str, ...]) -> Guarantee:
+        """The guarantee of every such method, and the central statement beside it where each client is asked once."""
+        times = "once" if self.participations == 1 else f"{self.participations} times"
+        return Guarantee(
+            epsilon=float(self.epsilon),
+            unit="client",
+            neighbours="replace",
+            trust="local",
+            mechanism=f"{told}, each client {times}",
+            read_from_data=population.read_from_data,
+            derivation=(
+                *derivation,
+                "reports of one client add up; its ledger refuses one more than it may send",
+                "the server's steps and all sampling are post-processing",
+                *self.shuffled(population),
+            ),
+            assumptions=("the number of clients and who takes part are public", "a person's records sit at one client"),
+        )
+
+    def shuffled(self, population: Population) -> tuple[str, ...]:
+        """The central statement, where each client is asked once."""
+        if self.participations > 1:
+            return ()
+        return (shuffled_statement(local_epsilon=float(self.epsilon), clients=population.clients),)
 
 
 def rounds_of_pass(clients: int, cohort: int) -> int:

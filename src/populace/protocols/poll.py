@@ -11,8 +11,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import math
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -22,14 +20,14 @@ import numpy as np
 from populace.errors import SpecError, out_of_range
 from populace.models.answers import Answers, Layout
 from populace.models.latent_class import LatentClass
-from populace.models.latent_fit import Settings, fit, log_likelihood, log_tables, posterior_draws, rake
+from populace.models.latent_fit import Settings, fit, fit_posterior, log_likelihood
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
-from populace.privacy.randomizers.subset import SubsetSelection
 from populace.privacy.source import Source
 from populace.protocols import survey
 from populace.protocols.base import Ask, Facts, Plan, Population, Replies, Shard
-from populace.protocols.questions import Design, design_for, menu_for, read_workload, second_schedule
+from populace.protocols.questions import Design, design_for, menu_for, question_gains, read_workload, second_schedule
+from populace.protocols.told import answers_of, layout_of, together
 from populace.tables.schema import Schema
 
 Array = Any
@@ -41,7 +39,6 @@ TIED_ONE_IN = 4  # chains read the target's effect on other columns as direct, t
 STRIDE = 3  # one client in so many is asked in the first of two stages
 STAGE = 2**31  # sets the second stage's draws apart
 UNSURE = Settings(classes=16, spread=1.0)  # the model that tells where a second stage should ask
-CLIPPED_AT = 4.0  # standard deviations beyond what honest answers can be
 
 
 @jax.tree_util.register_dataclass
@@ -283,122 +280,6 @@ class Poll(survey.OneShot):
         return down, float(np.dot(shares, [member.wire_bytes for member in members]))
 
 
-def layout_of(schema: Schema, target: str | None) -> Layout:
-    domains: dict[tuple[str, ...], int] = {}
-    columns = schema.columns
-    return Layout(
-        sizes=schema.sizes,
-        twins=tuple(domains.setdefault(column.labels(), len(domains)) for column in columns),
-        ordered=tuple(i for i, column in enumerate(columns) if column.kind == "numeric"),
-        nullable=tuple(i for i, column in enumerate(columns) if column.nullable),
-        target=None if target is None else schema.index(target),
-    )
-
-
-def answers_of(
-    asked: survey.Survey, counts: survey.SupportCounts, *, robust: bool = False
-) -> tuple[Answers, Answers | None]:
-    """Counts as the model reads them: those to fit to, and the held-out ones (None where there are none)."""
-    sizes, questions = asked.schema.sizes, len(asked.groups)
-    supports, answers = np.asarray(counts.supports, np.int64), np.asarray(counts.answers, np.int64)
-    offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    widest = max(len(group) for group in asked.groups)
-    found: dict[str, list[Array]] = {name: [] for name in ("cells", "told", "p", "q", "alone")}
-    both: list[dict[str, list[Array]]] = [{"counts": [], "reports": []} for _ in range(2)]
-    first = 0
-    for question, (group, shape, member) in enumerate(
-        zip(asked.groups, asked.shapes, asked.panel.members, strict=True)
-    ):
-        rows = (question, question + questions)
-        if not answers[list(rows)].sum() or member.size == 1:
-            continue
-        told = supports[list(rows), : member.size]
-        alone = member.chosen == 1
-        kept = np.flatnonzero(told.sum(axis=0)) if alone else np.arange(member.size)
-        place = np.full(member.size, -1)
-        place[kept] = np.arange(len(kept))
-        buckets = place[asked.buckets(question)]
-        cells = np.flatnonzero(buckets >= 0)
-        where = np.full((len(cells), widest), sum(sizes), np.int32)
-        where[:, : len(group)] = np.stack(np.unravel_index(cells, shape), axis=1) + offsets[list(group)]
-        found["cells"].append(where)
-        found["told"].append(first + buckets[cells])
-        for name, value in (("p", member.p), ("q", member.q), ("alone", alone)):
-            found[name].append(np.full(len(kept), value))
-        for part, row in enumerate(rows):
-            number = told[part, kept]
-            if robust:
-                number = clipped(number, answers[row], member)
-            both[part]["counts"].append(number)
-            both[part]["reports"].append(np.full(len(kept), answers[row]))
-        first += len(kept)
-    shared = {name: np.concatenate(parts) if parts else np.zeros(0) for name, parts in found.items()}
-    shared["told"] = shared["told"].astype(np.int32)
-
-    def made(part: int, total: int) -> Answers:
-        rest = {name: np.concatenate(parts) if parts else np.zeros(0) for name, parts in both[part].items()}
-        return Answers(sizes=sizes, epsilon=asked.epsilon, total=total, **shared, **rest)
-
-    early, late = int(answers[:questions].sum()), int(answers[questions:].sum())
-    if not early and late:
-        return made(1, late), None
-    return made(0, early), made(1, late) if late else None
-
-
-def clipped(counts: Array, reports: int, member: SubsetSelection) -> Array:
-    """Counts no further than chance beyond what honest answers give: support between q and p."""
-    low, high = (
-        reports * edge + sign * CLIPPED_AT * math.sqrt(reports * edge * (1 - edge))
-        for edge, sign in ((member.q, -1), (member.p, 1))
-    )
-    return np.clip(counts, max(0, math.floor(low)) if member.chosen > 1 else 0, math.ceil(high))
-
-
-def forged_shift(forged: int, reports: int, member: SubsetSelection) -> float:
-    """How far `forged` answers among `reports` (forged ones included) can move one cell of a question's own estimate, at most.
-
-    A report supports a cell or not; a true one does so in expectation between q and p of the time, so each forged report moves
-    the mean support by at most max(p, 1 - q) / reports, and the estimate by that over p - q.
-    """
-    return forged / reports * max(member.p, 1 - member.q) / (member.p - member.q)
-
-
-def fit_posterior(
-    answers: Answers, layout: Layout, chosen: Sequence[Settings], key: Array, schema: Schema
-) -> LatentClass:
-    """The posterior's mean as latent classes, with the draws it was made of; one chain for each of the settings.
-
-    Without a target: draws side by side, an average of models. With one, averages blur who has which value of it: the modes'
-    dependence, with the draws' mean one-way tables, side by side.
-    """
-    modes, weights, tables = [], [], []
-    for chain, settings in enumerate(chosen):
-        chain_key = jax.random.fold_in(key, chain)
-        found = fit(answers, layout, settings, chain_key)
-        drawn = posterior_draws(answers, layout, settings, found, chain_key)
-        modes.append(found)
-        weights.append(drawn[0])
-        tables.append(drawn[1])
-    most = max(len(mode["weights"]) for mode in modes)
-    draws = (
-        np.concatenate([np.pad(w, ((0, 0), (0, most - w.shape[1]))) for w in weights]),
-        np.concatenate([np.pad(t, ((0, 0), (0, most - t.shape[1]), (0, 0)), mode="edge") for t in tables]),
-    )
-    if layout.target is None:
-        joined = (draws[0].ravel() / len(draws[0]), draws[1].reshape(-1, draws[1].shape[-1]))
-        return LatentClass(schema=schema, weights=joined[0], tables=joined[1], draws=draws)
-    singles = np.einsum("dz,dzv->v", draws[0], draws[1]) / len(draws[0])
-    owns = [np.asarray(jax.nn.softmax(mode["weights"]), np.float64) for mode in modes]
-    owns = [own / own.sum() for own in owns]
-    raked = [
-        rake(own, np.exp(np.asarray(log_tables(mode, layout), np.float64)), singles, layout)
-        for own, mode in zip(owns, modes, strict=True)
-    ]
-    return LatentClass(
-        schema=schema, weights=np.concatenate(owns) / len(owns), tables=np.concatenate(raked), draws=draws
-    )
-
-
 @dataclasses.dataclass(frozen=True)
 class _Frozen:
     """A state that can be looked up: equal where the first stage's counts and the coin are."""
@@ -431,35 +312,3 @@ def _later_questions(protocol: Poll, population: Population, frozen: _Frozen) ->
     goal = protocol.goal(schema)
     target = None if goal is None else schema.index(goal)
     return second_schedule(gains, asked.groups, target, read_workload(protocol.workload, schema), clients, rng)
-
-
-def question_gains(asked: survey.Survey, weights: Array, tables: Array) -> Array:
-    """What one answer to each question would tell: how much draws of the model differ in the chance that each value is told,
-    over the variance of telling it."""
-    offsets = np.concatenate([[0], np.cumsum(asked.schema.sizes)[:-1]])
-    weights, tables = np.asarray(weights, np.float32), np.asarray(tables, np.float32)
-    gains = np.zeros(len(asked.groups))
-    for question, (group, member) in enumerate(zip(asked.groups, asked.panel.members, strict=True)):
-        if member.size == 1:
-            continue
-        joint = weights[:, :, None]
-        for column in group:
-            values = tables[:, :, None, offsets[column] : offsets[column] + asked.schema.sizes[column]]
-            joint = (joint[..., None] * values).reshape(*joint.shape[:2], -1)
-        chance = joint.sum(axis=1)
-        if asked.is_folded[question]:
-            buckets = np.zeros((len(chance), member.size), np.float32)
-            np.add.at(buckets.T, asked.buckets(question), chance.T)
-            chance = buckets
-        support = member.q + (member.p - member.q) * chance.mean(axis=0)
-        spread = chance.var(axis=0) * (member.p - member.q) ** 2
-        gains[question] = np.sum(spread / np.maximum(support * (1 - support), 1e-12))
-    return gains
-
-
-def together(first: Answers, second: Answers) -> Answers:
-    """Answers to the same questions as one."""
-    return dataclasses.replace(
-        first, counts=first.counts + second.counts, reports=first.reports + second.reports,
-        total=first.total + second.total,
-    )  # fmt: skip

@@ -186,6 +186,30 @@ def _is_short(sizes: tuple[int, ...], group: tuple[int, ...], epsilon: float) ->
     return 1 < cells <= MOST_CELLS and not survey.too_long(cells, epsilon)
 
 
+def question_gains(asked: survey.Survey, weights: Array, tables: Array) -> Array:
+    """What one answer to each question would tell: how much draws of the model differ in the chance that each value is told,
+    over the variance of telling it."""
+    offsets = np.concatenate([[0], np.cumsum(asked.schema.sizes)[:-1]])
+    weights, tables = np.asarray(weights, np.float32), np.asarray(tables, np.float32)
+    gains = np.zeros(len(asked.groups))
+    for question, (group, member) in enumerate(zip(asked.groups, asked.panel.members, strict=True)):
+        if member.size == 1:
+            continue
+        joint = weights[:, :, None]
+        for column in group:
+            values = tables[:, :, None, offsets[column] : offsets[column] + asked.schema.sizes[column]]
+            joint = (joint[..., None] * values).reshape(*joint.shape[:2], -1)
+        chance = joint.sum(axis=1)
+        if asked.is_folded[question]:
+            buckets = np.zeros((len(chance), member.size), np.float32)
+            np.add.at(buckets.T, asked.buckets(question), chance.T)
+            chance = buckets
+        support = member.q + (member.p - member.q) * chance.mean(axis=0)
+        spread = chance.var(axis=0) * (member.p - member.q) ** 2
+        gains[question] = np.sum(spread / np.maximum(support * (1 - support), 1e-12))
+    return gains
+
+
 def second_schedule(
     gains: Array,
     menu: survey.Groups,

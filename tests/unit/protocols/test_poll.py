@@ -15,7 +15,7 @@ from populace.evaluation.marginals import mean_over_pairs, two_way_distances
 from populace.privacy.randomizers.subset import SubsetSelection
 from populace.protocols.base import Population, Replies
 from populace.protocols.independent import Independent
-from populace.protocols.poll import Poll, answers_of, clipped, forged_shift, question_gains
+from populace.protocols.poll import Poll
 from populace.protocols.questions import (
     MOST_CELLS,
     TARGET_SHARE,
@@ -23,6 +23,7 @@ from populace.protocols.questions import (
     design_for,
     information,
     menu_for,
+    question_gains,
     read_workload,
     relative_variance,
     second_schedule,
@@ -30,6 +31,7 @@ from populace.protocols.questions import (
 )
 from populace.protocols.registry import make_protocol
 from populace.protocols.survey import Survey
+from populace.protocols.told import answers_of, clipped, forged_shift, layout_of
 from populace.tables.embedded import harbour
 from populace.tables.partition import split
 from populace.tables.schema import Column, Schema
@@ -143,7 +145,7 @@ def test_with_little_noise_it_finds_the_dependence_independence_misses(small_tab
     assert far > 2 * near
 
 
-BEHIND = pytest.mark.xfail(reason="4,000 answers are spread over 55 pairs: 3 to 5 % behind", strict=True)
+BEHIND = pytest.mark.xfail(reason="4,000 answers are spread over 55 pairs: 3 to 8 % behind", strict=True)
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, pytest.param(3.0, marks=BEHIND), 10.0])
@@ -331,6 +333,13 @@ def test_a_second_stage_may_ask_columns_alone_and_all_pairs():
     wide = menu_for(BINARY, 8.0, design_for(BINARY, 8.0, None).groups)
     assert not set(itertools.combinations(range(30), 2)) <= set(wide)
     assert all(len(set(group)) == len(group) for group in wide)
+
+
+def test_ordinal_and_numeric_columns_are_ordered(small_schema):
+    layout = layout_of(small_schema, small_schema.target)
+    kinds = [column.kind for column in small_schema.columns]
+    assert [kinds[place] for place in layout.ordered] == ["ordinal", "numeric"]
+    assert len(layout.neighbours) == 4 + 2  # five levels and a null, three bins
 
 
 def test_forged_answers_move_an_estimate_no_further_than_stated():

@@ -233,9 +233,9 @@ def _finish(
     guarantee = dataclasses.replace(
         guarantee, seeded=roster.seeded or coordinator.seeded, assumptions=(*guarantee.assumptions, *DEPLOYED)
     )
-    table = generator.sample(rows, Keys(checkpoint_of(place).root()).sample())
+    drawn = generator.sample(rows, Keys(checkpoint_of(place).root()).sample())
     generator.save(folder.path)
-    table.save(folder / "synthetic.parquet")
+    folder.save_synthetic(drawn)
     write_json(folder / "privacy.json", {**guarantee.to_json(), "ledger": ledger.spent()})
     document = {
         "status": "finished",
