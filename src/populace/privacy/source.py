@@ -7,6 +7,7 @@ with exact sampling, for deployment. A protocol's `answer` takes either and neve
 from __future__ import annotations
 
 import dataclasses
+from fractions import Fraction
 from typing import Any
 
 import jax
@@ -16,6 +17,8 @@ import numpy as np
 from populace.privacy import secure_random
 
 Array = Any
+
+LATENT_UNITS = 2.0**24  # a standard deviation of a latent, in steps
 
 
 @jax.tree_util.register_dataclass
@@ -37,6 +40,14 @@ class Keyed:
         """A whole number in [0, bound), evenly."""
         return jax.random.randint(self.key, (), 0, bound)
 
+    def coins(self, probability: Array, shape: tuple[int, ...] | int) -> Array:
+        """True with this probability, independently: Poisson batches."""
+        return jax.random.bernoulli(self.key, probability, (shape,) if isinstance(shape, int) else shape)
+
+    def normal(self, shape: tuple[int, ...] | int) -> Array:
+        """Standard normals, float32, for latents. Not for privacy noise: `gaussian.GaussianSum` makes that."""
+        return jax.random.normal(self.key, (shape,) if isinstance(shape, int) else shape, jnp.float32)
+
 
 @dataclasses.dataclass(frozen=True)
 class System:
@@ -51,6 +62,14 @@ class System:
 
     def below(self, bound: Array) -> Array:
         return secure_random.integers_below(int(bound))
+
+    def coins(self, probability: Array, shape: tuple[int, ...] | int) -> Array:
+        """Exact coins; the probability is rounded down to a multiple of 2^-63, which never hurts privacy."""
+        return secure_random.bernoulli(secure_random.rounded_down(Fraction(float(probability))), shape)
+
+    def normal(self, shape: tuple[int, ...] | int) -> Array:
+        """Standard normals to about 2^-24, float32, for latents. Not for privacy noise: `gaussian.GaussianSum` makes that."""
+        return (secure_random.rounded_normal(LATENT_UNITS, shape) / LATENT_UNITS).astype(np.float32)
 
 
 Source = Keyed | System

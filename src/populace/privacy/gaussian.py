@@ -1,0 +1,197 @@
+"""The Gaussian mechanism: a sum of clipped vectors on a grid, plus rounded Gaussian noise, whole numbers throughout.
+
+A sum on the grid plus a Gaussian rounded to the grid is the Gaussian mechanism, rounded afterwards: round(x + N) = x + round(N)
+for x on the grid. So a release is post-processing of the continuous mechanism with the sensitivity after rounding, its cost is
+that of `events.Gaussian`, and no low bit of a float tells anything (Mironov 2012).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.special import log_ndtr
+
+from populace.errors import SpecError, out_of_range
+from populace.privacy import accounting, secure_random
+from populace.privacy.events import Event, Gaussian
+from populace.privacy.source import Keyed, Source
+
+Array = Any
+
+FINENESS = 256  # rounding adds at most 1/FINENESS to the sensitivity
+MOST_TOTAL = 2**30  # in units of the grid: a sum is cut off here, so that noise below it fits beside it in 32 bits
+MOST_DEVIATION = 2.0**26  # in units of the grid: twelve of them lie below MOST_TOTAL
+MARGIN = 1e-6  # of a clipped vector, for float rounding
+TINY, HUGE = 1e-30, 1e30  # magnitudes whose reciprocals are ordinary floats too
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GaussianSum:
+    """Noise for a sum of vectors of `size` coordinates, of which one unit (record or client) changes at most `bound` in L2.
+
+    Guarantee: `release` costs `event`, add or remove one unit, if sums with and without the unit differ by at most `bound`.
+    Rounding to the grid is counted in `sensitivity`. With `System` one coordinate's noise is within
+    `secure_random.NORMAL_DISTANCE` of the law, to be added to delta for each coordinate; with `Keyed` it is made from floats
+    and simulates.
+    Edge cases: the float sum itself is the caller's: floats added in another order differ in their last bits. A sum of
+    `on_grid` vectors, in int32, has no such error; `release` takes either. A coordinate of the sum beyond `MOST_TOTAL` grid
+    units is cut off there, which changes no guarantee; `capacity` says how many units cannot get there. NaN counts as 0.
+    """
+
+    bound: float
+    noise_multiplier: float
+    size: int
+
+    def __post_init__(self) -> None:
+        if not 1e-20 <= self.bound <= 1e20:
+            raise out_of_range("bound", "in [1e-20, 1e20]", self.bound)
+        if self.size < 1:
+            raise out_of_range("size", "at least 1", self.size)
+        if not (self.noise_multiplier > 0 and math.isfinite(self.noise_multiplier)):
+            raise out_of_range("noise_multiplier", "above 0 and finite", self.noise_multiplier)
+        if self.deviation > MOST_DEVIATION:
+            most = MOST_DEVIATION * self.grid / self.sensitivity
+            raise out_of_range(
+                "noise_multiplier",
+                f"at most {most:.4g} for {self.size} coordinates",
+                self.noise_multiplier,
+                advice="noise would not fit into 32 bits",
+            )
+
+    @property
+    def event(self) -> Event:
+        """What one release is, for the ledger."""
+        return Gaussian(float(self.noise_multiplier))
+
+    @property
+    def grid(self) -> float:
+        """What sums are rounded to multiples of: the largest power of two at most bound / (FINENESS sqrt(size))."""
+        return 2.0 ** (math.frexp(self.bound / (FINENESS * math.sqrt(self.size)))[1] - 1)
+
+    @property
+    def sensitivity(self) -> float:
+        """After rounding, which moves each coordinate of either sum by at most half a grid unit."""
+        return self.bound + self.grid * math.sqrt(self.size)
+
+    @property
+    def scale(self) -> float:
+        """Standard deviation of the noise."""
+        return self.noise_multiplier * self.sensitivity
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the noise, in units of the grid."""
+        return self.scale / self.grid
+
+    @property
+    def capacity(self) -> int:
+        """Units whose sum is never cut off, even if all lie along one coordinate."""
+        return math.floor(MOST_TOTAL * self.grid / self.bound)
+
+    def noise(self, source: Source, shape: tuple[int, ...] | None = None) -> Array:
+        """Noise in units of the grid, int32; of `size` coordinates unless told, and of any leading axes."""
+        shape = (self.size,) if shape is None else shape
+        if isinstance(source, Keyed):
+            return jnp.round(jax.random.normal(source.key, shape, jnp.float32) * self.deviation).astype(jnp.int32)
+        return secure_random.rounded_normal(self.deviation, shape).astype(np.int32)
+
+    def on_grid(self, vector: Array) -> Array:
+        """A vector in whole units of the grid, int32."""
+        units = jnp.nan_to_num(jnp.asarray(vector) * (1 / self.grid), nan=0.0, posinf=MOST_TOTAL, neginf=-MOST_TOTAL)
+        return jnp.clip(jnp.round(units), -MOST_TOTAL, MOST_TOTAL).astype(jnp.int32)
+
+    def release(self, total: Array, noise: Array) -> Array:
+        """The noisy sum, float32, of a float sum or of one in units of the grid; traceable."""
+        total = jnp.asarray(total)
+        whole = jnp.issubdtype(total.dtype, jnp.integer)
+        units = jnp.clip(total, -MOST_TOTAL, MOST_TOTAL).astype(jnp.int32) if whole else self.on_grid(total)
+        return (units + jnp.asarray(noise, jnp.int32)).astype(jnp.float32) * self.grid
+
+    def apply(self, total: Array, source: Source) -> Array:
+        """The noisy sum, with noise of its own."""
+        return self.release(total, self.noise(source, np.shape(total)))
+
+
+def calibrated(
+    *, epsilon: float, delta: float, bound: float, size: int, probability: float = 1.0, steps: int = 1
+) -> GaussianSum:
+    """The least noise whose `steps` Poisson-sampled releases stay within (epsilon, delta) by PLD."""
+    multiplier = accounting.noise_multiplier_for(epsilon=epsilon, delta=delta, probability=probability, steps=steps)
+    return GaussianSum(bound=bound, noise_multiplier=multiplier, size=size)
+
+
+def analytic_delta(epsilon: float, noise_multiplier: float) -> float:
+    """The exact delta of one Gaussian release at `epsilon` (Balle and Wang 2018, theorem 8), for checks of the accountant."""
+    mu = 1 / noise_multiplier
+    first = log_ndtr(mu / 2 - epsilon / mu)
+    second = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
+    return float(math.exp(first) * -math.expm1(second - first))
+
+
+def clip(vector: Array, bound: Array) -> Array:
+    """The vector, scaled down where its L2 norm is above bound * (1 - MARGIN).
+
+    Guarantee: the L2 norm of the result, exactly computed, is at most `bound`, whatever the vector.
+    Edge cases: zero stays zero; NaN and infinite coordinates become zeros before the norm is taken, and those beyond
+    1e30 count as 1e30. `bound` may be traced; in [1e-20, 1e20].
+    """
+    return clip_tree(vector, bound)
+
+
+def clip_tree(tree: Any, bound: Array) -> Any:
+    """`clip` of all leaves together, as one vector."""
+    tree = jax.tree.map(_finite, tree)
+    limit = bound * (1 - MARGIN)
+    most = jnp.maximum(
+        jax.tree.reduce(jnp.maximum, jax.tree.map(lambda leaf: jnp.abs(leaf).max(initial=0.0), tree)), TINY
+    )
+    shrunk = jax.tree.map(lambda leaf: leaf / most, tree)  # at most 1 each: squares neither overflow nor all vanish
+    norm = jnp.sqrt(sum(jax.tree.leaves(jax.tree.map(_sum_of_squares, shrunk))))
+    return jax.tree.map(lambda leaf, small: jnp.where(most * norm > limit, small * (limit / norm), leaf), tree, shrunk)
+
+
+def _finite(leaf: Array) -> Array:
+    leaf = jnp.asarray(leaf, jnp.float32)
+    return jnp.clip(jnp.where(jnp.isfinite(leaf), leaf, 0.0), -HUGE, HUGE)
+
+
+def _sum_of_squares(leaf: Array) -> Array:
+    """Summed by halves: the error grows with the logarithm of the size, not with the size."""
+    squares = jnp.square(leaf).reshape(-1)
+    squares = jnp.pad(squares, (0, (1 << max(0, squares.size - 1).bit_length()) - squares.size))
+    while squares.size > 1:
+        squares = squares[: squares.size // 2] + squares[squares.size // 2 :]
+    return squares[0]
+
+
+def quantile_step(bound: Array, noisy_fraction_below: Array, *, target: float, rate: float) -> Array:
+    """The next clipping bound: a step towards the `target` quantile of norms (Andrew et al. 2021, algorithm 1)."""
+    return bound * jnp.exp(-rate * (noisy_fraction_below - target))
+
+
+def count_sum(count_multiplier: float) -> GaussianSum:
+    """The noisy count of units below the bound, each told as below - 1/2, so that one unit changes it by 1/2.
+
+    `count_multiplier` is the standard deviation of the count's noise, in units.
+    """
+    return GaussianSum(bound=0.5, noise_multiplier=2 * count_multiplier, size=1)
+
+
+def split_noise(noise_multiplier: float, count_multiplier: float) -> float:
+    """The noise multiplier of the vectors, so that they and the count together cost `noise_multiplier`.
+
+    Vector and count, each divided by its noise, are one Gaussian release with squared sensitivity
+    1/z_vector^2 + (1/2)^2/z_count^2, which must be 1/z^2 (Andrew et al. 2021, theorem 1).
+    """
+    left = noise_multiplier**-2 - (2 * count_multiplier) ** -2
+    if not left > 0:
+        raise SpecError(
+            f"expected count_multiplier above {noise_multiplier / 2!r}, got {count_multiplier!r}; "
+            "the count alone would cost as much as all"
+        )
+    return float(left**-0.5)
