@@ -2,10 +2,14 @@
 
 Every draw is a whole number below a bound, made by rejecting the incomplete last block of `os.urandom` bits, so the
 distribution is exactly uniform. Probabilities are ratios of whole numbers; a mechanism rounds them *against* itself.
+
+Rounded normals are drawn by rejection from a staircase above the density. Floats decide where their errors cannot matter;
+where they could, the draw goes on with more bits, in whole numbers and Decimal, until all is certain.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import os
@@ -21,6 +25,15 @@ Array = np.ndarray[Any, Any]
 
 RESOLUTION = 2**63  # denominators of rounded probabilities
 DIGITS = 60
+
+REACH = 12  # standard deviations of a normal; what lies beyond, less than 2^-107 of the law, is never drawn
+NORMAL_DISTANCE = 2.0**-107  # total variation distance of one rounded normal from its law, at most
+MOST_DEVIATION = 2.0**32
+SLOT_BITS, PLACE_BITS = 15, 48  # of one word; the last of its 64 bits is the sign
+STEPS = 16  # of the staircase, in a standard deviation
+DOUBT = 2.0**-44  # acceptance probabilities are computed to 2^-45
+PLACE_DOUBT = 2.0**-47  # places, in standard deviations, to 2^-48
+BLOCK = 2**16  # normals at a time: few enough to stay in the cache
 
 
 def integers_below(bound: int, shape: tuple[int, ...] | int = ()) -> Array:
@@ -81,25 +94,12 @@ def rounded_down(probability: Fraction) -> Fraction:
     return Fraction((probability * RESOLUTION).__floor__(), RESOLUTION)
 
 
-# The normal law: rejection from a staircase of cells, CELL standard deviations wide, on the positive half.
-CELL_BITS, SLOT_BITS, PLACE_BITS, SIGN_BITS = 4, 15, 48, 1  # of one 64-bit word: slot, place in the cell, sign
-CELL = 2.0**-CELL_BITS
-REACH = 12  # standard deviations; beyond lies less than 2^-107 of the law
-NORMAL_DISTANCE = 2.0**-107
-MOST_DEVIATION = 2.0**32
-DOUBT = 2.0**-44  # more than all float errors of an acceptance probability, see `_accept`
-BLOCK = 2**16  # draws at a time: few enough to stay in the cache
-
-
 def rounded_normal(deviation: float, shape: tuple[int, ...] | int = ()) -> Array:
     """Whole numbers distributed as round(N(0, deviation^2)), int64.
 
-    Rejection from a staircase above the density, with the place in a step and the coin that accepts known to as many bits as
-    the answer needs: floats decide where their errors cannot matter, whole numbers and Decimal decide the rest, with more bits.
-
     Guarantee: the total variation distance of one draw from the law is at most `NORMAL_DISTANCE`, all of it from the tail
-    beyond `REACH` standard deviations, which is never drawn; no float rounds a result.
-    Edge cases: |draw| is at most REACH * deviation + 1/2; deviations up to `MOST_DEVIATION`.
+    beyond `REACH` standard deviations; no float decides a draw that its error could change.
+    Edge cases: any deviation above 0 and up to `MOST_DEVIATION`; no draw is beyond REACH * deviation + 1/2.
     """
     if not 0 < deviation <= MOST_DEVIATION:
         raise out_of_range("deviation", f"above 0 and at most {MOST_DEVIATION:g}", deviation)
@@ -107,85 +107,102 @@ def rounded_normal(deviation: float, shape: tuple[int, ...] | int = ()) -> Array
     flat = np.empty(int(np.prod(shape, dtype=np.int64)), np.int64)
     have = 0
     while have < len(flat):
-        wanted = min(BLOCK, len(flat) - have)
-        drawn = _normal_block(float(deviation), wanted + wanted // 16 + 16)[: len(flat) - have]
+        left = len(flat) - have
+        tries = min(BLOCK, left + left // 16 + 16)  # about one try in 35 is rejected
+        words = np.frombuffer(os.urandom(16 * tries), np.uint64).reshape(2, tries)
+        drawn = draw_normals(words, float(deviation))[:left]
         flat[have : have + len(drawn)] = drawn
         have += len(drawn)
     return flat.reshape(shape)
 
 
-@functools.lru_cache(maxsize=1)
-def _staircase() -> tuple[Array, Array, int]:
-    """Steps above the density: how many slots each cell has, the cell of each slot, and the height of the density in slots.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Staircase:
+    """Steps above exp(-x^2 / 2), on the positive half: a slot, evenly drawn, names a cell, 1/STEPS wide.
 
-    A cell has at least height * exp(-left^2 / 2) slots. Slots that are left over belong to no cell (-1) and are rejected.
+    Cell i has `slots[i]` of the slots, no less than height * exp(-(i / STEPS)^2 / 2), so a place x in it is accepted with
+    probability height * exp(-x^2 / 2) / slots[i]. Slots left over belong to no cell (-1) and are rejected.
     """
+
+    height: int
+    slots: Array
+    cells: Array  # of each slot
+
+
+@functools.cache
+def staircase() -> Staircase:
     with localcontext() as context:
         context.prec = DIGITS
-        tops = [(-((Decimal(cell) / 2**CELL_BITS) ** 2) / 2).exp() for cell in range(REACH << CELL_BITS)]
+        tops = [(-((Decimal(cell) / STEPS) ** 2) / 2).exp() for cell in range(REACH * STEPS)]
 
         def slots(height: int) -> list[int]:
             return [int((height * top).to_integral_value(ROUND_CEILING)) for top in tops]
 
-        height = 1
-        for bit in reversed(range(SLOT_BITS)):
-            if sum(slots(height + (1 << bit))) <= 1 << SLOT_BITS:
-                height += 1 << bit
-    counts = np.array(slots(height), np.int64)
-    cells = np.full(1 << SLOT_BITS, -1, np.int16)
+        height = 0
+        for bit in reversed(range(SLOT_BITS)):  # the highest that fits
+            if sum(slots(height + 2**bit)) <= 2**SLOT_BITS:
+                height += 2**bit
+        counts = np.array(slots(height), np.int64)
+    cells = np.full(2**SLOT_BITS, -1, np.int16)
     cells[: counts.sum()] = np.repeat(np.arange(len(counts), dtype=np.int16), counts)
-    return counts, cells, height
+    return Staircase(height=height, slots=counts, cells=cells)
 
 
-def _normal_block(deviation: float, tries: int) -> Array:
-    """As many draws as `tries` tries give, in order."""
-    counts, cells, height = _staircase()
-    words = np.frombuffer(os.urandom(16 * tries), np.uint64)
-    word, coin = words[:tries], words[tries:]
-    cell = cells[word >> np.uint64(64 - SLOT_BITS)]
-    place = (word >> np.uint64(SIGN_BITS)) & np.uint64((1 << PLACE_BITS) - 1)
-    negative = (word & np.uint64(1)).astype(bool)
-    # |x| in standard deviations, its last bits cut off
-    size = (cell + place * 2.0**-PLACE_BITS) * CELL
-    chance = np.exp(size * size * -0.5) * (height / counts)[cell]
-    margin = chance - coin * 2.0**-64
+def draw_normals(words: Array, deviation: float, *, doubt: float = DOUBT, place_doubt: float = PLACE_DOUBT) -> Array:
+    """Rounded normals from two rows of random 64-bit words: those of the columns that are accepted, in order.
+
+    A word of the first row is slot, place in the cell, and sign; one of the second is the coin that accepts. Both are known to
+    their last bit only: where a further bit, or a float's error, could change the outcome, `settle` draws more.
+    """
+    stairs = staircase()
+    word, coin = words
+    cell = stairs.cells[word >> np.uint64(64 - SLOT_BITS)]
+    place = (word >> np.uint64(1)) & np.uint64(2**PLACE_BITS - 1)
+    size = (cell + place * 2.0**-PLACE_BITS) * (1 / STEPS)
+    margin = np.exp(size * size * -0.5) * (stairs.height / stairs.slots)[cell] - coin * 2.0**-64
     units = size * deviation
     nearest = np.rint(units)
-    unsure_units = np.abs(np.abs(units - nearest) - 0.5) <= deviation * (REACH * 2.0**-50 + 2.0**-48)
-    unsure_margin = np.abs(margin) <= DOUBT
-    keep = (margin > 0) & (cell >= 0)
+    unsure = np.abs(margin) <= doubt
+    unsure_units = np.abs(units - nearest) >= 0.5 - deviation * place_doubt
+    kept = (cell >= 0) & (margin > 0)
     draws = nearest.astype(np.int64)
-    for index in np.flatnonzero((cell >= 0) & (unsure_margin | (keep & unsure_units))):
-        found = _settle(int(cell[index]), int(place[index]), int(coin[index]), deviation, bool(unsure_margin[index]))
-        keep[index] = found is not None
-        draws[index] = found or 0
-    return np.where(negative, -draws, draws)[keep]
+    for index in np.flatnonzero((cell >= 0) & unsure | kept & unsure_units):
+        threshold = coin[index] if unsure[index] else None
+        settled = settle(int(cell[index]), int(place[index]), threshold, deviation)
+        kept[index] = settled is not None
+        draws[index] = settled or 0
+    negative = (word & np.uint64(1)).astype(bool)
+    found: Array = np.where(negative, -draws, draws)[kept]
+    return found
 
 
-def _settle(cell: int, place: int, coin: int, deviation: float, accept: bool) -> int | None:
-    """One try with ever more bits until all is certain: the rounded size, or None where it is rejected."""
-    counts, _, height = _staircase()
-    exact, bits, coin_bits = Fraction(deviation), PLACE_BITS, 64
+def settle(cell: int, place: int, coin: int | None, deviation: float) -> int | None:
+    """One try, with more bits until all is certain: the rounded size, or None if rejected. Without a coin it is accepted."""
+    place_bits, coin_bits = PLACE_BITS, 64
+    accepted = True if coin is None else None
     while True:
-        place, bits = place << 64 | int.from_bytes(os.urandom(8)), bits + 64
-        coin, coin_bits = coin << 64 | int.from_bytes(os.urandom(8)), coin_bits + 64
-        low, high = (Fraction((cell << bits) + place + more, 1 << (bits + CELL_BITS)) for more in (0, 1))
-        if accept:
-            with localcontext() as context:
-                context.prec = DIGITS * (bits // 64 + 1)
-                most, least = (
-                    (-((Decimal(size.numerator) / Decimal(size.denominator)) ** 2) / 2).exp()
-                    * height
-                    / int(counts[cell])
-                    * 2**coin_bits
-                    for size in (low, high)
-                )
-                if coin + 1 <= least - 1:
-                    accept = False
-                elif coin >= most + 1:
-                    return None
-                else:
-                    continue
-        rounded = math.floor(low * exact + Fraction(1, 2))
-        if rounded == math.ceil(high * exact + Fraction(1, 2)) - 1:
+        place, place_bits = (place << 64) + int.from_bytes(os.urandom(8)), place_bits + 64
+        low = Fraction((cell << place_bits) + place, STEPS << place_bits)
+        high = low + Fraction(1, STEPS << place_bits)
+        if accepted is None:
+            coin, coin_bits = (int(coin or 0) << 64) + int.from_bytes(os.urandom(8)), coin_bits + 64
+            accepted = accepts(cell, low, high, coin, coin_bits)
+        if accepted is False:
+            return None
+        rounded = math.floor(low * Fraction(deviation) + Fraction(1, 2))
+        if accepted and math.ceil(high * Fraction(deviation) + Fraction(1, 2)) == rounded + 1:
             return rounded
+
+
+def accepts(cell: int, low: Fraction, high: Fraction, coin: int, coin_bits: int) -> bool | None:
+    """Whether a coin accepts all places between `low` and `high`, or none of them; None where more bits must tell."""
+    stairs = staircase()
+    with localcontext() as context:
+        context.prec = coin_bits  # decimal digits: far more than the coin has, so 1 covers all rounding
+        weight = Decimal(stairs.height) / int(stairs.slots[cell]) * 2**coin_bits
+        most, least = (
+            weight * (-((Decimal(size.numerator) / size.denominator) ** 2) / 2).exp() for size in (low, high)
+        )
+        if coin + 1 <= least - 1:
+            return True
+        return False if coin >= most + 1 else None
