@@ -41,6 +41,7 @@ check: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks.simulation
 	$(BIN)/python -m benchmarks.oracles
+	$(BIN)/python -m benchmarks.gaussian
 	$(BIN)/python -m benchmarks.streaming
 	$(BIN)/python -m benchmarks.federation
 

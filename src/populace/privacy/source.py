@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from populace.errors import out_of_range
 from populace.privacy import secure_random
 
 Array = Any
@@ -65,6 +66,8 @@ class System:
 
     def coins(self, probability: Array, shape: tuple[int, ...] | int) -> Array:
         """Exact coins; the probability is rounded down to a multiple of 2^-63, which never hurts privacy."""
+        if not 0 <= probability <= 1:
+            raise out_of_range("probability", "in [0, 1]", probability)
         return secure_random.bernoulli(secure_random.rounded_down(Fraction(float(probability))), shape)
 
     def normal(self, shape: tuple[int, ...] | int) -> Array:

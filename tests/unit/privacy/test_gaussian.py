@@ -343,8 +343,9 @@ def test_coins_and_latents(source):
 def test_probabilities_of_exact_coins_are_rounded_down():
     assert not np.any(System().coins(2.0**-64, 1000))  # below the resolution: never
     assert secure_random.rounded_down(Fraction(0.1)) <= Fraction(0.1)
-    with pytest.raises(SpecError, match="expected probability"):
-        System().coins(1.5, 3)
+    for wrong in (1.5, -0.1, math.nan):
+        with pytest.raises(SpecError, match="expected probability"):
+            System().coins(wrong, 3)
 
 
 def test_keyed_coins_take_a_traced_probability():
