@@ -3,8 +3,8 @@
     python -m benchmarks.gaussian [--json FILE]
 
 Draws a second of whole noise, beside the plainest way to the same law: NumPy's generator, rounded, which protects nobody.
-Clipping of 64 vectors beside the plain formula, which may exceed its bound by float errors. Seconds are processor time of one core,
-medians of five after compilation.
+Clipping of 64 vectors beside the plain formula, which may exceed its bound by float errors. Seconds are processor time of one
+core, medians of five after compilation.
 """
 
 from __future__ import annotations

@@ -39,9 +39,9 @@ class GaussianSum:
     `secure_random.NORMAL_DISTANCE` of the law, which adds 1 + e^epsilon times that to delta for each coordinate; with `Keyed`
     it is made from floats, for simulation.
     Edge cases: errors of the float sum itself are the caller's: n vectors of norm `bound` added in float32 are off by up to
-    n^2 2^-24 bounds (Casacuberta et al. 2022). A sum of `on_grid` vectors, in int32, has none; `release` takes either. A
-    coordinate of the sum beyond `MOST_TOTAL` grid units is cut off there, which costs accuracy, never privacy; `capacity` says
-    how many units cannot get there. NaN in a sum counts as 0. Of one coordinate, the sum may be a scalar.
+    n^2 2^-24 bounds (Casacuberta et al. 2022). A sum of `on_grid` vectors, in int32, has none; `release` takes either. What is
+    too large costs accuracy, never privacy: a coordinate of a float sum is cut off at `MOST_TOTAL` grid units, a whole one wraps
+    around; the sum of up to `capacity` units does neither. NaN in a sum counts as 0. Of one coordinate, it may be a scalar.
     """
 
     bound: float
@@ -91,7 +91,7 @@ class GaussianSum:
 
     @property
     def capacity(self) -> int:
-        """Units whose sum is never cut off, even if all lie along one coordinate."""
+        """Units whose sum is never cut off and does not wrap around, even if all lie along one coordinate."""
         return math.floor(MOST_TOTAL * self.grid / self.bound)
 
     def noise(self, source: Source, shape: tuple[int, ...] | None = None) -> Array:
@@ -103,7 +103,7 @@ class GaussianSum:
 
     def on_grid(self, vector: Array) -> Array:
         """A float vector in whole units of the grid, int32; traceable. Of NumPy's float64 no digit is lost."""
-        numpy = np if isinstance(vector, np.ndarray) else jnp
+        numpy: Any = np if isinstance(vector, np.ndarray | np.generic) else jnp  # JAX would cut 64 bits to 32
         vector = vector.astype(numpy.promote_types(vector.dtype, numpy.float32))
         most = MOST_TOTAL * self.grid
         within = numpy.clip(numpy.where(numpy.isnan(vector), 0, vector), -most, most)
@@ -113,11 +113,11 @@ class GaussianSum:
         """The noisy sum, float32, of a float sum or of an int32 one in units of the grid; traceable."""
         if total.shape[-1:] != (self.size,) and (self.size, total.ndim) != (1, 0):
             raise out_of_range("the last axis of a sum", f"of {self.size} coordinates", total.shape)
-        if jnp.issubdtype(total.dtype, jnp.integer):
-            units = jnp.clip(jnp.asarray(total), -MOST_TOTAL, MOST_TOTAL)
-        else:
-            units = jnp.asarray(self.on_grid(total))
-        return (units + jnp.asarray(noise)).astype(jnp.float32) * self.grid
+        whole = jnp.issubdtype(total.dtype, jnp.integer)
+        units = (
+            total.astype(np.int32) if whole else self.on_grid(total)
+        )  # sums and noise modulo 2^32: still post-processing
+        return (jnp.asarray(units) + jnp.asarray(noise, jnp.int32)).astype(jnp.float32) * self.grid
 
     def apply(self, total: Array, source: Source) -> Array:
         """The noisy sum, with noise of its own."""
