@@ -40,8 +40,9 @@ class GaussianSum:
     it is made from floats, for simulation.
     Edge cases: errors of the float sum itself are the caller's: n vectors of norm `bound` added in float32 are off by up to
     n^2 2^-24 bounds (Casacuberta et al. 2022). A sum of `on_grid` vectors, in int32, has none; `release` takes either. What is
-    too large costs accuracy, never privacy: a coordinate of a float sum is cut off at `MOST_TOTAL` grid units, a whole one wraps
-    around; the sum of up to `capacity` units does neither. NaN in a sum counts as 0. Of one coordinate, it may be a scalar.
+    too large costs accuracy, never privacy: a coordinate of a float sum is cut off at `MOST_TOTAL` grid units, a whole one
+    wraps around; the sum of up to `capacity` units does neither. NaN in a sum counts as 0. A sum of one coordinate may be a
+    scalar.
     """
 
     bound: float
