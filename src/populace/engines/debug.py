@@ -55,7 +55,7 @@ def run(
         replies = answer_one_by_one(protocol, ask, clients, population, keys, rounds, memories, exact=exact)
         with step("absorb", rounds):
             state = protocol.absorb(state, ask, replies, Keyed(keys.absorb(rounds)))
-        traffic = traffic.plus(*protocol.reply_bytes(ask, population), int((members >= 0).sum()))
+        traffic = traffic.plus(*protocol.reply_bytes(ask, population), int(working_slots(protocol, ask).sum()))
         rounds += 1
         if progress:
             progress(Progress(done=rounds, total=protocol.rounds(population), clients=ledger.spent()["charges"]))
@@ -79,9 +79,10 @@ def answer_one_by_one(
 ) -> Replies:
     """The replies of one exchange; `memories` is changed in place. Empty slots are left out."""
     members = [int(client) for client in np.asarray(ask.cohort)]
+    working = working_slots(protocol, ask)
     values: list[Any] = []
     for slot, client in enumerate(members):
-        if client < 0:
+        if not working[slot]:
             values.append(None)
             continue
         records, mask = clients.gather(np.array([client]), population.records)
@@ -93,10 +94,30 @@ def answer_one_by_one(
                 memories[client] = protocol.remember(population, keys.memory(client))
             reply, memories[client] = protocol.answer(ask.common, own, shard, memories[client], source)
         values.append(reply)
-    blank = next(value for value in values if value is not None)
+    blank = next((value for value in values if value is not None), None)
+    if blank is None:
+        blank = _blank_reply(protocol, ask, clients, population, keys)
     filled = [value if value is not None else jax.tree.map(jnp.zeros_like, blank) for value in values]
     return Replies(
         clients=jnp.asarray(members),
         present=jnp.asarray([client >= 0 for client in members]),
         values=jax.tree.map(lambda *each: jnp.stack([jnp.asarray(one) for one in each]), *filled),
     )
+
+
+def working_slots(protocol: Protocol, ask: Ask) -> Array:
+    """Which slots hold a client that has anything to compute."""
+    there = np.asarray(ask.cohort) >= 0
+    work = protocol.working(ask)
+    return there if work is None else there & np.asarray(work)
+
+
+def _blank_reply(protocol: Protocol, ask: Ask, clients: Clients, population: Population, keys: Keys) -> Any:
+    """Zeros shaped like a reply, for an exchange in which nobody had anything to compute."""
+    records, mask = clients.gather(np.array([0]), population.records)
+    shard = Shard(records=jax.tree.map(lambda x: x[0], records), mask=mask[0], population=population)
+    own = jax.tree.map(lambda x: x[0], ask.own)
+    shape, _ = jax.eval_shape(
+        protocol.answer, ask.common, own, shard, protocol.remember(population, keys.memory(0)), Keyed(keys.answer(0, 0))
+    )
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)

@@ -28,6 +28,11 @@ from populace.tables.partition import Clients
 Array = Any
 
 MOST_BYTES_ON_DEVICE = 4 * 2**30
+MOST_MEMORY_ON_DEVICE = 2 * 2**30  # of what all clients keep at home; more stays with the host
+CLIENTS_AT_ONCE = 256  # whose memories are made together on the host
+SLOTS = 8  # a cohort of varying size is filled up to a multiple of this, so that few shapes are compiled
+PATIENCE = 10  # a checkpoint that takes long is written when so many times its duration have passed
+LONG_CHECKPOINT = 1.0  # seconds
 SECONDS_BETWEEN_CHECKPOINTS = 2.0
 CHUNK_OF_COHORTS = 64
 MOST_ROUNDS_AT_ONCE = 4_096
@@ -70,6 +75,7 @@ def run(
     runner = (_Compiled if compiled else _RoundByRound)(protocol, clients, population, keys, ledger)
     total = protocol.rounds(population)
     chunk = 1
+    saved, cost = time.monotonic(), 0.0
     while True:
         began = time.monotonic()
         state, memory, traffic, advanced = runner.advance(
@@ -80,9 +86,12 @@ def run(
         done += advanced
         if progress:
             progress(Progress(done=done, total=max(total, done), clients=ledger.spent()["charges"]))
-        if checkpoint is not None:
+        took = time.monotonic() - began
+        if checkpoint is not None and (cost < LONG_CHECKPOINT or time.monotonic() - saved > PATIENCE * cost):
+            saving = time.monotonic()
             checkpoint.save(root=keys.root, rounds=done, state=state, memory=memory, ledger=ledger, traffic=traffic)
-        chunk = _next_chunk(chunk, advanced, time.monotonic() - began)
+            saved, cost = time.monotonic(), time.monotonic() - saving
+        chunk = _next_chunk(chunk, advanced, took)
     generator = protocol.finish(state, population, keys.finish())
     return Outcome(
         generator=generator, guarantee=protocol.guarantee(population), ledger=ledger, traffic=traffic, rounds=done,
@@ -102,10 +111,18 @@ def _bytes(clients: Clients) -> int:
 
 
 def _memories(protocol: Protocol, population: Population, keys: Keys) -> Any:
-    """What every client keeps at home, stacked; nothing for most methods."""
-    if not jax.tree.leaves(jax.eval_shape(lambda: protocol.remember(population, keys.memory(0)))):
+    """What every client keeps at home, stacked; nothing for most methods. More than a device should hold stays on the host."""
+    leaves = jax.tree.leaves(jax.eval_shape(lambda: protocol.remember(population, keys.memory(0))))
+    if not leaves:
         return ()
-    return jax.vmap(lambda client: protocol.remember(population, keys.memory(client)))(jnp.arange(population.clients))
+    make: Any = jax.vmap(lambda client: protocol.remember(population, keys.memory(client)))
+    each = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    numbers = np.arange(population.clients)
+    if each * population.clients <= MOST_MEMORY_ON_DEVICE:
+        return make(numbers)
+    parts = np.array_split(numbers, -(-population.clients // CLIENTS_AT_ONCE))
+    made = [jax.tree.map(np.asarray, make(part)) for part in parts]
+    return jax.tree.map(lambda *some: np.concatenate(some), *made)
 
 
 def _shard(tree: Any) -> Any:
@@ -142,20 +159,57 @@ def _pad_cohort(ask: Ask) -> Ask:
     )
 
 
+def _working_only(protocol: Protocol, ask: Ask) -> Ask:
+    """The clients that have anything to compute, and empty slots after them; all, where a method does not tell."""
+    work = protocol.working(ask)
+    if work is None:
+        return ask
+    slots = np.flatnonzero(np.asarray(work) & (np.asarray(ask.cohort) >= 0))
+    padded = np.concatenate([slots, np.zeros(-len(slots) % SLOTS if len(slots) else SLOTS, slots.dtype)])
+    cohort = np.where(np.arange(len(padded)) < len(slots), np.asarray(ask.cohort)[padded], -1)
+    return dataclasses.replace(ask, cohort=jnp.asarray(cohort), own=jax.tree.map(lambda leaf: leaf[padded], ask.own))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _answer_held(
+    protocol: Protocol, population: Population, keys: Keys, ask: Ask, records: Any, mask: Array, held: Any
+) -> tuple[Replies, Any]:
+    """Every client of a cohort at once, each with what it keeps; an empty slot computes and is marked absent."""
+    sources = Keyed(jax.vmap(lambda client: keys.answer(ask.round, client))(ask.cohort))
+    shards = Shard(records=records, mask=mask, population=population)
+    values, kept = jax.vmap(protocol.answer, in_axes=(None, 0, 0, 0, 0))(ask.common, ask.own, shards, held, sources)
+    return Replies(clients=ask.cohort, present=ask.cohort >= 0, values=values), kept
+
+
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _answer_cohort(
     protocol: Protocol, population: Population, keys: Keys, ask: Ask, records: Any, mask: Array, memory: Any
 ) -> tuple[Replies, Any]:
-    """Every client of a cohort at once; an empty slot computes and is marked absent."""
-    slots = jnp.maximum(ask.cohort, 0)
-    sources = Keyed(jax.vmap(lambda client: keys.answer(ask.round, client))(ask.cohort))
-    held = jax.tree.map(lambda leaf: leaf[slots], memory)
-    shards = Shard(records=records, mask=mask, population=population)
-    values, kept = jax.vmap(protocol.answer, in_axes=(None, 0, 0, 0, 0))(ask.common, ask.own, shards, held, sources)
-    present = ask.cohort >= 0
-    place = jnp.where(present, ask.cohort, population.clients)  # empty slots write nowhere
-    memory = jax.tree.map(lambda all_, new: all_.at[place].set(new, mode="drop"), memory, kept)
-    return Replies(clients=ask.cohort, present=present, values=values), memory
+    """The same with everybody's memory on the device."""
+    held = jax.tree.map(lambda leaf: leaf[jnp.maximum(ask.cohort, 0)], memory)
+    replies, kept = _answer_held(protocol, population, keys, ask, records, mask, held)
+    place = jnp.where(replies.present, ask.cohort, population.clients)  # empty slots write nowhere
+    return replies, jax.tree.map(lambda all_, new: all_.at[place].set(new, mode="drop"), memory, kept)
+
+
+def _answer_from_host(
+    protocol: Protocol, population: Population, keys: Keys, ask: Ask, records: Any, mask: Array, memory: Any
+) -> tuple[Replies, Any]:
+    """The same with everybody's memory on the host, changed in place: only the cohort's travels."""
+    cohort = np.asarray(ask.cohort)
+    there = cohort >= 0
+    held = jax.tree.map(lambda leaf: leaf[np.maximum(cohort, 0)], memory)
+    replies, kept = _answer_held(protocol, population, keys, ask, records, mask, held)
+
+    def put(all_: Array, new: Array) -> Array:
+        all_[cohort[there]] = np.asarray(new)[there]
+        return all_
+
+    return replies, jax.tree.map(put, memory, kept)
+
+
+def _on_host(memory: Any) -> bool:
+    return any(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(memory))
 
 
 class _RoundByRound:
@@ -184,11 +238,12 @@ class _RoundByRound:
             members = members[members >= 0]
             self.ledger.book(members, self.protocol.charge(ask, self.population), round_id=round_id)
             down, up = self.protocol.reply_bytes(ask, self.population)
-            ask = _pad_cohort(ask)
-            records, mask = _shard(self.clients.gather(np.asarray(ask.cohort), self.population.records))
-            replies, memory = _answer_cohort(self.protocol, self.population, self.keys, ask, records, mask, memory)
+            asked = _pad_cohort(_working_only(self.protocol, ask))
+            records, mask = _shard(self.clients.gather(np.asarray(asked.cohort), self.population.records))
+            answer = _answer_from_host if _on_host(memory) else _answer_cohort
+            replies, memory = answer(self.protocol, self.population, self.keys, asked, records, mask, memory)
             state = self.protocol.absorb(state, ask, replies, Keyed(self.keys.absorb(round_id)))
-            traffic = traffic.plus(down, up, len(members))
+            traffic = traffic.plus(down, up, int((np.asarray(asked.cohort) >= 0).sum()))
         return state, memory, traffic, rounds
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import math
 import platform
 import time
 from collections.abc import Callable, Mapping
@@ -22,7 +23,7 @@ from populace.experiments.spec import RunSpec, make_method
 from populace.models.generator import Synthesizer, load_generator
 from populace.privacy.guarantee import Guarantee, guarantee_from_json
 from populace.privacy.ledger import Budget
-from populace.protocols.base import Protocol
+from populace.protocols.base import Population, Protocol
 from populace.tables.files import read_json, write_json
 from populace.tables.images import Images
 from populace.tables.partition import Clients
@@ -86,7 +87,7 @@ def synthesize(spec: RunSpec, out: str | Path, *, progress: Report | None = None
             root=make_key(spec.seed),
             checkpoint=folder.checkpoint,
             progress=progress,
-            asked=asked_budget(spec, protocol),
+            asked=asked_budget(spec, protocol, population),
         )
         trained = time.monotonic()
         guarantee = _stated(outcome.guarantee, seeded=spec.seed is not None)
@@ -142,11 +143,16 @@ def versions() -> dict[str, str]:
     return found
 
 
-def asked_budget(spec: RunSpec, protocol: Protocol) -> Budget | None:
-    """What the user allows; a method that claims nothing (a baseline) has no budget to keep."""
-    if protocol.facts.trust == ("not-private",):
+def asked_budget(spec: RunSpec, protocol: Protocol, population: Population) -> Budget | None:
+    """What the user allows; a run that claims nothing (a baseline, a proof that fails) has no budget to keep.
+
+    Without `--delta` the method's own rule holds, which it states in its guarantee.
+    """
+    claim = protocol.guarantee(population)
+    if math.isinf(claim.epsilon):
         return None
-    return Budget(epsilon=spec.epsilon, delta=getattr(protocol, "delta", 0.0) or 0.0, unit=protocol.facts.unit)
+    delta = claim.delta if spec.delta is None else spec.delta
+    return Budget(epsilon=spec.epsilon, delta=delta, unit=protocol.facts.unit)
 
 
 def _contents(clients: Clients) -> tuple[bytes, ...]:

@@ -75,8 +75,8 @@ class ConvAutoencoder:
     def decode(self, parts: Mapping[str, Array], latent: Array) -> Array:
         """Intensities of padded images, from the decoder's layers alone."""
         inner = jax.nn.relu(latent @ parts["up"] + parts["up_bias"]).reshape(-1, *self.grid)
-        inner = jax.nn.relu(convolve(_doubled(inner), parts["wide"]) + parts["wide_bias"])
-        return jax.nn.sigmoid(convolve(_doubled(inner), parts["out"]) + parts["out_bias"])
+        inner = jax.nn.relu(convolve(doubled(inner), parts["wide"]) + parts["wide_bias"])
+        return jax.nn.sigmoid(convolve(doubled(inner), parts["out"]) + parts["out_bias"])
 
     def loss(self, theta: Array, x: Array, mask: Array, key: Array) -> Array:
         """Mean squared error plus the MMD of equation 4, lambda = 1, over the images that are there."""
@@ -98,7 +98,7 @@ def convolve(x: Array, kernel: Array, *, stride: int = 1) -> Array:
     return jnp.concatenate(near, axis=-1) @ kernel
 
 
-def _doubled(x: Array) -> Array:
+def doubled(x: Array) -> Array:
     return jnp.repeat(jnp.repeat(x, 2, axis=1), 2, axis=2)
 
 

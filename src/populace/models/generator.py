@@ -33,6 +33,7 @@ MODULES = {
     "decoder": "populace.models.wae",
     "image-classes": "populace.models.images",
     "conv-decoder": "populace.models.conv",
+    "vae-images": "populace.models.vae_images",
 }
 CHUNK = 131_072
 HOPELESS = 1e-4  # give up when fewer than this share of draws obeys the declared rules

@@ -27,6 +27,7 @@ from populace.privacy.events import Event
 from populace.privacy.guarantee import Unit
 
 Array = np.ndarray[Any, Any]
+MOST_AHEAD = 2**16  # charges looked ahead
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,10 +49,17 @@ class Budget:
 
 def composed(spent: Sequence[tuple[Event, int]]) -> Event | None:
     """All events of an account as one, or None for an untouched account."""
-    parts = tuple(event if count == 1 else events.Repeated(event, count) for event, count in spent if count > 0)
+    parts = tuple(_repeated(event, count) for event, count in spent if count > 0)
     if not parts:
         return None
     return parts[0] if len(parts) == 1 else events.Composed(parts)
+
+
+def _repeated(event: Event, count: int) -> Event:
+    """`count` times; what is itself a repetition becomes one longer one, so that it is computed in one way only."""
+    if isinstance(event, events.Repeated):
+        return events.Repeated(event.event, event.count * count)
+    return event if count == 1 else events.Repeated(event, count)
 
 
 def check_affordable(event: Event | None, budget: Budget, *, who: str) -> None:
@@ -82,6 +90,7 @@ class MemoryLedger:
         self._kinds: list[Event] = []
         self._counts: list[Array] = []
         self._entries: list[tuple[int, int, int]] = []
+        self._afforded: list[Array] = []  # counts of each kind that were found to be within the budget
 
     @property
     def entries(self) -> tuple[tuple[int, int, int], ...]:
@@ -98,15 +107,43 @@ class MemoryLedger:
         after = np.stack([counts[cohort] for counts in self._counts])
         after[kind] += 1
         for spent in np.unique(after, axis=1).T:
-            total = composed(list(zip(self._kinds, spent.tolist(), strict=True)))
-            check_affordable(total, self.budget, who=f"a client asked in round {round_id}")
+            self._check(spent, kind, who=f"a client asked in round {round_id}")
         self._counts[kind][cohort] += 1
         self._entries.append((round_id, len(cohort), kind))
+
+    def _check(self, spent: Array, kind: int, *, who: str) -> None:
+        """Raise if these counts pass the budget. What is affordable is kept, as far ahead as it goes: accounting is slow."""
+        if any((spent <= known).all() for known in self._afforded):
+            return
+        self._check_counts(spent, who)
+        most = spent.copy()
+        step = 1
+        while most[kind] < MOST_AHEAD and self._affordable(most, kind, step):
+            most[kind] += step
+            step *= 2
+        while step > 1:
+            step //= 2
+            if self._affordable(most, kind, step):
+                most[kind] += step
+        self._afforded.append(most)
+
+    def _affordable(self, counts: Array, kind: int, more: int) -> bool:
+        counts = counts.copy()
+        counts[kind] += more
+        try:
+            self._check_counts(counts, "")
+        except BudgetError:
+            return False
+        return True
+
+    def _check_counts(self, counts: Array, who: str) -> None:
+        check_affordable(composed(list(zip(self._kinds, counts.tolist(), strict=True))), self.budget, who=who)
 
     def _kind(self, event: Event) -> int:
         if event not in self._kinds:
             self._kinds.append(event)
             self._counts.append(np.zeros(self.clients, np.int32))
+            self._afforded = [np.append(known, 0) for known in self._afforded]
         return self._kinds.index(event)
 
     def spent(self, clients: slice = slice(None)) -> dict[str, Any]:
@@ -132,6 +169,7 @@ class MemoryLedger:
         self._kinds = [events.from_json(kind) for kind in document["kinds"]]
         self._counts = [np.array(arrays[f"ledger_counts_{i}"]) for i in range(len(self._kinds))]
         self._entries = [(int(a), int(b), int(c)) for a, b, c in document["entries"]]
+        self._afforded = []
 
 
 SCHEMA = """

@@ -196,6 +196,11 @@ class Protocol(abc.ABC):
         del ask, population
         return 1
 
+    def working(self, ask: Ask) -> Array | None:
+        """Which of the cohort have anything to compute; None for all. The others' replies are zeros; simulations skip them."""
+        del ask
+        return None
+
     def remember(self, population: Population, key: Array) -> Memory:
         """What a client keeps at home before its first round; most methods keep nothing."""
         del population, key

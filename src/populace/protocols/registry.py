@@ -22,6 +22,10 @@ METHODS: dict[str, str] = {
     "locop": "populace.protocols.locop:LoCop",
     "dp-fed-wae": "populace.protocols.dp_fed_wae:DpFedWae",
     "fedsel-wae": "populace.protocols.fedsel_wae:FedSelWae",
+    "l-dpd-vae": "populace.protocols.l_dpd_vae:LDpdVae",
+    "c-dpd-vae": "populace.protocols.c_dpd_vae:CDpdVae",
+    "fed-vae": "populace.protocols.fed_vae:FedVae",
+    "central-vae": "populace.protocols.central_vae:CentralVae",
 }
 DEFAULTS: dict[Kind, str] = {"table": "poll", "images": "dp-fed-wae"}
 

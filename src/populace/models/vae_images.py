@@ -1,0 +1,77 @@
+"""Labelled images from a trained decoder."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from populace.errors import DataError
+from populace.models.images import ImageGenerator
+from populace.models.vae import NETS, ImageVae
+
+Array = Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VaeImages(ImageGenerator):
+    """Codes from the prior through the decoder; an image is the intensity expected of each pixel.
+
+    Labels come evenly: what share each has among the records was not asked.
+    """
+
+    kind: ClassVar[str] = "vae-images"
+    vae: ImageVae
+    theta: Array
+
+    def __post_init__(self) -> None:
+        if np.shape(self.theta) != (self.vae.decoder_size,):
+            raise DataError(f"expected a decoder of {self.vae.decoder_size} numbers, got {np.shape(self.theta)}")
+        if not np.isfinite(np.asarray(self.theta)).all():
+            raise DataError("the decoder holds numbers that are not finite: it did not train; choose smaller steps")
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        return self.vae.shape
+
+    @property
+    def classes(self) -> int:  # type: ignore[override]
+        return self.vae.classes
+
+    def label_shares(self) -> Array:
+        return np.full(self.classes, 1 / self.classes)
+
+    def draw_pixels(self, labels: Array, key: Array) -> Array:
+        z = jax.random.normal(key, (len(labels), self.vae.latent))
+        return _decoded(self.vae, jnp.asarray(self.theta), z, jnp.asarray(labels))
+
+    def arrays(self) -> dict[str, Array]:
+        return {"theta": np.asarray(self.theta, np.float32)}
+
+    def header(self) -> dict[str, Any]:
+        net = next(name for name, kind in NETS.items() if isinstance(self.vae, kind))
+        fields = [field.name for field in dataclasses.fields(self.vae) if field.name not in ("shape", "classes")]
+        return {**super().header(), "net": net, "design": {name: getattr(self.vae, name) for name in fields}}
+
+    @classmethod
+    def from_arrays(cls, shape: tuple[int, ...], classes: int, arrays: Mapping[str, Array]) -> VaeImages:
+        raise NotImplementedError("a decoder is loaded with its header")
+
+    @classmethod
+    def from_saved(cls, header: Mapping[str, Any], arrays: Mapping[str, Array]) -> VaeImages:
+        try:
+            kind = NETS[header["net"]]
+            vae = kind(shape=tuple(header["shape"]), classes=header["classes"], **header["design"])
+        except (KeyError, TypeError) as error:
+            raise DataError(f"the model's header does not describe a decoder: {error!r}") from error
+        return cls(vae=vae, theta=arrays["theta"])
+
+
+@functools.partial(jax.jit, static_argnames="vae")
+def _decoded(vae: ImageVae, theta: Array, z: Array, labels: Array) -> Array:
+    return vae.means(vae.decode(theta, z, vae.labels(labels)))

@@ -1,0 +1,185 @@
+"""How the halves of a VAE are trained: at a client as published, by clipped and noised slopes, from the decoder's own samples.
+
+All of it is arithmetic on vectors: who may see which examples, and what is paid for that, is the protocol's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from populace.models.vae import Vae
+
+Array = Any
+
+SAMPLES_AT_ONCE = 256  # of the decoder's own, for one step of the encoder
+BATCH = 128  # of training on samples or pooled records
+SPREAD = 4.0  # deviations of a Poisson batch that are computed at once; what goes beyond is computed after
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """What a client trains on: [n, ..] in [0, 1], one-hot labels, and which of the n are there."""
+
+    x: Array
+    y: Array
+    mask: Array
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Half:
+    """Parameters of one half with its optimiser's state."""
+
+    values: Array
+    state: Any
+
+
+def adam(rate: float) -> optax.GradientTransformation:
+    return optax.adam(rate)
+
+
+def moved(half: Half, slope: Array, rate: float) -> Half:
+    """One step of Adam."""
+    change, state = adam(rate).update(slope, half.state)
+    return Half(half.values + change, state)
+
+
+def fresh(values: Array, rate: float) -> Half:
+    return Half(values, adam(rate).init(values))
+
+
+def mean_loss(vae: Vae, phi: Array, theta: Array, examples: Examples, noise: Array) -> Array:
+    """Over the examples that are there; 0 if none is."""
+    weights = jnp.asarray(examples.mask, jnp.float32)
+    each = vae.losses(phi, theta, examples.x, examples.y, noise)
+    return jnp.sum(weights * each) / jnp.maximum(jnp.sum(weights), 1)
+
+
+def train_at_client(
+    vae: Vae, encoder: Half, theta: Array, examples: Examples, key: Array, *, epochs: int, batch: int, rate: float
+) -> tuple[Half, Array]:
+    """Both halves on one client's batches (algorithm 1, lines 17 to 23); the decoder's optimiser begins anew."""
+    rows = len(examples.mask)
+    batches = -(-rows // batch)
+
+    def step(carry: tuple[Half, Half], item: tuple[Array, Array]) -> tuple[tuple[Half, Half], None]:
+        encoder, decoder = carry
+        places, key = item
+        some = Examples(
+            examples.x[places % rows], examples.y[places % rows], examples.mask[places % rows] & (places < rows)
+        )
+        noise = jax.random.normal(key, (batch, vae.latent))
+        slopes = jax.grad(functools.partial(mean_loss, vae), argnums=(0, 1))(
+            encoder.values, decoder.values, some, noise
+        )
+        return (moved(encoder, slopes[0], rate), moved(decoder, slopes[1], rate)), None
+
+    def order(key: Array) -> Array:
+        places = jnp.concatenate([jax.random.permutation(key, rows), jnp.full(batches * batch - rows, rows)])
+        return places.reshape(batches, batch)
+
+    first, second = jax.random.split(key)
+    orders = jax.vmap(order)(jax.random.split(first, epochs)).reshape(epochs * batches, batch)
+    (encoder, decoder), _ = jax.lax.scan(
+        step, (encoder, fresh(theta, rate)), (orders, jax.random.split(second, epochs * batches))
+    )
+    return encoder, decoder.values
+
+
+def drawn_at_once(rows: int, probability: float) -> int:
+    """How many examples of a Poisson batch are computed together."""
+    expected = rows * probability
+    return min(rows, math.ceil(expected + SPREAD * math.sqrt(expected * (1 - probability)) + 1))
+
+
+def total_of(contribution: Callable[[Array], Any], drawn: Array, at_once: int) -> Any:
+    """The sum of `contribution(row)` over the rows drawn, however many they are, `at_once` at a time."""
+    rows = len(drawn)
+    order = jnp.argsort(~drawn, stable=True)
+    order = jnp.concatenate([order, jnp.zeros(-rows % at_once, order.dtype)])
+    count = jnp.sum(drawn)
+    shapes = jax.eval_shape(contribution, order[0])
+    start = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
+
+    def some(carry: tuple[Array, Any]) -> tuple[Array, Any]:
+        at, total = carry
+        places = jax.lax.dynamic_slice_in_dim(order, at, at_once)
+        there = at + jnp.arange(at_once) < count
+        each = jax.vmap(contribution)(places)
+        added = jax.tree.map(
+            lambda leaf: jnp.sum(
+                jnp.where(there.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, jnp.zeros_like(leaf)),
+                axis=0,
+                dtype=leaf.dtype,
+            ),
+            each,
+        )
+        return at + at_once, jax.tree.map(jnp.add, total, added)
+
+    return jax.lax.while_loop(lambda carry: carry[0] < count, some, (jnp.zeros((), count.dtype), start))[1]
+
+
+def slope_of_decoder(vae: Vae, phi: Array, theta: Array, x: Array, y: Array, noise: Array) -> Array:
+    """Of one example's loss by the decoder; its code comes from an encoder that is given."""
+    return jax.grad(lambda values: vae.losses(phi, values, x[None], y[None], noise[None])[0])(theta)
+
+
+def slope_of_both(vae: Vae, phi: Array, theta: Array, x: Array, y: Array, noise: Array) -> Array:
+    """Of one example's loss by encoder and decoder, as one vector."""
+    slopes = jax.grad(lambda a, b: vae.losses(a, b, x[None], y[None], noise[None])[0], argnums=(0, 1))(phi, theta)
+    return jnp.concatenate(slopes)
+
+
+def train_asleep(vae: Vae, encoder: Half, theta: Array, key: Array, *, steps: int, rate: float) -> Half:
+    """The encoder on the decoder's own samples: labels evenly, codes from the prior. No record of anybody."""
+
+    def step(encoder: Half, key: Array) -> tuple[Half, None]:
+        labels, codes = jax.random.split(key)
+        y = vae.labels(jax.random.randint(labels, (SAMPLES_AT_ONCE,), 0, max(1, vae.classes)))
+        z = jax.random.normal(codes, (SAMPLES_AT_ONCE, vae.latent))
+        x = vae.means(vae.decode(theta, z, y))
+        slope = jax.grad(lambda phi: jnp.mean(vae.misses(phi, x, y, z)))(encoder.values)
+        return moved(encoder, slope, rate), None
+
+    return jax.lax.scan(step, encoder, jax.random.split(key, steps))[0]
+
+
+def fit(
+    vae: Vae, phi: Array, theta: Array, records: Any, rows: int, key: Array, *, steps: int, rate: float
+) -> tuple[Array, Array]:
+    """Both halves on records that may all be seen: a generator's samples, or pooled records of a baseline."""
+    encoder, decoder = fresh(phi, rate), fresh(theta, rate)
+    for number in range(steps):  # not a compiled loop: the records stay where they are
+        key, places, noise = jax.random.split(key, 3)
+        some = jax.random.randint(places, (min(BATCH, rows),), 0, rows)
+        encoder, decoder = _fit_step(vae, encoder, decoder, records, some, noise, rate, number / steps)
+    return encoder.values, decoder.values
+
+
+@functools.partial(jax.jit, static_argnums=(0, 6))
+def _fit_step(
+    vae: Vae, encoder: Half, decoder: Half, records: Any, some: Array, key: Array, rate: float, done: Array
+) -> tuple[Half, Half]:
+    x, y = vae.read(jax.tree.map(lambda leaf: leaf[some], records))
+    examples = Examples(x, y, jnp.ones(len(some), bool))
+    noise = jax.random.normal(key, (len(some), vae.latent))
+    slopes = jax.grad(functools.partial(mean_loss, vae), argnums=(0, 1))(
+        encoder.values, decoder.values, examples, noise
+    )
+    fading = jnp.minimum(1.0, 4 * (1 - done))  # the last quarter of the steps grow smaller
+    changed = [
+        dataclasses.replace(
+            moved(half, slope, rate), values=half.values + fading * (moved(half, slope, rate).values - half.values)
+        )
+        for half, slope in zip((encoder, decoder), slopes, strict=True)
+    ]
+    return changed[0], changed[1]

@@ -1,0 +1,289 @@
+"""`c-dpd-vae`: a conditional VAE whose decoder is trained by clipped, centrally noised client updates (C-DPD-fVAE).
+
+Pfitzner and Arnrich 2022, algorithm 1. Each round every client is drawn with probability `share`; a drawn one trains both
+halves on its records, keeps the encoder, and sends the change of the decoder, clipped to `bound`. The server adds Gaussian
+noise to the sum, divides by the expected number of clients, and steps with momentum. Empty rounds release noise alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any, ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from populace.errors import SpecError, out_of_range
+from populace.models.generator import Synthesizer
+from populace.models.vae import Net, Vae
+from populace.models.vae_training import Examples, fresh, train_at_client
+from populace.privacy.accounting import epsilon_of, noise_multiplier_for, sampled_gaussian, steps_for
+from populace.privacy.events import Event
+from populace.privacy.gaussian import GaussianSum, clip, count_sum, quantile_step, split_noise
+from populace.privacy.guarantee import Guarantee
+from populace.privacy.ledger import Charge
+from populace.privacy.randomizers.base import check_epsilon
+from populace.privacy.source import Source
+from populace.protocols.base import Ask, Facts, Plan, Population, Replies, Shard
+from populace.protocols.vae_rounds import (
+    NUMBER,
+    Encoders,
+    VaeRounds,
+    averaged,
+    check_counts,
+    check_shares,
+    check_sizes,
+    encoder_of,
+    generator_of,
+    resolved_delta,
+    training_key,
+)
+
+Array = Any
+
+COUNT_SHARE = 20.0  # the count's noise, as a share of the clients expected: its deviation is a twentieth of them
+QUANTILE_RATE = 0.2
+
+
+@dataclasses.dataclass(frozen=True)
+class Design:
+    """What both sides derive from public facts. Sums are in units of the bound, so that it may change."""
+
+    vae: Vae
+    delta: float
+    said: tuple[str, ...]
+    rounds: int
+    noise_multiplier: float
+    mechanism: GaussianSum
+    count: GaussianSum | None
+    step: Event  # one round, for every client, drawn or not
+    whole: Event
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class State:
+    """The server's parameters, momentum, their running mean, and the bound on updates."""
+
+    round: Array
+    phi: Array
+    theta: Array
+    momentum: Array
+    average: Array
+    bound: Array
+    design: Design = dataclasses.field(metadata={"static": True})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CDpdVae(VaeRounds):
+    """Guarantee: (epsilon, delta)-DP for everything one client holds, add or remove one client, for whoever sees the model and
+    not the updates: the server is trusted. Every client is charged for every round, drawn or not.
+
+    Edge cases: `noise` 0 is calibrated to `turns` rounds; with a noise multiplier given, only as many rounds take place as the
+    budget allows. `quantile` above 0 moves the bound to that quantile of the updates' lengths, paid by a noisy count. `delta` 0
+    is the house rule. A client without records sends no change.
+    """
+
+    epsilon: float
+    delta: float = 0.0
+    turns: int = 60
+    share: float = 1.0
+    bound: float = 0.5
+    noise: float = 0.0
+    quantile: float = 0.0
+    epochs: int = 5
+    batch: int = 20
+    rate: float = 1e-3
+    momentum: float = 0.5
+    average: float = 0.8
+    shared: Literal["decoder", "whole"] = "decoder"
+    net: Net = "small"
+    width: int = 0
+    latent: int = 8
+    beta: float = 0.01
+
+    facts: ClassVar[Facts] = Facts(
+        name="c-dpd-vae",
+        title="conditional VAE whose decoder learns from clipped updates, noised at the server; client level (C-DPD-fVAE)",
+        paper="Pfitzner and Arnrich, arXiv 2022",
+        trust=("central",),
+        unit="client",
+        kinds=("table", "images"),
+        traffic="a model down and a clipped decoder update up, per round taken part in",
+    )
+
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+        self.check_vae()
+        check_counts(turns=self.turns, epochs=self.epochs, batch=self.batch)
+        check_sizes(bound=self.bound, rate=self.rate)
+        check_shares(momentum=self.momentum, average=self.average, quantile=self.quantile, delta=self.delta)
+        if not 0 < self.share <= 1:
+            raise out_of_range("share", "in (0, 1]", self.share)
+        if not 0 <= self.noise < math.inf:
+            raise out_of_range("noise", "at least 0", self.noise)
+        if self.shared not in ("decoder", "whole"):
+            raise SpecError(f"expected shared in decoder, whole, got {self.shared!r}")
+
+    def design(self, population: Population) -> Design:
+        return design_of(self, population)
+
+    def rounds(self, population: Population) -> int:
+        return self.design(population).rounds
+
+    def begin(self, population: Population, key: Array, warm: Any = None) -> State:
+        design = self.design(population)
+        phi, theta = self.starts(design.vae, key, warm)
+        return State(
+            round=jnp.int32(0), phi=phi, theta=theta, momentum=jnp.zeros(design.mechanism.size), average=theta,
+            bound=jnp.float32(self.bound), design=design,
+        )  # fmt: skip
+
+    def ask(self, state: State, population: Population, source: Source) -> Ask | None:
+        if int(state.round) >= state.design.rounds:
+            return None
+        everybody = jnp.arange(population.clients, dtype=jnp.int32)
+        drawn = jnp.asarray(source.coins(self.share, population.clients) if self.share < 1 else everybody >= 0)
+        common = {"phi": state.phi, "theta": state.theta, "bound": state.bound}
+        return Ask(round=state.round, cohort=everybody, common=common, own=drawn)
+
+    def working(self, ask: Ask) -> Array:
+        return ask.own
+
+    def charge(self, ask: Ask, population: Population) -> Charge:
+        return Charge(event=self.design(population).step, unit="client")
+
+    def remember(self, population: Population, key: Array) -> Any:
+        if self.shared == "whole":
+            return ()
+        blank = jnp.zeros(self.vae(population).encoder_size)
+        return Encoders(begun=jnp.asarray(False), half=fresh(blank, self.rate))
+
+    def answer(self, common: Any, own: Any, shard: Shard, memory: Any, source: Source) -> tuple[Any, Any]:
+        design = self.design(shard.population)
+        examples = Examples(*design.vae.read(shard.records), jnp.asarray(shard.mask))
+        encoder = encoder_of(memory, common["phi"], self.rate)
+        after, theta = train_at_client(
+            design.vae, encoder, common["theta"], examples, training_key(source), epochs=self.epochs, batch=self.batch,
+            rate=self.rate,
+        )  # fmt: skip
+        change = theta - common["theta"]
+        if self.shared == "whole":
+            change = jnp.concatenate([after.values - common["phi"], change])
+        else:
+            memory = _kept(own, Encoders(begun=jnp.asarray(True), half=after), memory)
+        change = change / common["bound"]
+        drawn = jnp.asarray(own)
+        below = jnp.where(jnp.linalg.norm(change) <= 1, 0.5, -0.5)
+        return {
+            "change": jnp.where(drawn, design.mechanism.on_grid(clip(change, 1.0)), 0),
+            "below": jnp.where(drawn, below, 0.0),
+        }, memory
+
+    def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
+        design, present = state.design, replies.present
+        vectors, counts = source.split(2)
+        total = jnp.sum(jnp.where(present[:, None], replies.values["change"], 0), axis=0, dtype=jnp.int32)
+        expected = self.share * len(ask.cohort)
+        told = design.mechanism.release(total, design.mechanism.noise(vectors)) / expected
+        momentum = self.momentum * state.momentum + told * state.bound
+        phi, step = state.phi, momentum
+        if self.shared == "whole":
+            phi, step = phi + momentum[: len(phi)], momentum[len(phi) :]
+        theta = state.theta + step
+        return dataclasses.replace(
+            state, round=state.round + 1, phi=phi, theta=theta, momentum=momentum,
+            average=averaged(state.average, theta, state.round, self.average),
+            bound=self._next_bound(state, replies, expected, counts),
+        )  # fmt: skip
+
+    def _next_bound(self, state: State, replies: Replies, expected: float, source: Source) -> Array:
+        count = state.design.count
+        if count is None:
+            return state.bound
+        below = jnp.sum(jnp.where(replies.present, replies.values["below"], 0.0))
+        fraction = 0.5 + count.apply(below, source) / expected
+        return quantile_step(state.bound, fraction, self.quantile, QUANTILE_RATE)
+
+    def finish(self, state: State, population: Population, key: Array) -> Synthesizer:
+        return generator_of(state.design.vae, state.average if self.average else state.theta, population)
+
+    def guarantee(self, population: Population) -> Guarantee:
+        design = self.design(population)
+        counted = "" if design.count is None else ", with the noisy count that moves the bound"
+        return Guarantee(
+            epsilon=epsilon_of(design.whole, delta=design.delta),
+            delta=design.delta,
+            unit="client",
+            neighbours="add-remove",
+            trust="central",
+            mechanism=f"{design.rounds} sums of clipped client updates with Gaussian noise (DP-FedAvg of a decoder)",
+            read_from_data=population.read_from_data,
+            derivation=(
+                f"each round: {design.step}{counted}; {design.mechanism.size:,} numbers clipped together",
+                f"composed over {design.rounds} rounds by privacy loss distributions; every client pays for every round",
+                "the encoder never leaves its client and enters the model only through the client's own clipped update",
+                "the sum is divided by the expected number of clients, which is public; rounding is in the sensitivity",
+            ),
+            assumptions=(
+                "the number of clients is public; whom a round draws is kept secret by the server",
+                "a person's records sit at one client",
+                *design.said,
+            ),
+        )
+
+    def plan(self, population: Population) -> Plan:
+        design = self.design(population)
+        down, up = self._bytes(population)
+        noise = design.mechanism.scale * math.sqrt(design.mechanism.size) / (self.share * population.clients)
+        return Plan(
+            guarantee=self.guarantee(population), rounds=design.rounds, bytes_up=up, bytes_down=down, errors={},
+            notes=(
+                f"noise multiplier {design.noise_multiplier:.3g}; noise on the mean update is {noise:.2g} bounds long in all "
+                f"{design.mechanism.size:,} parameters",
+                "no error is predicted: training has no closed form",
+            ),
+        )  # fmt: skip
+
+    def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
+        return self._bytes(population)
+
+    def _bytes(self, population: Population) -> tuple[float, float]:
+        design = self.design(population)
+        return NUMBER * (design.vae.encoder_size + design.vae.decoder_size + 1), NUMBER * (design.mechanism.size + 1)
+
+
+def _kept(drawn: Array, after: Any, before: Any) -> Any:
+    return jax.tree.map(lambda new, old: jnp.where(jnp.asarray(drawn), new, old), after, before)
+
+
+@functools.lru_cache(maxsize=64)
+def design_of(protocol: CDpdVae, population: Population) -> Design:
+    vae = protocol.vae(population)
+    delta, said = resolved_delta(protocol.delta, population.clients)
+    rounds, noise = protocol.turns, protocol.noise
+    if noise:
+        most = steps_for(epsilon=protocol.epsilon, delta=delta, noise_multiplier=noise, probability=protocol.share)
+        rounds = min(rounds, most)
+        if not rounds:
+            raise SpecError(f"noise {noise:g} allows not one round within epsilon {protocol.epsilon:g}; choose more")
+    else:
+        noise = noise_multiplier_for(epsilon=protocol.epsilon, delta=delta, probability=protocol.share, steps=rounds)
+    size = vae.decoder_size + (vae.encoder_size if protocol.shared == "whole" else 0)
+    count, multiplier = None, noise
+    if protocol.quantile:
+        deviation = max(noise, protocol.share * population.clients / COUNT_SHARE)
+        count, multiplier = count_sum(deviation), split_noise(noise, deviation)
+    mechanism = GaussianSum(bound=1.0, noise_multiplier=multiplier, size=size)
+    if population.clients * 2 > np.iinfo(np.int32).max * mechanism.grid:
+        raise SpecError(
+            f"{population.clients:,} updates of {size:,} numbers do not add up in 32 bits; choose a smaller net"
+        )
+    return Design(
+        vae=vae, delta=delta, said=said, rounds=rounds, noise_multiplier=noise, mechanism=mechanism, count=count,
+        step=sampled_gaussian(noise_multiplier=noise, probability=protocol.share),
+        whole=sampled_gaussian(noise_multiplier=noise, probability=protocol.share, steps=rounds),
+    )  # fmt: skip

@@ -1,0 +1,404 @@
+"""`l-dpd-vae`: a conditional VAE whose decoder is trained by DP-SGD at every client (L-DPD-fVAE), with a claim that holds.
+
+Pfitzner and Arnrich 2022, algorithm 2. A client draws a Poisson batch, clips each record's slope by the decoder, adds Gaussian
+noise to the sum, and steps; the server averages the changes. As published the encoder is trained on the same records without
+noise and kept: then one record, through the encoder, changes every other record's slope, and the sum by more than the bound.
+`encoder` says how its codes are made instead:
+
+`sleep`    trained by the server on the decoder's own samples: post-processing of what was released
+`frozen`   never trained: public and random
+`joint`    trained at the client, its slopes clipped and noised together with the decoder's; it still stays at home
+`paper`    as published; epsilon is inf
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any, ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from populace.errors import SpecError, out_of_range
+from populace.models.generator import Synthesizer
+from populace.models.vae import Net, Vae
+from populace.models.vae_training import (
+    Examples,
+    Half,
+    drawn_at_once,
+    fresh,
+    mean_loss,
+    moved,
+    slope_of_both,
+    slope_of_decoder,
+    total_of,
+    train_asleep,
+)
+from populace.privacy.accounting import epsilon_of, noise_multiplier_for, sampled_gaussian, steps_for
+from populace.privacy.events import Event, NonPrivate
+from populace.privacy.gaussian import GaussianSum, clip, count_sum, quantile_step, split_noise
+from populace.privacy.guarantee import Guarantee
+from populace.privacy.ledger import Charge
+from populace.privacy.randomizers.base import check_epsilon
+from populace.privacy.source import Source
+from populace.protocols.base import Ask, Facts, Plan, Population, Replies, Shard
+from populace.protocols.passes import order_of_passes, rounds_of_pass
+from populace.protocols.vae_rounds import (
+    NUMBER,
+    Encoders,
+    VaeRounds,
+    averaged,
+    check_counts,
+    check_shares,
+    check_sizes,
+    encoder_of,
+    generator_of,
+    resolved_delta,
+)
+
+Array = Any
+
+REASON = (
+    "the published encoder is trained on the records without noise and stays: one record changes every other record's slope, "
+    "so that the clipped sum can change by more than the bound"
+)
+COUNT_SHARE = 4.0  # the noise of the count of short slopes: a quarter of the batch expected at one client
+QUANTILE_RATE = 0.2
+ASLEEP_RATE = 1e-3
+RISING = 0.02  # share of the rounds over which the server's steps grow to their size
+LAST = 0.05  # of that size at the end
+
+
+@dataclasses.dataclass(frozen=True)
+class Design:
+    """What both sides derive from public facts. Sums are in units of the bound, so that it may change."""
+
+    vae: Vae
+    delta: float
+    said: tuple[str, ...]
+    participations: int
+    probability: float
+    noise_multiplier: float
+    mechanism: GaussianSum
+    count: GaussianSum | None
+    reply: Event
+    whole: Event
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class State:
+    """The server's decoder with its optimiser and running mean, the public encoder, the bound, and the order of clients."""
+
+    round: Array
+    coin: Array
+    order: Array
+    encoder: Half
+    theta: Array
+    optimiser: Any
+    average: Array
+    bound: Array
+    design: Design = dataclasses.field(metadata={"static": True})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LDpdVae(VaeRounds):
+    """Guarantee: (epsilon, delta)-LDP for one record, add or remove one, against everybody, the server included: the noise is
+    added at the client. A client answers `participations` times, `steps` noised steps each, and its ledger refuses one more.
+    With `encoder="paper"` nothing is guaranteed.
+
+    Edge cases: `batch` is what is expected of a Poisson batch; the rate is that over the public number of records per client,
+    so a client with fewer draws fewer. `noise` 0 is calibrated to the participations; with a noise multiplier given, only as
+    many participations take place as the budget allows: clients drop out before the step that would overspend. `cohort` 0 asks
+    everybody in every round. `server` adam takes the clients' changes as slopes; sgd adds them up with momentum, as published.
+    `quantile` above 0 moves the bound to that quantile of the slopes' lengths, paid by a noisy count.
+    """
+
+    epsilon: float
+    delta: float = 0.0
+    encoder: Literal["sleep", "frozen", "joint", "paper"] = "sleep"
+    participations: int = 300
+    cohort: int = 0
+    steps: int = 1
+    batch: int = 20
+    bound: float = 1e-3
+    noise: float = 0.0
+    quantile: float = 0.0
+    local: Literal["sgd", "adam"] = "sgd"
+    local_rate: float = 1.0
+    encoder_rate: float = 1e-3
+    server: Literal["adam", "sgd"] = "adam"
+    rate: float = 3e-3
+    momentum: float = 0.9
+    asleep: int = 8
+    average: float = 0.99
+    net: Net = "basis"
+    width: int = 0
+    latent: int = 8
+    beta: float = 0.01
+
+    facts: ClassVar[Facts] = Facts(
+        name="l-dpd-vae",
+        title="conditional VAE whose decoder learns by DP-SGD at each client; record level (L-DPD-fVAE)",
+        paper="Pfitzner and Arnrich, arXiv 2022; its encoder corrected",
+        trust=("local",),
+        unit="record",
+        kinds=("table", "images"),
+        traffic="a model down and a noised decoder update up, per round taken part in",
+    )
+    compiles: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+        self.check_vae()
+        check_counts(participations=self.participations, steps=self.steps, batch=self.batch, asleep=self.asleep)
+        check_sizes(bound=self.bound, local_rate=self.local_rate, encoder_rate=self.encoder_rate, rate=self.rate)
+        check_shares(momentum=self.momentum, average=self.average, quantile=self.quantile, delta=self.delta)
+        if self.cohort < 0 or not 0 <= self.noise < math.inf:
+            raise out_of_range("cohort and noise", "at least 0", (self.cohort, self.noise))
+        for name, known in (
+            ("encoder", ("sleep", "frozen", "joint", "paper")), ("local", ("sgd", "adam")), ("server", ("adam", "sgd")),
+        ):  # fmt: skip
+            if getattr(self, name) not in known:
+                raise SpecError(f"expected {name} in {', '.join(known)}, got {getattr(self, name)!r}")
+
+    def design(self, population: Population) -> Design:
+        return design_of(self, population)
+
+    def cohort_size(self, population: Population) -> int:
+        return min(self.cohort or population.clients, population.clients)
+
+    def rounds(self, population: Population) -> int:
+        return self.design(population).participations * rounds_of_pass(population.clients, self.cohort_size(population))
+
+    def begin(self, population: Population, key: Array, warm: Any = None) -> State:
+        design = self.design(population)
+        start, coin, order, asleep = jax.random.split(key, 4)
+        phi, theta = self.starts(design.vae, start, warm)
+        encoder = fresh(phi, ASLEEP_RATE)
+        if self.encoder == "sleep" and warm is None:
+            encoder = _asleep(design.vae, encoder, theta, asleep, 20 * self.asleep)
+        return State(
+            round=jnp.int32(0), coin=coin,
+            order=order_of_passes(
+                clients=population.clients, cohort=self.cohort_size(population), passes=design.participations, key=order
+            ),
+            encoder=encoder, theta=theta, optimiser=_server(self, self.rounds(population)).init(theta), average=theta,
+            bound=jnp.float32(self.bound), design=design,
+        )  # fmt: skip
+
+    def cohorts(self, population: Population, state: State, first: int, count: int) -> Array:
+        return state.order[first : first + count]
+
+    def ask(self, state: State, population: Population, source: Source) -> Ask | None:
+        if not isinstance(state.round, jax.core.Tracer) and int(state.round) >= len(state.order):
+            return None
+        cohort = state.order[state.round]
+        common = {"phi": state.encoder.values, "theta": state.theta, "bound": state.bound}
+        return Ask(round=state.round, cohort=cohort, common=common, own=jnp.arange(len(cohort), dtype=jnp.int32))
+
+    def charge(self, ask: Ask, population: Population) -> Charge:
+        return Charge(event=self.design(population).reply, unit="record")
+
+    def remember(self, population: Population, key: Array) -> Any:
+        if self.encoder not in ("joint", "paper"):
+            return ()
+        blank = jnp.zeros(self.vae(population).encoder_size)
+        return Encoders(begun=jnp.asarray(False), half=fresh(blank, self.encoder_rate))
+
+    def answer(self, common: Any, own: Any, shard: Shard, memory: Any, source: Source) -> tuple[Any, Any]:
+        design = self.design(shard.population)
+        examples = Examples(*design.vae.read(shard.records), jnp.asarray(shard.mask))
+        rows = len(examples.mask)
+        batches, noises, counts, codes = source.split(4)
+        draws = {
+            "drawn": jnp.asarray(batches.coins(design.probability, (self.steps, rows))) & examples.mask,
+            "noise": jnp.asarray(design.mechanism.noise(noises, (self.steps, design.mechanism.size))),
+            "codes": jnp.asarray(codes.normal((self.steps, rows, design.vae.latent))),
+        }
+        if design.count is not None:
+            draws["count"] = jnp.asarray(design.count.noise(counts, (self.steps, 1)))
+        encoder = encoder_of(memory, common["phi"], self.encoder_rate)
+        encoder, change, below = _train(self, design, encoder, common["theta"], common["bound"], examples, draws)
+        if isinstance(memory, Encoders):
+            memory = Encoders(begun=jnp.asarray(True), half=encoder)
+        return {"change": change, "below": below}, memory
+
+    def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
+        design, present = state.design, replies.present
+        heard = jnp.maximum(jnp.sum(present), 1)
+        change = jnp.sum(jnp.where(present[:, None], replies.values["change"], 0), axis=0) / heard
+        step, optimiser = _server(self, len(state.order)).update(-change, state.optimiser)
+        theta = state.theta + step
+        encoder = state.encoder
+        if self.encoder == "sleep":
+            coin = jax.random.fold_in(state.coin, state.round)
+            encoder = _asleep(design.vae, encoder, theta, coin, self.asleep)
+        bound = state.bound
+        if design.count is not None:
+            below = jnp.sum(jnp.where(present, replies.values["below"], 0.0)) / heard
+            bound = quantile_step(bound, 0.5 + below / (self.steps * self.batch), self.quantile, QUANTILE_RATE)
+        return dataclasses.replace(
+            state, round=state.round + 1, theta=theta, optimiser=optimiser, encoder=encoder, bound=bound,
+            average=averaged(state.average, theta, state.round, self.average),
+        )  # fmt: skip
+
+    def finish(self, state: State, population: Population, key: Array) -> Synthesizer:
+        return generator_of(state.design.vae, state.average if self.average else state.theta, population)
+
+    def guarantee(self, population: Population) -> Guarantee:
+        design = self.design(population)
+        valid = self.encoder != "paper"
+        how = {
+            "sleep": "the encoder is trained on the decoder's own samples: post-processing",
+            "frozen": "the encoder is public and random, and never trained",
+            "joint": "the encoder's slopes are clipped and noised with the decoder's; it stays at the client",
+            "paper": REASON,
+        }[self.encoder]
+        return Guarantee(
+            epsilon=epsilon_of(design.whole, delta=design.delta) if valid else math.inf,
+            delta=design.delta if valid else 0.0,
+            unit="record",
+            neighbours="add-remove",
+            trust="local",
+            mechanism=f"DP-SGD at the client, {design.participations} times {self.steps} noised steps",
+            read_from_data=population.read_from_data,
+            derivation=(
+                f"each reply: {design.reply}; {design.mechanism.size:,} numbers clipped together for each record",
+                f"composed over {design.participations} replies by privacy loss distributions, for the client asked most often",
+                how,
+                "batches are Poisson at a public rate, sums are divided by the batch expected, rounding is in the sensitivity",
+            ),
+            assumptions=(
+                "the number of clients, who takes part, and the most records one holds are public",
+                "one record is one person's; a person with several is covered for each alone",
+                *design.said,
+            ),
+            reason="" if valid else REASON,
+        )
+
+    def plan(self, population: Population) -> Plan:
+        design = self.design(population)
+        down, up = self._bytes(population)
+        clients = self.cohort_size(population)
+        noise = design.mechanism.scale * math.sqrt(design.mechanism.size / clients) / self.batch
+        return Plan(
+            guarantee=self.guarantee(population), rounds=self.rounds(population), bytes_up=up, bytes_down=down, errors={},
+            notes=(
+                f"noise multiplier {design.noise_multiplier:.3g} at sampling rate {design.probability:.3g}; noise on the mean "
+                f"slope of a round is {noise:.2g} bounds long in all {design.mechanism.size:,} parameters",
+                "no error is predicted: training has no closed form",
+            ),
+        )  # fmt: skip
+
+    def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
+        return self._bytes(population)
+
+    def _bytes(self, population: Population) -> tuple[float, float]:
+        vae = self.design(population).vae
+        return NUMBER * (vae.encoder_size + vae.decoder_size + 1), NUMBER * (vae.decoder_size + 1)
+
+
+@functools.lru_cache(maxsize=64)
+def _server(protocol: LDpdVae, rounds: int) -> optax.GradientTransformation:
+    """The server's optimiser for so many rounds."""
+    if protocol.server == "sgd":
+        return optax.sgd(protocol.rate, momentum=protocol.momentum)
+    rising = max(1, round(RISING * rounds))
+    falling = optax.cosine_decay_schedule(protocol.rate, max(1, rounds - rising), LAST)
+    return optax.adam(
+        optax.join_schedules([optax.linear_schedule(0.0, protocol.rate, rising), falling], [rising]),
+        b1=protocol.momentum,
+    )
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4))
+def _asleep(vae: Vae, encoder: Half, theta: Array, key: Array, steps: int) -> Half:
+    return train_asleep(vae, encoder, theta, key, steps=steps, rate=ASLEEP_RATE)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _train(
+    protocol: LDpdVae, design: Design, encoder: Half, theta: Array, bound: Array, examples: Examples, draws: Any
+) -> tuple[Half, Array, Array]:
+    """The noised steps of one reply: the encoder after them, the decoder's change, and the noisy count of short slopes."""
+
+    def step(carry: tuple[Half, Half], item: Any) -> tuple[tuple[Half, Half], Array]:
+        encoder, decoder = carry
+        total, below = noised_sum(protocol, design, encoder.values, decoder.values, bound, examples, item)
+        slope = total * bound / protocol.batch
+        after = encoder
+        if protocol.encoder == "joint":
+            after = moved(encoder, slope[: len(encoder.values)], protocol.encoder_rate)
+            slope = slope[len(encoder.values) :]
+        elif protocol.encoder == "paper":
+            some = dataclasses.replace(examples, mask=item["drawn"])
+            own = jax.grad(functools.partial(mean_loss, design.vae))(
+                encoder.values, decoder.values, some, item["codes"]
+            )
+            after = moved(encoder, own, protocol.encoder_rate)
+        if protocol.local == "adam":
+            decoder = moved(decoder, slope, protocol.local_rate)
+        else:
+            decoder = dataclasses.replace(decoder, values=decoder.values - protocol.local_rate * slope)
+        return (after, decoder), below
+
+    (encoder, decoder), below = jax.lax.scan(step, (encoder, fresh(theta, protocol.local_rate)), draws)
+    return encoder, decoder.values - theta, jnp.sum(below)
+
+
+def noised_sum(
+    protocol: LDpdVae, design: Design, phi: Array, theta: Array, bound: Array, examples: Examples, item: Any
+) -> tuple[Array, Array]:
+    """The sum of the batch's clipped slopes with noise, in units of the bound, and the noisy count of those below it."""
+    slope_of = slope_of_both if protocol.encoder == "joint" else slope_of_decoder
+
+    def contribution(row: Array) -> tuple[Array, Array]:
+        slope = slope_of(design.vae, phi, theta, examples.x[row], examples.y[row], item["codes"][row]) / bound
+        return design.mechanism.on_grid(clip(slope, 1.0)), jnp.where(jnp.linalg.norm(slope) <= 1, 0.5, -0.5)
+
+    at_once = drawn_at_once(len(examples.mask), design.probability)
+    total, below = total_of(contribution, item["drawn"], at_once)
+    if design.count is not None:
+        below = design.count.release(below, item["count"][0])
+    return design.mechanism.release(total, item["noise"]), jnp.asarray(below)
+
+
+@functools.lru_cache(maxsize=64)
+def design_of(protocol: LDpdVae, population: Population) -> Design:
+    vae = protocol.vae(population)
+    units = population.clients * population.records
+    delta, said = resolved_delta(protocol.delta, units)
+    probability = min(1.0, protocol.batch / population.records)
+    participations, noise = protocol.participations, protocol.noise
+    if noise:
+        most = steps_for(epsilon=protocol.epsilon, delta=delta, noise_multiplier=noise, probability=probability)
+        participations = min(participations, most // protocol.steps)
+        if not participations:
+            raise SpecError(
+                f"noise {noise:g} allows {most} steps within epsilon {protocol.epsilon:g}, and one reply takes "
+                f"{protocol.steps}; choose more noise or fewer steps"
+            )
+    else:
+        noise = noise_multiplier_for(
+            epsilon=protocol.epsilon, delta=delta, probability=probability, steps=participations * protocol.steps
+        )
+    size = vae.decoder_size + (vae.encoder_size if protocol.encoder == "joint" else 0)
+    count, multiplier = None, noise
+    if protocol.quantile:
+        deviation = max(noise, protocol.batch / COUNT_SHARE)
+        count, multiplier = count_sum(deviation), split_noise(noise, deviation)
+
+    def event(steps: int) -> Event:
+        if protocol.encoder == "paper":
+            return NonPrivate(REASON)
+        return sampled_gaussian(noise_multiplier=noise, probability=probability, steps=steps)
+
+    return Design(
+        vae=vae, delta=delta, said=said, participations=participations, probability=probability, noise_multiplier=noise,
+        mechanism=GaussianSum(bound=1.0, noise_multiplier=multiplier, size=size), count=count,
+        reply=event(protocol.steps), whole=event(participations * protocol.steps),
+    )  # fmt: skip

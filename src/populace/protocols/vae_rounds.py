@@ -1,0 +1,150 @@
+"""What the methods that train a VAE share: its design from public facts, the server's steps, the generator."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from populace.errors import SpecError, out_of_range
+from populace.models.generator import Synthesizer
+from populace.models.vae import NETS, ImageVae, Net, RowsVae, Vae
+from populace.models.vae_images import VaeImages
+from populace.models.vae_training import Half, fit, fresh
+from populace.models.wae import Blocks, Decoder, unpack
+from populace.privacy.accounting import default_delta
+from populace.privacy.source import Source
+from populace.protocols.base import ImageShape, Population, Protocol
+from populace.tables.images import Images
+from populace.tables.schema import Schema
+
+Array = Any
+
+WARM_SAMPLES, WARM_STEPS, WARM_RATE = 30_000, 8_000, 1e-3
+NUMBER = 4.0  # bytes
+
+
+class VaeRounds(Protocol):
+    """The fields every such method has, and what follows from them."""
+
+    net: Net
+    width: int
+    latent: int
+    beta: float
+
+    def check_vae(self) -> None:
+        if self.net not in NETS:
+            raise SpecError(f"expected net in {', '.join(NETS)}, got {self.net!r}")
+        if self.latent < 1 or self.width < 0:
+            raise out_of_range("latent and width", "at least 1, and at least 0", (self.latent, self.width))
+        if not 0 <= self.beta < math.inf:
+            raise out_of_range("beta", "at least 0", self.beta)
+
+    def vae(self, population: Population) -> Vae:
+        return design_vae(self.net, self.width, self.latent, self.beta, population.schema)
+
+    def starts(self, vae: Vae, key: Array, warm: Any) -> tuple[Array, Array]:
+        """Encoder and decoder to begin with; fitted to a generator's samples if one is given (post-processing of it)."""
+        first, samples, training = jax.random.split(key, 3)
+        phi, theta = vae.start(first)
+        if warm is None:
+            return phi, theta
+        drawn = warm.sample(WARM_SAMPLES, samples)
+        records = {"x": jnp.asarray(drawn.x), "y": jnp.asarray(drawn.y)} if isinstance(drawn, Images) else drawn.codes
+        return fit(
+            vae,
+            phi,
+            theta,
+            jax.tree.map(jnp.asarray, records),
+            WARM_SAMPLES,
+            training,
+            steps=WARM_STEPS,
+            rate=WARM_RATE,
+        )
+
+
+@functools.lru_cache(maxsize=64)
+def design_vae(net: Net, width: int, latent: int, beta: float, schema: Schema | ImageShape) -> Vae:
+    """The network for these public facts; `width` 0 is the design's own."""
+    chosen = {"width": width} if width else {}
+    if isinstance(schema, ImageShape):
+        return NETS[net](shape=schema.shape, classes=schema.classes, latent=latent, beta=beta, **chosen)
+    blocks = Blocks(schema.sizes)
+    return RowsVae(shape=(blocks.width,), classes=0, latent=latent, beta=beta, blocks=blocks, **chosen)
+
+
+def generator_of(vae: Vae, theta: Array, population: Population) -> Synthesizer:
+    theta = np.asarray(theta)
+    if isinstance(vae, ImageVae):
+        return VaeImages(vae=vae, theta=theta)
+    return Decoder(schema=population.table_schema, layers=unpack(vae.decoder_shapes, theta))
+
+
+def averaged(average: Array, values: Array, done: Array, decay: float) -> Array:
+    """A running mean of the parameters that forgets its start."""
+    weight = jnp.minimum(decay, (1 + done) / (10 + done))
+    return weight * average + (1 - weight) * values
+
+
+def resolved_delta(delta: float, units: int) -> tuple[float, tuple[str, ...]]:
+    """The delta that holds and what must be said about it: the house rule's, or an explicit one below 1/n."""
+    usual = default_delta(units)
+    if delta == 0:
+        return usual, ()
+    if not 0 < delta < 1 / units:
+        raise out_of_range(
+            "delta",
+            f"above 0 and below 1/n for n = {units:,} protected units",
+            delta,
+            advice="leave it out for the house rule",
+        )
+    if delta > usual:
+        return delta, (f"delta {delta:g} was asked for; the house rule for {units:,} protected units is {usual:.2g}",)
+    return delta, ()
+
+
+def check_counts(**values: int) -> None:
+    for name, value in values.items():
+        if value < 1:
+            raise out_of_range(name, "at least 1", value)
+
+
+def check_sizes(**values: float) -> None:
+    for name, value in values.items():
+        if not 0 < value < math.inf:
+            raise out_of_range(name, "above 0", value)
+
+
+def check_shares(**values: float) -> None:
+    for name, value in values.items():
+        if not 0 <= value < 1:
+            raise out_of_range(name, "in [0, 1)", value)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Encoders:
+    """What a client keeps at home: its encoder with its optimiser, once it has begun."""
+
+    begun: Array
+    half: Half
+
+
+def encoder_of(memory: Any, start: Array, rate: float) -> Half:
+    """The client's own encoder; the public start in its first round, or where it keeps none."""
+    first = fresh(start, rate)
+    if not isinstance(memory, Encoders):
+        return first
+    kept: Half = jax.tree.map(lambda own, new: jnp.where(memory.begun, own, new), memory.half, first)
+    return kept
+
+
+def training_key(source: Source) -> Array:
+    """A key for the order of batches and the draws of codes."""
+    words = [jnp.asarray(half.below(2**31 - 1), jnp.uint32) for half in source.split(2)]
+    return jax.random.wrap_key_data(jnp.stack(words))
