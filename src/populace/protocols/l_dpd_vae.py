@@ -362,9 +362,8 @@ def noised_sum(
 
     at_once = drawn_at_once(len(examples.mask), design.probability)
     total, below = total_of(contribution, item["drawn"], at_once)
-    if design.count is not None:
-        below = design.count.release(below, item["count"][0])
-    return design.mechanism.release(total, item["noise"]), jnp.asarray(below)
+    below = jnp.zeros(()) if design.count is None else design.count.release(below, item["count"][0])
+    return design.mechanism.release(total, item["noise"]), below  # a count that is not paid for does not leave
 
 
 @functools.lru_cache(maxsize=64)
