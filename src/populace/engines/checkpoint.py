@@ -34,7 +34,7 @@ def _like(template: Array, stored: np.ndarray[Any, Any]) -> Array:
         return jax.random.wrap_key_data(jnp.asarray(stored))
     if stored.shape != np.shape(template):
         raise RunError(f"the checkpoint holds an array of shape {stored.shape} where {np.shape(template)} was expected")
-    return jnp.asarray(stored)
+    return stored if isinstance(template, np.ndarray) else jnp.asarray(stored)  # what was on the host stays there
 
 
 @dataclasses.dataclass(frozen=True)

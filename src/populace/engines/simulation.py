@@ -56,8 +56,6 @@ def run(
     """
     population = population_of(clients)
     check_kind(protocol, population)
-    if compiled is None:
-        compiled = protocol.compiles and _bytes(clients) <= MOST_BYTES_ON_DEVICE
     resuming = checkpoint is not None and checkpoint.exists()
     keys = Keys(checkpoint.root() if checkpoint is not None and resuming else root)
     ledger = new_ledger(protocol, population, asked)
@@ -72,6 +70,8 @@ def run(
             state, memory, done, traffic = checkpoint.load(state=state, memory=memory, ledger=ledger)
         else:
             checkpoint.save(root=keys.root, rounds=0, state=state, memory=memory, ledger=ledger, traffic=traffic)
+    if compiled is None:
+        compiled = protocol.compiles and _bytes(clients) <= MOST_BYTES_ON_DEVICE and not _on_host(memory)
     runner = (_Compiled if compiled else _RoundByRound)(protocol, clients, population, keys, ledger)
     total = protocol.rounds(population)
     chunk = 1
