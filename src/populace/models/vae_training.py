@@ -129,14 +129,22 @@ def total_of(contribution: Callable[[Array], Any], drawn: Array, at_once: int) -
 
 
 def slope_of_decoder(vae: Vae, phi: Array, theta: Array, x: Array, y: Array, noise: Array) -> Array:
-    """Of one example's loss by the decoder; its code comes from an encoder that is given."""
-    return jax.grad(lambda values: vae.losses(phi, values, x[None], y[None], noise[None])[0])(theta)
+    """Of one example's loss by the decoder, averaged over so many codes, [codes, latent], from an encoder that is given."""
+    return jax.grad(lambda values: _mean_loss_of_one(vae, phi, values, x, y, noise))(theta)
 
 
 def slope_of_both(vae: Vae, phi: Array, theta: Array, x: Array, y: Array, noise: Array) -> Array:
     """Of one example's loss by encoder and decoder, as one vector."""
-    slopes = jax.grad(lambda a, b: vae.losses(a, b, x[None], y[None], noise[None])[0], argnums=(0, 1))(phi, theta)
+    slopes = jax.grad(lambda a, b: _mean_loss_of_one(vae, a, b, x, y, noise), argnums=(0, 1))(phi, theta)
     return jnp.concatenate(slopes)
+
+
+def _mean_loss_of_one(vae: Vae, phi: Array, theta: Array, x: Array, y: Array, noise: Array) -> Array:
+    noise = jnp.atleast_2d(noise)
+    several = (len(noise),)
+    return jnp.mean(
+        vae.losses(phi, theta, jnp.broadcast_to(x, several + x.shape), jnp.broadcast_to(y, several + y.shape), noise)
+    )
 
 
 def train_asleep(vae: Vae, encoder: Half, theta: Array, key: Array, *, steps: int, rate: float) -> Half:

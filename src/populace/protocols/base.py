@@ -23,6 +23,7 @@ import jax.numpy as jnp
 
 from populace.errors import SpecError, out_of_range
 from populace.models.generator import Synthesizer
+from populace.privacy.events import Event
 from populace.privacy.guarantee import Guarantee, Trust, Unit
 from populace.privacy.ledger import Charge
 from populace.privacy.source import Keyed, Source
@@ -182,6 +183,14 @@ class Protocol(abc.ABC):
     @abc.abstractmethod
     def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
         """Mean bytes sent to and by one client of this exchange."""
+
+    def spends(self, population: Population) -> Event:
+        """All that the client asked most often pays, as one event; methods that can be one part of several tell it."""
+        raise SpecError(f"method {self.facts.name!r} does not run as a part of a chain")
+
+    def noise_multiplier(self, population: Population) -> float:
+        """Of the Gaussian noise of one release, for methods whose noise can be set."""
+        raise SpecError(f"method {self.facts.name!r} has no noise that can be set, and cannot be the second of a chain")
 
     def question(self, population: Population, round_id: int) -> tuple[Any, Any]:
         """An example of what one client is sent in a round, `common` and its row of `own`: a site refuses any other shape.

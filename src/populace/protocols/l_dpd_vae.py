@@ -114,7 +114,8 @@ class LDpdVae(VaeRounds):
     so a client with fewer draws fewer. `noise` 0 is calibrated to the participations; with a noise multiplier given, only as
     many participations take place as the budget allows: clients drop out before the step that would overspend. `cohort` 0 asks
     everybody in every round. `server` adam takes the clients' changes as slopes; sgd adds them up with momentum, as published.
-    `quantile` above 0 moves the bound to that quantile of the slopes' lengths, paid by a noisy count.
+    `codes` are drawn for each record and their slopes averaged before clipping, which costs nothing. `quantile` above 0 moves
+    the bound to that quantile of the slopes' lengths, paid by a noisy count.
     """
 
     epsilon: float
@@ -134,6 +135,7 @@ class LDpdVae(VaeRounds):
     rate: float = 3e-3
     momentum: float = 0.9
     asleep: int = 8
+    codes: int = 1
     average: float = 0.99
     net: Net = "basis"
     width: int = 0
@@ -154,7 +156,9 @@ class LDpdVae(VaeRounds):
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
         self.check_vae()
-        check_counts(participations=self.participations, steps=self.steps, batch=self.batch, asleep=self.asleep)
+        check_counts(
+            participations=self.participations, steps=self.steps, batch=self.batch, asleep=self.asleep, codes=self.codes
+        )
         check_sizes(bound=self.bound, local_rate=self.local_rate, encoder_rate=self.encoder_rate, rate=self.rate)
         check_shares(momentum=self.momentum, average=self.average, quantile=self.quantile, delta=self.delta)
         if self.cohort < 0 or not 0 <= self.noise < math.inf:
@@ -217,7 +221,7 @@ class LDpdVae(VaeRounds):
         draws = {
             "drawn": jnp.asarray(batches.coins(design.probability, (self.steps, rows))) & examples.mask,
             "noise": jnp.asarray(design.mechanism.noise(noises, (self.steps, design.mechanism.size))),
-            "codes": jnp.asarray(codes.normal((self.steps, rows, design.vae.latent))),
+            "codes": jnp.asarray(codes.normal((self.steps, rows, self.codes, design.vae.latent))),
         }
         if design.count is not None:
             draws["count"] = jnp.asarray(design.count.noise(counts, (self.steps, 1)))
@@ -294,6 +298,12 @@ class LDpdVae(VaeRounds):
             ),
         )  # fmt: skip
 
+    def spends(self, population: Population) -> Event:
+        return self.design(population).whole
+
+    def noise_multiplier(self, population: Population) -> float:
+        return self.design(population).noise_multiplier
+
     def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
         return self._bytes(population)
 
@@ -337,7 +347,10 @@ def _train(
         elif protocol.encoder == "paper":
             some = dataclasses.replace(examples, mask=item["drawn"])
             own = jax.grad(functools.partial(mean_loss, design.vae))(
-                encoder.values, decoder.values, some, item["codes"]
+                encoder.values,
+                decoder.values,
+                some,
+                item["codes"].reshape(len(examples.mask), -1, design.vae.latent)[:, 0],
             )
             after = moved(encoder, own, protocol.encoder_rate)
         if protocol.local == "adam":
