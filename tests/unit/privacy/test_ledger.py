@@ -6,13 +6,23 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+from collections import Counter
 
 import numpy as np
 import pytest
 
 from populace.errors import BudgetError, RunError
-from populace.privacy.events import Gaussian, NonPrivate, Pure
-from populace.privacy.ledger import Budget, Charge, MemoryLedger, SqliteLedger, kept_budget
+from populace.privacy import ledger as ledger_module
+from populace.privacy.events import Gaussian, NonPrivate, PoissonSampled, Pure, Repeated
+from populace.privacy.ledger import (
+    Budget,
+    Charge,
+    MemoryLedger,
+    SqliteLedger,
+    check_affordable,
+    composed,
+    kept_budget,
+)
 
 ONE = Charge(event=Pure(1.0), unit="client")
 
@@ -48,6 +58,68 @@ def test_memory_ledger_composes_different_events_and_survives_a_snapshot():
     assert other.spent() == ledger.spent()
     assert other.entries == ledger.entries
     assert 4.3 < ledger.spent()["epsilon"] < 5.38
+
+
+class Naive:
+    """A ledger that looks at every account anew, for every charge."""
+
+    def __init__(self, budget, clients):
+        self.budget, self.charged = budget, [[] for _ in range(clients)]
+
+    def book(self, cohort, charge):
+        for client in cohort:
+            counts = Counter([*self.charged[client], charge.event])
+            check_affordable(composed(list(counts.items())), self.budget, who="")
+        for client in cohort:
+            self.charged[client].append(charge.event)
+
+
+@pytest.mark.parametrize(
+    ("budget", "kinds", "seeds", "rounds"),
+    [
+        (Budget(epsilon=3.0), (Pure(0.3), Pure(0.7)), range(20), 24),
+        (Budget(epsilon=2.0, delta=1e-5), (Gaussian(4.0), PoissonSampled(0.2, Gaussian(1.5))), range(1), 9),
+        (Budget(epsilon=2.5, delta=1e-5), (Repeated(Gaussian(6.0), 2), Pure(0.4)), range(1), 24),
+    ],
+    ids=["pure", "Gaussian", "mixed"],
+)
+def test_looking_ahead_refuses_what_a_ledger_that_does_not_would_refuse(budget, kinds, seeds, rounds):
+    """Random cohorts charged with two kinds of events in random order, long after the first refusal."""
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        ledger, naive, refused = MemoryLedger(budget, clients=3), Naive(budget, 3), 0
+        for round_id in range(rounds):
+            cohort = rng.permutation(3)[: rng.integers(1, 4)]
+            charge = Charge(event=kinds[rng.integers(2)], unit="client")
+            try:
+                naive.book(cohort, charge)
+            except BudgetError:
+                refused += 1
+                with pytest.raises(BudgetError):
+                    ledger.book(cohort, charge, round_id=round_id)
+            else:
+                ledger.book(cohort, charge, round_id=round_id)
+        assert 0 < refused < rounds
+        assert ledger.spent()["charges"] == sum(map(len, naive.charged))
+
+
+def test_looking_ahead_asks_the_accountant_seldom(monkeypatch):
+    asked = []
+    monkeypatch.setattr(ledger_module, "epsilon_of", lambda event, *, delta: asked.append(event) or 0.0)
+    ledger = MemoryLedger(Budget(epsilon=1.0, delta=1e-5), clients=4)
+    for round_id in range(500):
+        ledger.book(np.arange(4), Charge(event=Gaussian(100.0), unit="client"), round_id=round_id)
+    assert len(asked) < 50
+    ledger.restore(*ledger.snapshot())  # what was found affordable is not trusted from a file
+    ledger.book(np.arange(4), Charge(event=Gaussian(100.0), unit="client"), round_id=500)
+    assert len(asked) < 100
+
+
+def test_repetitions_of_a_repetition_are_one():
+    event = Repeated(PoissonSampled(0.1, Gaussian(1.0)), 3)
+    assert composed([(event, 4)]) == Repeated(PoissonSampled(0.1, Gaussian(1.0)), 12)
+    assert composed([(Gaussian(1.0), 1)]) == Gaussian(1.0)
+    assert composed([(Gaussian(1.0), 0)]) is None
 
 
 def test_a_run_that_claims_nothing_may_book_what_is_not_private():
