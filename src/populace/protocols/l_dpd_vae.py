@@ -132,14 +132,15 @@ class LDpdVae(VaeRounds):
     local_rate: float = 1.0
     encoder_rate: float = 1e-3
     server: Literal["adam", "sgd"] = "adam"
-    rate: float = 3e-3
+    rate: float = 0.02
     momentum: float = 0.9
     asleep: int = 8
-    codes: int = 1
+    codes: int = 2
     average: float = 0.99
     net: Net = "basis"
-    width: int = 0
-    latent: int = 8
+    width: int = 8
+    latent: int = 4
+    waves: int = 8
     beta: float = 0.01
 
     facts: ClassVar[Facts] = Facts(
@@ -160,6 +161,8 @@ class LDpdVae(VaeRounds):
             participations=self.participations, steps=self.steps, batch=self.batch, asleep=self.asleep, codes=self.codes
         )
         check_sizes(bound=self.bound, local_rate=self.local_rate, encoder_rate=self.encoder_rate, rate=self.rate)
+        if self.waves < 0:
+            raise out_of_range("waves", "at least 0", self.waves)
         check_shares(momentum=self.momentum, average=self.average, quantile=self.quantile, delta=self.delta)
         if self.cohort < 0 or not 0 <= self.noise < math.inf:
             raise out_of_range("cohort and noise", "at least 0", (self.cohort, self.noise))

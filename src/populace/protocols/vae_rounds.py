@@ -46,7 +46,7 @@ class VaeRounds(Protocol):
             raise out_of_range("beta", "at least 0", self.beta)
 
     def vae(self, population: Population) -> Vae:
-        return design_vae(self.net, self.width, self.latent, self.beta, population.schema)
+        return design_vae(self.net, self.width, self.latent, self.beta, getattr(self, "waves", 0), population.schema)
 
     def starts(self, vae: Vae, key: Array, warm: Any) -> tuple[Array, Array]:
         """Encoder and decoder to begin with; fitted to a generator's samples if one is given (post-processing of it)."""
@@ -69,9 +69,11 @@ class VaeRounds(Protocol):
 
 
 @functools.lru_cache(maxsize=64)
-def design_vae(net: Net, width: int, latent: int, beta: float, schema: Schema | ImageShape) -> Vae:
-    """The network for these public facts; `width` 0 is the design's own."""
+def design_vae(net: Net, width: int, latent: int, beta: float, waves: int, schema: Schema | ImageShape) -> Vae:
+    """The network for these public facts; `width` 0 and `waves` 0 are the design's own."""
     chosen = {"width": width} if width else {}
+    if waves and net == "basis" and isinstance(schema, ImageShape):
+        chosen["waves"] = waves
     if isinstance(schema, ImageShape):
         return NETS[net](shape=schema.shape, classes=schema.classes, latent=latent, beta=beta, **chosen)
     blocks = Blocks(schema.sizes)

@@ -11,6 +11,8 @@ if TYPE_CHECKING:  # the command line lists the names and must not wait for JAX
     from populace.experiments.benchmarks.grid import Benchmark
 
 BENCHMARKS: dict[str, str] = {
+    "dpd-fashion": "populace.experiments.benchmarks.dpd:FASHION",
+    "dpd-mnist": "populace.experiments.benchmarks.dpd:MNIST",
     "local-adult9": "populace.experiments.benchmarks.local:ADULT9",
     "local-bank": "populace.experiments.benchmarks.local:BANK",
     "wae-a9a": "populace.experiments.benchmarks.wae:A9A",

@@ -7,12 +7,10 @@ with the clients' directions averaged as they are: NOT PRIVATE.
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import functools
 import itertools
 import time
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +22,7 @@ from populace.engines import simulation
 from populace.engines.exchange import population_of
 from populace.evaluation.prediction import LEARNERS, resamples, score_arrays
 from populace.experiments.benchmarks.grid import Benchmark, Cell, Chart, Picture, Result, View, mean_over_seeds
+from populace.experiments.benchmarks.strips import GAP, packed, strip
 from populace.experiments.run import make_key
 from populace.models.generator import Synthesizer
 from populace.models.local_training import adam_update
@@ -45,8 +44,6 @@ EPSILONS = (None, 8, 4)
 METHODS: dict[str, dict[str, Any]] = {"dp-fed-wae": {}, "dp-fed-wae, as published": {"recipe": "paper"}}
 REAL = "real images"
 TRAINED, TESTED = 5_000, 5_000  # images a classifier is trained on and tested on
-SHOWN = 4  # images of each class in the picture
-GAP = 2
 METRICS = ("mlp", "seconds_training")
 
 
@@ -78,7 +75,7 @@ def measure(cell: Cell) -> Result:
     began = time.monotonic()
     if method == REAL:
         made = train.take(np.random.default_rng(3).permutation(len(train))[:TRAINED])
-        return {**_scores(made, data), **_packed(made)}
+        return {**_scores(made, data), **packed(made)}
     order = np.random.default_rng(seed).permutation(len(train))[: RECORDS * int(cell["clients"] or 0)]
     clients = split(train.take(order), records_per_client=RECORDS)
     epsilon = cell["epsilon"]
@@ -90,7 +87,7 @@ def measure(cell: Cell) -> Result:
     trained = time.monotonic()
     made = generator.sample(TRAINED, make_key(seed + 1_000))
     jax.clear_caches()  # type: ignore[no-untyped-call]
-    return {"seconds_training": trained - began, **_scores(made, data), **_packed(made)}
+    return {"seconds_training": trained - began, **_scores(made, data), **packed(made)}
 
 
 def trained_without_noise(protocol: DpFedWae, clients: Clients, key: Array) -> Synthesizer:
@@ -133,25 +130,6 @@ def _scores(made: Images, data: str) -> dict[str, Any]:
     test = test.take(np.arange(min(TESTED, len(test))))
     seen, unseen = ((of.x.reshape(len(of), -1).astype(np.float32) / 255, of.y) for of in (made, test))
     return {"mlp": score_arrays(LEARNERS["MLP"](len(made), 0), seen, unseen, resamples(len(test), 0, 2)).accuracy.value}
-
-
-def _packed(made: Images) -> dict[str, Any]:
-    """Some images of each class, the first that were drawn, as text that fits a cell's file."""
-    labels = range(made.classes) if made.classes > 1 else [0] * 10
-    x = [made.x[np.flatnonzero(made.y == label)] for label in labels]
-    if made.classes == 1:
-        x = np.array_split(made.x, 10)
-    strip = np.zeros((len(x), SHOWN, *made.shape), np.uint8)
-    for column, some in zip(strip, x, strict=True):
-        column[: len(some)] = some[:SHOWN]
-    return {"images": base64.b64encode(zlib.compress(strip.tobytes(), 9)).decode(), "shape": list(strip.shape)}
-
-
-def _strip(result: Result) -> Array:
-    """A cell's images side by side: a column for each class."""
-    pixels = np.frombuffer(zlib.decompress(base64.b64decode(result["images"])), np.uint8).reshape(result["shape"])
-    framed = np.pad(pixels, ((0, 0), (0, 0), (0, GAP), (0, GAP)), constant_values=96)
-    return np.concatenate([np.concatenate(list(column), axis=0) for column in framed], axis=1)
 
 
 def _text(value: Any, digits: int = 3) -> str:
@@ -199,7 +177,7 @@ def pictures(results: Sequence[Result]) -> list[Picture]:
         some = [r for r in first if (r["cell"]["data"], r["cell"]["method"]) == (data, method)]
         some = [r for r in some if r["cell"]["clients"] == max(other["cell"]["clients"] for other in some)]
         if some:
-            rows = [np.pad(_strip(result), ((0, 3 * GAP), (0, 0)), constant_values=255) for result in some]
+            rows = [np.pad(strip(result), ((0, 3 * GAP), (0, 0)), constant_values=255) for result in some]
             name = f"{data}-{method}".replace(", ", "-").replace(" ", "-")
             found.append(Picture(name=name, pixels=np.concatenate(rows, axis=0)))
     return found
