@@ -20,7 +20,7 @@ from populace.protocols import l_dpd_vae
 from populace.protocols.base import ImageShape, Population, Shard
 from populace.protocols.l_dpd_vae import LDpdVae, noised_sum
 
-SIDE, RECORDS, ROUNDS = 6, 6, 3
+SIDE, RECORDS, ROUNDS, CODES = 6, 6, 3, 2
 POPULATION = Population(schema=ImageShape(shape=(SIDE, SIDE), classes=2), clients=4, records=RECORDS)
 CHECKERBOARD = np.indices((SIDE, SIDE)).sum(axis=0) % 2 * 255
 ADVERSARIAL = {
@@ -33,7 +33,7 @@ def method(encoder, **options):
     """Everybody's records in every batch, small bounds: every slope is clipped to its direction."""
     return LDpdVae(
         epsilon=9.0, encoder=encoder, participations=2, batch=RECORDS, bound=1e-3, local_rate=0.3, encoder_rate=1.0,
-        asleep=2, net="basis", width=3, latent=2, **options,
+        asleep=2, codes=CODES, net="basis", width=3, latent=2, **options,
     )  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def silent(design, seed, mask):
     return {
         "drawn": jnp.asarray(mask),
         "noise": jnp.zeros(design.mechanism.size, jnp.int32),
-        "codes": jax.random.normal(jax.random.key(seed), (RECORDS, design.vae.latent)),
+        "codes": jax.random.normal(jax.random.key(seed), (RECORDS, CODES, design.vae.latent)),
     }
 
 
@@ -141,12 +141,12 @@ def test_a_sum_is_that_of_records_clipped_one_by_one():
 
     @jax.jit
     def slope(theta, x, y, noise):
-        def loss(theta):
+        def loss(theta, draw):
             mean, log_variance = vae.encode(phi, x[None], y[None])
-            p = jax.nn.sigmoid(vae.decode(theta, mean + jnp.sqrt(jnp.exp(log_variance)) * noise, y[None])[0])
+            p = jax.nn.sigmoid(vae.decode(theta, mean + jnp.sqrt(jnp.exp(log_variance)) * draw, y[None])[0])
             return -jnp.mean(x * jnp.log(p) + (1 - x) * jnp.log(1 - p))
 
-        return jax.grad(loss)(theta)
+        return sum(jax.grad(loss)(theta, draw) for draw in noise) / CODES
 
     total = np.zeros(design.mechanism.size, np.int64)
     for row in np.flatnonzero(draws["drawn"]):
