@@ -41,7 +41,7 @@ SMALL = Effort(samples=6_000, seed=1)
 #: Reports about few values with the whole epsilon at once: an audit must see most of it.
 TIGHT_MECHANISMS = ("grr", "subset", "oue", "sue", "olh", "hadamard")
 TIGHT_METHODS = ("poll", "independent", "samprivsyn", "calm")
-SLOW_METHODS = ("poll", "calm", "locop")  # their clients answer by code that the others exercise
+SLOW_METHODS = ("poll", "calm", "locop", "l-dpd-vae")  # their clients answer by code that others exercise
 
 
 @pytest.mark.parametrize("face", FACES)
@@ -112,7 +112,7 @@ def test_every_method_on_the_whole_message(name, small_schema):
     population = Population(schema=small_schema, clients=200, records=2)
     found = audit_method(protocol, population, effort=SMALL)
     assert not found.flagged
-    assert found.claimed == EPSILON
+    assert 0.99 * EPSILON < found.claimed <= EPSILON  # calibrated noise claims a little less
     if name in TIGHT_METHODS:
         assert found.measured.epsilon > EPSILON / 2
 
