@@ -112,17 +112,19 @@ def _bytes(clients: Clients) -> int:
 
 def _memories(protocol: Protocol, population: Population, keys: Keys) -> Any:
     """What every client keeps at home, stacked; nothing for most methods. More than a device should hold stays on the host."""
-    leaves = jax.tree.leaves(jax.eval_shape(lambda: protocol.remember(population, keys.memory(0))))
-    if not leaves:
+    one = jax.eval_shape(lambda: protocol.remember(population, keys.memory(0)))
+    if not jax.tree.leaves(one):
         return ()
     make: Any = jax.vmap(lambda client: protocol.remember(population, keys.memory(client)))
-    each = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    each = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(one))
     numbers = np.arange(population.clients)
     if each * population.clients <= MOST_MEMORY_ON_DEVICE:
         return make(numbers)
-    parts = np.array_split(numbers, -(-population.clients // CLIENTS_AT_ONCE))
-    made = [jax.tree.map(np.asarray, make(part)) for part in parts]
-    return jax.tree.map(lambda *some: np.concatenate(some), *made)
+    kept = jax.tree.map(lambda leaf: np.empty((population.clients, *leaf.shape), leaf.dtype), one)
+    for part in np.array_split(numbers, -(-population.clients // CLIENTS_AT_ONCE)):
+        for all_, new in zip(jax.tree.leaves(kept), jax.tree.leaves(make(part)), strict=True):
+            all_[part] = np.asarray(new)
+    return kept
 
 
 def _shard(tree: Any) -> Any:
