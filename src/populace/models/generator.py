@@ -33,6 +33,8 @@ MODULES = {
     "decoder": "populace.models.wae",
     "image-classes": "populace.models.images",
     "conv-decoder": "populace.models.conv",
+    "image-gaussians": "populace.models.gaussians",
+    "row-gaussians": "populace.models.gaussians",
     "vae-images": "populace.models.vae_images",
 }
 CHUNK = 131_072

@@ -26,8 +26,10 @@ METHODS: dict[str, str] = {
     "c-dpd-vae": "populace.protocols.c_dpd_vae:CDpdVae",
     "fed-vae": "populace.protocols.fed_vae:FedVae",
     "central-vae": "populace.protocols.central_vae:CentralVae",
+    "chain": "populace.protocols.chain:Chain",
+    "moments": "populace.protocols.moments:Moments",
 }
-DEFAULTS: dict[Kind, str] = {"table": "poll", "images": "dp-fed-wae"}
+DEFAULTS: dict[Kind, str] = {"table": "poll", "images": "moments"}
 
 
 def protocol_class(name: str) -> type[Protocol]:

@@ -1,0 +1,460 @@
+"""`moments`: one noisy message per client, class-conditional Gaussians at the server; no training, no rounds.
+
+Each client adds up, over its records, the counts, first and second moments of public features per class, in whole numbers, and
+adds Gaussian noise to that one vector (`local`), or leaves the noise to a trusted server, which adds it once to the total
+(`central`). The server keeps the directions of variance that noise does not explain and makes labelled images or rows whose
+moments are those told.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any, ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from populace.errors import SpecError, out_of_range
+from populace.models.deformation import MOVES
+from populace.models.gaussians import ImageGaussians, RowGaussians, fit
+from populace.models.generator import Synthesizer
+from populace.models.moments import Features, ImageFeatures, Sums, TableFeatures, estimate
+from populace.privacy.accounting import default_delta, epsilon_of, noise_multiplier_for
+from populace.privacy.events import Event
+from populace.privacy.gaussian import GaussianSum
+from populace.privacy.guarantee import Guarantee
+from populace.privacy.ledger import Charge
+from populace.privacy.randomizers.base import check_epsilon
+from populace.privacy.source import Source
+from populace.protocols.base import Ask, Facts, ImageShape, Plan, Population, Protocol, Replies, Shard
+
+Array = Any
+
+DIAGONAL, BESIDE = 5, 7  # whole weights of second moments, 7/5 for sqrt(2): all unit vectors weigh (nearly) the same
+BITS = 9  # a feature vector of length 1 is 2^BITS units long
+LARGEST = 10  # at least what a record adds to one number, in squares of the unit
+EXACT = 24  # bits a float32 adds without error
+WIDE = 31  # bits of a reply's number
+NUMBER = 4  # bytes
+#: Relative noise of a class's sums up to which so many frequencies a side are measured; above, MOST_NOISY.
+SIDES = ((3e-4, 14), (1e-3, 12), (5e-3, 10))
+NOISIEST_SIDE = 8
+MOST_FEATURES = 600  # of a record
+#: Weights of counts, means, second moments and lengths in the one vector: by class, and with shared second moments.
+BY_CLASS = (0.1, 0.4, 0.9, 0.1)
+SHARED = (0.1, 0.85, 0.5, 0.1)
+SLANT = ("turned", "sheared")
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The one vector of whole numbers and its parts: counts, lengths, means, second moments.
+
+    In units: a record adds `count` to its class, `length` times its length and its square (at most 2^bits each), `mean` times
+    its features (at most 2^bits long together), and products of two features, times 5 on the diagonal and 7 beside it.
+    """
+
+    classes: int
+    size: int
+    shared: bool
+    bits: int
+    count: int
+    length: int
+    mean: int
+
+    @property
+    def unit(self) -> int:
+        """The length of a feature vector of length 1."""
+        return 1 << self.bits
+
+    @property
+    def sections(self) -> tuple[int, ...]:
+        """Lengths of the parts."""
+        pairs = self.size * (self.size + 1) // 2
+        return self.classes, 2 * self.classes, self.size * self.classes, pairs * (1 if self.shared else self.classes)
+
+    @property
+    def numbers(self) -> int:
+        return sum(self.sections)
+
+    @functools.cached_property
+    def pairs(self) -> tuple[Array, Array]:
+        """Rows and columns of the upper triangle."""
+        return np.triu_indices(self.size)
+
+    @functools.cached_property
+    def factors(self) -> Array:
+        """Of second moments: 5 on the diagonal, 7 beside it."""
+        return np.where(self.pairs[0] == self.pairs[1], DIAGONAL, BESIDE).astype(np.int32)
+
+    @property
+    def bound(self) -> float:
+        """L2 norm, in units, of what one record adds at most.
+
+        Second moments: 25 sum f_i^4 + 49 sum_{i<j} f_i^2 f_j^2 <= 25 (sum f_i^2)^2, since 49 <= 2 * 25.
+        """
+        unit = float(self.unit)
+        return math.sqrt(
+            self.count**2 + 2 * (self.length * unit) ** 2 + (self.mean * unit) ** 2 + (DIAGONAL * unit**2) ** 2
+        )
+
+    @property
+    def reach(self) -> float:
+        """How long features are made before rounding, so that they are at most `unit` long after it."""
+        return self.unit - math.sqrt(self.size) / 2 - 0.01
+
+
+@dataclasses.dataclass(frozen=True)
+class Design:
+    """What both sides derive from public facts."""
+
+    features: Features
+    layout: Layout
+    mechanism: GaussianSum
+    delta: float
+    said: tuple[str, ...]
+    moves: tuple[str, ...] = ()
+
+    @property
+    def shift(self) -> int:
+        """Units of the sums are 2^-shift of the mechanism's grid."""
+        return round(math.log2(self.mechanism.grid))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class State:
+    """Replies added up, in units of the grid, 64 bits wide, and how many there were. Under `central` trust the noise is in it
+    from the first reply on."""
+
+    round: Array
+    total: Array
+    heard: Array
+    design: Design = dataclasses.field(metadata={"static": True})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Moments(Protocol):
+    """Guarantee: (epsilon, delta)-DP for one record, add or remove one: local, each client's message by itself, or central, the
+    sum of all messages, for whoever does not see the messages. One release; its L2 sensitivity is `Layout.bound`, exactly: all
+    sums are of whole numbers, and features longer than allowed after rounding count as 0.
+
+    Edge cases: a client without records sends noise (`local`) or zeros. `side` frequencies of an image in each direction, 0 by
+    the noise (`SIDES`); `covariance` of each class or shared by all, by the noise too. `delta` 0 is the house rule. A label
+    outside the classes adds to no class.
+    """
+
+    epsilon: float
+    delta: float = 0.0
+    trust: Literal["local", "central"] = "local"
+    side: int = 0
+    tilt: float = 0.5
+    covariance: Literal["by noise", "class", "shared"] = "by noise"
+    moves: Literal["by noise", "none", "slant", "all"] = "by noise"
+    batch: int = 64
+
+    facts: ClassVar[Facts] = Facts(
+        name="moments",
+        title="counts, means and covariances per class in one noisy message; Gaussians at the server",
+        paper="populace",
+        trust=("local", "central"),
+        unit="record",
+        kinds=("table", "images"),
+        traffic="one message of some hundred kilobytes per client, one round",
+    )
+
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+        if self.trust not in self.facts.trust:
+            raise SpecError(f"expected trust in local, central, got {self.trust!r}")
+        if self.covariance not in ("by noise", "class", "shared"):
+            raise SpecError(f"expected covariance in by noise, class, shared, got {self.covariance!r}")
+        if self.moves not in ("by noise", "none", "slant", "all"):
+            raise SpecError(f"expected moves in by noise, none, slant, all, got {self.moves!r}")
+        if not 0 <= self.delta < 1:
+            raise out_of_range("delta", "in [0, 1)", self.delta)
+        if self.side < 0:
+            raise out_of_range("side", "at least 0", self.side)
+        if not 0 <= self.tilt <= 2:
+            raise out_of_range("tilt", "in [0, 2]", self.tilt)
+        if self.batch < 1:
+            raise out_of_range("batch", "at least 1", self.batch)
+
+    def design(self, population: Population) -> Design:
+        return design_of(self, population)
+
+    def rounds(self, population: Population) -> int:
+        return -(-population.clients // self._cohort(population))
+
+    def _cohort(self, population: Population) -> int:
+        return min(self.batch, population.clients)
+
+    def begin(self, population: Population, key: Array, warm: Any = None) -> State:
+        del key, warm
+        design = self.design(population)
+        return State(
+            round=np.zeros((), np.int32), total=np.zeros(design.layout.numbers, np.int64), heard=np.zeros((), np.int32),
+            design=design,
+        )  # fmt: skip
+
+    def ask(self, state: State, population: Population, source: Source) -> Ask | None:
+        if int(state.round) >= self.rounds(population):
+            return None
+        size = self._cohort(population)
+        slots = int(state.round) * size + np.arange(size, dtype=np.int32)
+        cohort = jnp.asarray(np.where(slots < population.clients, slots, -1), jnp.int32)
+        return Ask(round=jnp.int32(state.round), cohort=cohort, common=(), own=cohort)
+
+    def charge(self, ask: Ask, population: Population) -> Charge:
+        return Charge(event=self.design(population).mechanism.event, unit="record")
+
+    def spends(self, population: Population) -> Event:
+        return self.design(population).mechanism.event
+
+    def noise_multiplier(self, population: Population) -> float:
+        return self.design(population).mechanism.noise_multiplier
+
+    def answer(self, common: Any, own: Any, shard: Shard, memory: Any, source: Source) -> tuple[Array, Any]:
+        design = self.design(shard.population)
+        units = on_grid(summed(design.features, design.layout, shard.records, shard.mask), design.shift)
+        return (units + design.mechanism.noise(source) if self.trust == "local" else units), memory
+
+    def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
+        values = np.where(np.asarray(replies.present)[:, None], np.asarray(replies.values), 0)
+        total = np.asarray(state.total) + values.sum(axis=0, dtype=np.int64)
+        if self.trust == "central" and int(state.round) == 0:
+            total = total + np.asarray(state.design.mechanism.noise(source), np.int64)
+        heard = np.asarray(state.heard) + np.asarray(replies.present).sum(dtype=np.int32)
+        return dataclasses.replace(state, round=np.asarray(state.round) + np.int32(1), total=total, heard=heard)
+
+    def finish(self, state: State, population: Population, key: Array) -> Synthesizer:
+        design = state.design
+        times = int(state.heard) if self.trust == "local" else 1
+        sums = unpacked(design.layout, state.total * design.mechanism.grid, design.mechanism.scale * math.sqrt(times))
+        found = estimate(sums, design.features.groups)
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+        model = fit(design.features, found, rng, design.moves)
+        if isinstance(population.schema, ImageShape):
+            shape = population.schema
+            return ImageGaussians(
+                shape=shape.shape, classes=shape.classes, side=design.features.side, tilt=self.tilt,  # type: ignore[attr-defined]
+                model=model,
+            )  # fmt: skip
+        return RowGaussians(schema=population.schema, model=model)
+
+    def guarantee(self, population: Population) -> Guarantee:
+        design = self.design(population)
+        layout, local = design.layout, self.trust == "local"
+        who = "each client's own message" if local else "the sum of all clients' messages, at the server"
+        return Guarantee(
+            epsilon=epsilon_of(design.mechanism.event, delta=design.delta),
+            delta=design.delta,
+            unit="record",
+            neighbours="add-remove",
+            trust=self.trust,
+            mechanism=f"one Gaussian release of counts, means and second moments per class; noise on {who}",
+            read_from_data=population.read_from_data,
+            derivation=(
+                f"one release: {design.mechanism.event}; {layout.numbers:,} whole numbers, noise rounded to the same grid",
+                f"a record changes them by at most {layout.bound:.6g} units in L2, of which counts {layout.count:,}, lengths "
+                f"{math.sqrt(2) * layout.length * layout.unit:.6g}, means {layout.mean * layout.unit:,}, second moments "
+                f"{DIAGONAL * layout.unit**2:,}; features are at most {layout.unit} units long, checked in whole numbers",
+                "noise is calibrated to that and to the rounding of the sum to the grid, as a Gaussian release",
+                "the server's estimates, the matching of moments and all sampling are post-processing",
+            ),
+            assumptions=(
+                "the shape of the data, the classes, the number of clients and the most records of one are public",
+                *(() if local else ("the server adds the noise to the total and shows nobody a message without it",)),
+                *design.said,
+            ),
+        )  # fmt: skip
+
+    def plan(self, population: Population) -> Plan:
+        design = self.design(population)
+        layout = design.layout
+        noise = _total_scale(self, population, design.mechanism.scale) / _per_class(population, layout.classes)
+        mean = noise / (layout.mean * layout.unit)
+        second = noise / (DIAGONAL * layout.unit**2)
+        if layout.shared:
+            second /= layout.classes
+        edge = second * math.sqrt(2 * layout.size)
+        down, up = self._bytes(population)
+        told = "shared by all classes" if layout.shared else "by class"
+        return Plan(
+            guarantee=self.guarantee(population), rounds=1, bytes_up=up, bytes_down=down,
+            errors={
+                "noise on a class's mean, share of a feature vector's length": min(1.0, mean * math.sqrt(layout.size)),
+                "least share of variance that noise does not hide, in one direction of a class": min(1.0, edge),
+            },
+            notes=(
+                f"{layout.size} features, {layout.numbers:,} numbers of 32 bits in one message; noise multiplier "
+                f"{design.mechanism.noise_multiplier:.4g}; second moments {told}",
+            ),
+        )  # fmt: skip
+
+    def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
+        return self._bytes(population)
+
+    def _bytes(self, population: Population) -> tuple[float, float]:
+        return 0.0, float(NUMBER * self.design(population).layout.numbers)
+
+
+def summed(features: Features, layout: Layout, records: Any, mask: Array) -> Array:
+    """The one vector of a client, int32, in units; traceable.
+
+    Guarantee: exact, so that one record changes it by at most `layout.bound` in L2: features are whole numbers, and as many
+    records are multiplied at once as a float32 adds without error; the rest is added in 32 bits.
+    """
+    h, labels = features.read(records)
+    whole, length, square = quantised(features, layout, h)
+    there = jnp.asarray(mask)[:, None] & (jnp.asarray(labels)[:, None] == jnp.arange(layout.classes))
+    member = there.astype(jnp.float32)
+    lengths = jnp.stack([length, square], axis=1)
+    block = max(1, 1 << (EXACT - 2 * layout.bits))
+    over = -len(member) % block
+    blocks = [jnp.pad(part, ((0, over), (0, 0))).reshape(-1, block, part.shape[1]) for part in (member, whole, lengths)]
+
+    def add(carry: tuple[Array, ...], parts: tuple[Array, ...]) -> tuple[tuple[Array, ...], None]:
+        member, whole, lengths = parts
+        inside = whole * member.sum(axis=1, keepdims=True)
+        by_class = inside if layout.shared else (member[:, :, None] * whole[:, None]).reshape(block, -1)
+        found = (
+            member.sum(axis=0), _product(member, lengths), _product(member, whole), _product(by_class, inside),
+        )  # fmt: skip
+        return tuple(old + new.astype(jnp.int32) for old, new in zip(carry, found, strict=True)), None
+
+    shapes = ((layout.classes,), (layout.classes, 2), (layout.classes, layout.size))
+    groups = 1 if layout.shared else layout.classes
+    start = tuple(jnp.zeros(shape, jnp.int32) for shape in (*shapes, (groups * layout.size, layout.size)))
+    (counts, lengths, means, seconds), _ = jax.lax.scan(add, start, tuple(blocks))
+    upper = seconds.reshape(groups, layout.size, layout.size)[:, layout.pairs[0], layout.pairs[1]] * layout.factors
+    parts = (layout.count * counts, layout.length * lengths, layout.mean * means, upper)
+    return jnp.concatenate([part.reshape(-1) for part in parts])
+
+
+def _product(first: Array, second: Array) -> Array:
+    return jnp.matmul(first.T, second, precision="highest")
+
+
+def quantised(features: Features, layout: Layout, h: Array) -> tuple[Array, Array, Array]:
+    """Features of length at most 1, their length and its square, in whole units, as floats.
+
+    Guarantee: squares of a row add up to at most unit^2, whatever came in: what does not is 0.
+    """
+    h = jnp.where(jnp.isfinite(h), h, 0.0)
+    length = jnp.linalg.norm(h, axis=1)
+    long = jnp.minimum(length / features.ceiling, 1.0)
+    whole = jnp.round(h * (layout.reach / jnp.maximum(length, features.floor))[:, None])
+    squares = jnp.sum(jnp.square(whole.astype(jnp.int32)), axis=1)
+    fits = (squares <= layout.unit**2) & (jnp.abs(whole) <= layout.unit).all(axis=1)
+    return (
+        jnp.where(fits[:, None], whole, 0.0),
+        jnp.round(jnp.where(fits, long, 0.0) * layout.unit),
+        jnp.round(jnp.where(fits, jnp.square(long), 0.0) * layout.unit),
+    )
+
+
+def on_grid(units: Array, shift: int) -> Array:
+    """Whole units to whole multiples of 2^shift, rounded; exact."""
+    if shift <= 0:
+        return units << -shift
+    return (units >> shift) + ((units >> (shift - 1)) & 1)
+
+
+def unpacked(layout: Layout, numbers: Array, noise: float) -> Sums:
+    """The parts of the noisy vector in their own units, with the deviation of the noise in each."""
+    ends = np.cumsum(layout.sections)
+    counts, lengths, means, upper = np.split(np.asarray(numbers, np.float64), ends[:-1])
+    groups = 1 if layout.shared else layout.classes
+    seconds = np.zeros((groups, layout.size, layout.size))
+    seconds[:, layout.pairs[0], layout.pairs[1]] = upper.reshape(groups, -1) / layout.factors
+    seconds = seconds + np.triu(seconds, 1).swapaxes(1, 2)
+    reach = layout.reach
+    return Sums(
+        counts=counts / layout.count, lengths=lengths.reshape(layout.classes, 2) / (layout.length * layout.unit),
+        means=means.reshape(layout.classes, layout.size) / (layout.mean * reach), seconds=seconds / reach**2,
+        noise_counts=noise / layout.count, noise_lengths=noise / (layout.length * layout.unit),
+        noise_means=noise / (layout.mean * reach), noise_seconds=noise / (DIAGONAL * reach**2),
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=64)
+def design_of(protocol: Moments, population: Population) -> Design:
+    """Features, layout and noise: from public facts alone."""
+    delta, said = _delta(protocol.delta, population.clients * population.records)
+    multiplier = noise_multiplier_for(epsilon=protocol.epsilon, delta=delta)
+    classes = _classes(population)
+    noise = _total_scale(protocol, population, multiplier) / _per_class(population, classes)
+    shared = classes == 1 or (
+        protocol.covariance == "shared" if protocol.covariance != "by noise" else noise > SIDES[-1][0]
+    )
+    features: Features
+    if isinstance(population.schema, ImageShape):
+        side = protocol.side or next((side for most, side in SIDES if noise <= most), NOISIEST_SIDE)
+        shape = population.schema.shape
+        channels = shape[2] if len(shape) == 3 else 1
+        side = min(side, max(shape[:2]), max(1, math.isqrt(MOST_FEATURES // channels)))
+        features = ImageFeatures(shape, classes, side, protocol.tilt)
+    else:
+        features = TableFeatures(population.schema)
+    layout = _layout(features, shared, population.records)
+    mechanism = GaussianSum(bound=layout.bound, noise_multiplier=multiplier, size=layout.numbers)
+    return Design(features, layout, mechanism, delta, said, _moves(protocol.moves, population, shared))
+
+
+def _moves(asked: str, population: Population, shared: bool) -> tuple[str, ...]:
+    """Which deformations the server's images are moved by: where noise leaves covariances to be shared, all."""
+    if not isinstance(population.schema, ImageShape) or asked == "none":
+        return ()
+    return MOVES if asked == "all" or (asked == "by noise" and shared) else SLANT
+
+
+def _layout(features: Features, shared: bool, records: int) -> Layout:
+    """Bits such that the sums of so many records cannot pass 31 bits, and whole weights nearest to those wanted.
+
+    Edge cases: below so many bits that rounding would swallow the features, sums of very many like records may wrap around,
+    which costs accuracy, never privacy.
+    """
+    room = (WIDE - math.log2(LARGEST * max(records, 1))) / 2
+    least = math.ceil(math.log2(2 * math.sqrt(features.size)))
+    bits = max(least, min(BITS, math.floor(room)))
+    unit = float(1 << bits)
+    counts, means, seconds, lengths = SHARED if shared else BY_CLASS
+    whole = DIAGONAL * unit / seconds  # of weight 1 on a vector of `unit`
+    return Layout(
+        classes=features.classes, size=features.size, shared=shared, bits=bits,
+        count=max(1, round(counts * whole * unit)), length=max(1, round(lengths * whole / math.sqrt(2))),
+        mean=max(1, round(means * whole)),
+    )  # fmt: skip
+
+
+def _classes(population: Population) -> int:
+    if isinstance(population.schema, ImageShape):
+        return population.schema.classes
+    return TableFeatures(population.schema).classes
+
+
+def _per_class(population: Population, classes: int) -> float:
+    """Records of a class if all clients hold the most they may and classes are even."""
+    return population.clients * population.records / classes
+
+
+def _total_scale(protocol: Moments, population: Population, scale: float) -> float:
+    """The deviation of noise in the total, where one release has this."""
+    return scale * (math.sqrt(population.clients) if protocol.trust == "local" else 1.0)
+
+
+def _delta(delta: float, units: int) -> tuple[float, tuple[str, ...]]:
+    """The delta that holds, and what must be said about it."""
+    usual = default_delta(units)
+    if delta == 0:
+        return usual, ()
+    if delta >= 1 / units:
+        raise out_of_range(
+            "delta", f"below 1/n for n = {units:,} records", delta, advice="leave it out for the house rule"
+        )
+    said = f"delta {delta:g} was asked for; the house rule for {units:,} records is {usual:.2g}"
+    return delta, ((said,) if delta > usual else ())
