@@ -43,6 +43,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.oracles
 	$(BIN)/python -m benchmarks.gaussian
 	$(BIN)/python -m benchmarks.streaming
+	$(BIN)/python -m benchmarks.vae
 	$(BIN)/python -m benchmarks.federation
 
 clean:

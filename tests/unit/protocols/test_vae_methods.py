@@ -15,7 +15,7 @@ from populace.engines.exchange import Keys, Traffic, new_ledger, population_of
 from populace.errors import BudgetError, PopulaceError, SpecError
 from populace.models.vae import BasisVae
 from populace.models.vae_images import VaeImages
-from populace.models.vae_training import Examples, mean_loss
+from populace.models.vae_training import Examples
 from populace.privacy.accounting import default_delta, epsilon_of, sampled_gaussian
 from populace.privacy.source import Keyed
 from populace.protocols import vae_rounds
@@ -388,9 +388,3 @@ def test_it_learns_bars_and_blobs_where_noise_is_small(name, crowd):
 def test_central_training_learns_bars_and_blobs(clients):
     outcome = simulation.run(CentralVae(steps=150, rate=0.02, **TINY), clients, root=jax.random.key(0))
     assert min(likeness(outcome.generator, label) for label in range(2)) > 0.8
-
-
-def test_mean_loss_of_nobody_is_zero():
-    vae = BasisVae(shape=(SIDE, SIDE), classes=2, latent=2, width=3)
-    x, y = vae.read({"x": np.zeros((2, SIDE, SIDE), np.uint8), "y": np.zeros(2, np.int32)})
-    assert mean_loss(vae, *vae.start(jax.random.key(0)), Examples(x, y, jnp.zeros(2, bool)), jnp.zeros((2, 2))) == 0
