@@ -31,6 +31,8 @@ HEAVY = (
     "test_every_protocol_ends_where_the_debug_engine_ends[fedsel-wae]",
     "test_same_key_same_result_on_every_engine[l-dpd-vae-debug]",
     "test_same_key_same_result_on_every_engine[fed-vae-debug]",
+    "test_same_key_same_result_on_every_engine[c-dpd-vae-debug]",
+    "test_sample_respects_the_schema[l-dpd-vae]",
     "test_same_key_same_result_on_every_engine[l-dpd-vae-round by round]",
     "test_same_key_same_result_on_every_engine[fed-vae-round by round]",
     "test_operating_system_randomness_gives_a_run_too[fed-vae]",
