@@ -46,7 +46,7 @@ MOST_FEATURES = 600  # of a record
 #: Weights of counts, means, second moments and lengths in the one vector: by class, and with shared second moments.
 BY_CLASS = (0.1, 0.4, 0.9, 0.1)
 SHARED = (0.1, 0.85, 0.5, 0.1)
-SLANT = ("turned", "sheared")
+RIGID = ("down", "across", "turned", "sheared")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +143,8 @@ class Moments(Protocol):
     sums are of whole numbers, and features longer than allowed after rounding count as 0.
 
     Edge cases: a client without records sends noise (`local`) or zeros. `side` frequencies of an image in each direction, 0 by
-    the noise (`SIDES`); `covariance` of each class or shared by all, by the noise too. `delta` 0 is the house rule. A label
+    the noise (`SIDES`); `covariance` of each class or shared by all, by the noise too; `moves` are the small deformations the
+    server's images get, as far as the measured variance allows (`rigid`: no stretches). `delta` 0 is the house rule. A label
     outside the classes adds to no class.
     """
 
@@ -153,7 +154,7 @@ class Moments(Protocol):
     side: int = 0
     tilt: float = 0.5
     covariance: Literal["by noise", "class", "shared"] = "by noise"
-    moves: Literal["by noise", "none", "slant", "all"] = "by noise"
+    moves: Literal["by noise", "none", "rigid", "all"] = "by noise"
     batch: int = 64
 
     facts: ClassVar[Facts] = Facts(
@@ -172,8 +173,8 @@ class Moments(Protocol):
             raise SpecError(f"expected trust in local, central, got {self.trust!r}")
         if self.covariance not in ("by noise", "class", "shared"):
             raise SpecError(f"expected covariance in by noise, class, shared, got {self.covariance!r}")
-        if self.moves not in ("by noise", "none", "slant", "all"):
-            raise SpecError(f"expected moves in by noise, none, slant, all, got {self.moves!r}")
+        if self.moves not in ("by noise", "none", "rigid", "all"):
+            raise SpecError(f"expected moves in by noise, none, rigid, all, got {self.moves!r}")
         if not 0 <= self.delta < 1:
             raise out_of_range("delta", "in [0, 1)", self.delta)
         if self.side < 0:
@@ -406,10 +407,10 @@ def design_of(protocol: Moments, population: Population) -> Design:
 
 
 def _moves(asked: str, population: Population, shared: bool) -> tuple[str, ...]:
-    """Which deformations the server's images are moved by: where noise leaves covariances to be shared, all."""
+    """Which deformations the server's images are moved by: stretches too where noise leaves covariances to be shared."""
     if not isinstance(population.schema, ImageShape) or asked == "none":
         return ()
-    return MOVES if asked == "all" or (asked == "by noise" and shared) else SLANT
+    return MOVES if asked == "all" or (asked == "by noise" and shared) else RIGID
 
 
 def _layout(features: Features, shared: bool, records: int) -> Layout:

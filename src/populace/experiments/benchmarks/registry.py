@@ -15,6 +15,8 @@ BENCHMARKS: dict[str, str] = {
     "dpd-mnist": "populace.experiments.benchmarks.dpd:MNIST",
     "local-adult9": "populace.experiments.benchmarks.local:ADULT9",
     "local-bank": "populace.experiments.benchmarks.local:BANK",
+    "moments-fashion": "populace.experiments.benchmarks.moments:FASHION",
+    "moments-mnist": "populace.experiments.benchmarks.moments:MNIST",
     "wae-a9a": "populace.experiments.benchmarks.wae:A9A",
     "wae-images": "populace.experiments.benchmarks.wae_images:IMAGES",
     "poll-a9a": "populace.experiments.benchmarks.poll:A9A",
