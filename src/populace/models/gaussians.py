@@ -28,7 +28,6 @@ DRAWS = 1_500  # of each class, that moments are matched on
 ROUNDS = 8
 STEP = 0.8
 FLOOR = 1e-4  # of the largest: eigenvalues below it are not divided by
-EXPLAINED = 0.5  # of the variance measured along a move's direction, what the move is taken to cause
 MOST_MOVED = 4.0  # times the move tried
 TRIES = 24  # draws of rows under a condition before those that do not meet it are made to
 
@@ -62,13 +61,17 @@ class Gaussians:
         return cls(**{field.name: arrays[field.name] for field in dataclasses.fields(cls)})
 
 
-def fit(features: Features, found: Estimates, rng: np.random.Generator, moves: Collection[str] = ()) -> Gaussians:
+def fit(
+    features: Features, found: Estimates, rng: np.random.Generator, *, moves: Collection[str] = (), explained: float = 0.5
+) -> Gaussians:  # fmt: skip
     """Gaussians whose images or rows, deformed by the `moves` named, have the means, variances and lengths that were estimated.
 
     What a class's length leaves over after mean and spikes is spread evenly over the coordinates, as grain.
     """
     rank = max(1, *(len(variances) for variances in found.variances))
-    far = move_sizes(features, found) * [name in moves for name in MOVES] if moves else np.zeros(len(MOVES))
+    far = np.zeros(len(MOVES))
+    if moves:
+        far = move_sizes(features, found, explained) * [name in moves for name in MOVES]
     parts = []
     for mean, variances, directions, lengths in zip(
         found.means, found.variances, found.directions, found.lengths, strict=True
@@ -88,8 +91,8 @@ def fit(features: Features, found: Estimates, rng: np.random.Generator, moves: C
     )
 
 
-def move_sizes(features: Features, found: Estimates) -> Array:
-    """Deviations of the moves, [6]: those whose variance, along the direction a move changes a class's mean, is `EXPLAINED` of
+def move_sizes(features: Features, found: Estimates, explained: float) -> Array:
+    """Deviations of the moves, [6]: those whose variance, along the direction a move changes a class's mean, is `explained` of
     what was measured there, over all classes. Noise in the covariances averages out; less than nothing is nothing."""
     measured, caused = np.zeros(len(MOVES)), np.zeros(len(MOVES))
     ways = np.concatenate([np.diag(TRIED), -np.diag(TRIED)]).astype(np.float32)
@@ -103,7 +106,7 @@ def move_sizes(features: Features, found: Estimates) -> Array:
         squares = (tangents**2).sum(axis=1)
         measured += share * np.einsum("mi,ij,mj->m", tangents, covariance, tangents) / np.maximum(squares, 1e-12)
         caused += share * squares
-    return TRIED * np.sqrt(EXPLAINED * np.clip(measured / np.maximum(caused, 1e-12), 0, MOST_MOVED**2))
+    return TRIED * np.sqrt(explained * np.clip(measured / np.maximum(caused, 1e-12), 0, MOST_MOVED**2))
 
 
 def _matched(

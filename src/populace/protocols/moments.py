@@ -46,6 +46,8 @@ MOST_FEATURES = 600  # of a record
 #: Weights of counts, means, second moments and lengths in the one vector: by class, and with shared second moments.
 BY_CLASS = (0.1, 0.4, 0.9, 0.1)
 SHARED = (0.1, 0.85, 0.5, 0.1)
+#: Of the variance measured along a move's direction, what the move is taken to cause.
+EXPLAINED, SHARED_EXPLAINED = 0.5, 1.0
 RIGID = ("down", "across", "turned", "sheared")
 
 
@@ -237,7 +239,8 @@ class Moments(Protocol):
         sums = unpacked(design.layout, state.total * design.mechanism.grid, design.mechanism.scale * math.sqrt(times))
         found = estimate(sums, design.features.groups)
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-        model = fit(design.features, found, rng, design.moves)
+        explained = SHARED_EXPLAINED if design.layout.shared else EXPLAINED
+        model = fit(design.features, found, rng, moves=design.moves, explained=explained)
         if isinstance(population.schema, ImageShape):
             shape = population.schema
             return ImageGaussians(
