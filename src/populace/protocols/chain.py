@@ -27,6 +27,7 @@ from populace.protocols.registry import make_protocol
 Array = Any
 
 TOLERANCE = 1e-3  # of the second method's noise multiplier
+SEARCH = 1e-3  # discretisation while it is looked for: never optimistic
 
 
 @jax.tree_util.register_dataclass
@@ -127,12 +128,12 @@ class Chain(Protocol):
 
     def answer(self, common: Any, own: Any, shard: Shard, memory: Any, source: Source) -> tuple[Any, Any]:
         links = self.links(shard.population)
-        first, then = memory
+        first, then = memory or ((), ())  # an engine keeps nothing where neither method does
         if "first" in common:
             reply, first = links.first.answer(common["first"], own, shard, first, source)
         else:
             reply, then = links.then.answer(common["then"], own, shard, then, source)
-        return reply, (first, then)
+        return reply, (first, then) if memory else memory
 
     def remember(self, population: Population, key: Array) -> Any:
         links = self.links(population)
@@ -245,7 +246,7 @@ def links_of(chain: Chain, population: Population) -> Links:
         return Links(first, then, delta, Composed((first.spends(population), then.spends(population))))
 
     def fits(noise: float) -> bool:
-        return epsilon_of(links(noise).whole, delta=delta) <= chain.epsilon
+        return epsilon_of(links(noise).whole, delta=delta, interval=SEARCH) <= chain.epsilon
 
     low = high = trial.noise_multiplier(population)
     while not fits(high):

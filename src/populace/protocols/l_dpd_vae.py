@@ -114,7 +114,8 @@ class LDpdVae(VaeRounds):
     so a client with fewer draws fewer. `noise` 0 is calibrated to the participations; with a noise multiplier given, only as
     many participations take place as the budget allows: clients drop out before the step that would overspend. `cohort` 0 asks
     everybody in every round. `server` adam takes the clients' changes as slopes; sgd adds them up with momentum, as published.
-    `codes` are drawn for each record and their slopes averaged before clipping, which costs nothing. `quantile` above 0 moves
+    `codes` are drawn for each record and their slopes averaged before clipping, which costs nothing. `fitting` steps
+    adapt the network to the samples of a generator it is begun from (`chain`). `quantile` above 0 moves
     the bound to that quantile of the slopes' lengths, paid by a noisy count.
     """
 
@@ -136,6 +137,7 @@ class LDpdVae(VaeRounds):
     momentum: float = 0.9
     asleep: int = 8
     codes: int = 2
+    fitting: int = 8_000
     average: float = 0.99
     net: Net = "basis"
     width: int = 8
@@ -158,8 +160,9 @@ class LDpdVae(VaeRounds):
         check_epsilon(self.epsilon)
         self.check_vae()
         check_counts(
-            participations=self.participations, steps=self.steps, batch=self.batch, asleep=self.asleep, codes=self.codes
-        )
+            participations=self.participations, steps=self.steps, batch=self.batch, asleep=self.asleep, codes=self.codes,
+            fitting=self.fitting,
+        )  # fmt: skip
         check_sizes(bound=self.bound, local_rate=self.local_rate, encoder_rate=self.encoder_rate, rate=self.rate)
         if self.waves < 0:
             raise out_of_range("waves", "at least 0", self.waves)

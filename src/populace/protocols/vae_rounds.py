@@ -54,6 +54,7 @@ class VaeRounds(Protocol):
         phi, theta = vae.start(first)
         if warm is None:
             return phi, theta
+        steps = getattr(self, "fitting", WARM_STEPS)
         drawn = warm.sample(WARM_SAMPLES, samples)
         records = {"x": jnp.asarray(drawn.x), "y": jnp.asarray(drawn.y)} if isinstance(drawn, Images) else drawn.codes
         return fit(
@@ -63,7 +64,7 @@ class VaeRounds(Protocol):
             jax.tree.map(jnp.asarray, records),
             WARM_SAMPLES,
             training,
-            steps=WARM_STEPS,
+            steps=steps,
             rate=WARM_RATE,
         )
 

@@ -105,7 +105,7 @@ def test_looking_ahead_refuses_what_a_ledger_that_does_not_would_refuse(budget, 
 
 def test_looking_ahead_asks_the_accountant_seldom(monkeypatch):
     asked = []
-    monkeypatch.setattr(ledger_module, "epsilon_of", lambda event, *, delta: asked.append(event) or 0.0)
+    monkeypatch.setattr(ledger_module, "epsilon_of", lambda event, *, delta, interval=None: asked.append(event) or 0.0)
     ledger = MemoryLedger(Budget(epsilon=1.0, delta=1e-5), clients=4)
     for round_id in range(500):
         ledger.book(np.arange(4), Charge(event=Gaussian(100.0), unit="client"), round_id=round_id)
