@@ -35,7 +35,7 @@ def test_the_mlp_learns_what_a_linear_model_cannot():
     np.testing.assert_allclose(mlp.predict_proba(other[0]).sum(axis=1), 1, atol=1e-5)
 
 
-@pytest.mark.parametrize("seed, same", [(0, True), (1, False)])
+@pytest.mark.parametrize(("seed", "same"), [(0, True), (1, False)])
 def test_the_same_seed_gives_the_same_classifier(seed, same):
     x, y = clouds(200, 3)
     first, second = (Mlp(steps=5, seed=s).fit(x, y).predict_proba(x) for s in (0, seed))
