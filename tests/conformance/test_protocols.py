@@ -38,7 +38,8 @@ SMALL["l-dpd-vae"] = {"participations": 2, "batch": 1, "asleep": 1, **TINY}
 SMALL["c-dpd-vae"] = {"turns": 2, "share": 0.5, "epochs": 1, "batch": 2, **TINY}
 SMALL["fed-vae"] = {"turns": 2, "share": 1.0, "epochs": 1, "batch": 2, **TINY}
 SMALL["central-vae"] = {"steps": 3, **TINY}
-ASKED_ONCE = ("moments",)  # rounds are batches of clients, each asked in one of them
+SMALL["chain"] = {"then_set": "participations=2,width=3,latent=2,asleep=1,fitting=2,batch=1"}
+ASKED_ONCE = ("moments", "chain")  # what the first question costs is paid once
 ONE_ROUND = ("central-vae",)  # all records are sent at once
 
 
@@ -46,7 +47,13 @@ def small(name):
     return make_protocol(name, {"epsilon": EPSILON, **SMALL.get(name, {})})
 
 
-@pytest.fixture(scope="module", params=[name for name in METHODS if "table" in protocol_class(name).facts.kinds])
+TABLES = [name for name in METHODS if "table" in protocol_class(name).facts.kinds]
+SLOW = ("chain",)  # its noise is searched for; both its methods are here themselves
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in TABLES]
+)
 def protocol(request):
     return small(request.param)
 
@@ -59,7 +66,7 @@ def some_clients(small_table):
 @pytest.fixture(scope="module")
 def clients(protocol, some_clients, small_table):
     """Fewer where one client after the other trains a network, uncompiled."""
-    few = "vae" in protocol.facts.name
+    few = "vae" in protocol.facts.name or protocol.facts.name == "chain"
     return split(small_table.take(np.arange(2 * FEW)), records_per_client=2) if few else some_clients
 
 
