@@ -41,7 +41,7 @@ SMALL = Effort(samples=6_000, seed=1)
 #: Reports about few values with the whole epsilon at once: an audit must see most of it.
 TIGHT_MECHANISMS = ("grr", "subset", "oue", "sue", "olh", "hadamard")
 TIGHT_METHODS = ("poll", "independent", "samprivsyn", "calm")
-SLOW_METHODS = ("poll", "calm", "locop", "l-dpd-vae")  # their clients answer by code that others exercise
+SLOW_METHODS = ("poll", "calm", "locop", "l-dpd-vae", "chain")  # their clients answer by code that others exercise
 
 
 @pytest.mark.parametrize("face", FACES)
