@@ -179,7 +179,11 @@ def _answer_held(
     """Every client of a cohort at once, each with what it keeps; an empty slot computes and is marked absent."""
     sources = Keyed(jax.vmap(lambda client: keys.answer(ask.round, client))(ask.cohort))
     shards = Shard(records=records, mask=mask, population=population)
-    values, kept = jax.vmap(protocol.answer, in_axes=(None, 0, 0, 0, 0))(ask.common, ask.own, shards, held, sources)
+    each = (ask.own, shards, held, sources)
+    if protocol.vectorises or jax.default_backend() != "cpu":
+        values, kept = jax.vmap(protocol.answer, in_axes=(None, 0, 0, 0, 0))(ask.common, *each)
+    else:
+        values, kept = jax.lax.map(lambda one: protocol.answer(ask.common, *one), each)
     return Replies(clients=ask.cohort, present=ask.cohort >= 0, values=values), kept
 
 

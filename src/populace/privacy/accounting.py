@@ -144,13 +144,17 @@ def _bisect(enough: Callable[[float], bool], low: float, high: float, *, toleran
     return high
 
 
-def steps_for(*, epsilon: float, delta: float, noise_multiplier: float, probability: float) -> int:
-    """How many sampled Gaussian steps fit into (epsilon, delta); 0 if not one does."""
+def steps_for(
+    *, epsilon: float, delta: float, noise_multiplier: float, probability: float, wanted: int | None = None
+) -> int:
+    """How many sampled Gaussian steps fit into (epsilon, delta), at most `wanted`; 0 if not one does."""
 
     def fits(steps: int) -> bool:
         event = sampled_gaussian(noise_multiplier=noise_multiplier, probability=probability, steps=steps)
         return epsilon_of(event, delta=delta) <= epsilon
 
+    if wanted is not None and fits(wanted):
+        return wanted
     if not fits(1):
         return 0
     low, high = 1, 2

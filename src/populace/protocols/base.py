@@ -144,6 +144,9 @@ class Protocol(abc.ABC):
     #: Whether ask and absorb can be traced by JAX and the cohorts are known ahead, so that rounds compile into one scan.
     compiles: ClassVar[bool] = False
 
+    #: Whether answers of many clients are faster together on processors too; networks with weights of their own are not.
+    vectorises: ClassVar[bool] = True
+
     @abc.abstractmethod
     def rounds(self, population: Population) -> int:
         """The most rounds a run takes; for progress and plans."""

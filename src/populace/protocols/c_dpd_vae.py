@@ -114,6 +114,7 @@ class CDpdVae(VaeRounds):
         kinds=("table", "images"),
         traffic="a model down and a clipped decoder update up, per round taken part in",
     )
+    vectorises: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
@@ -266,7 +267,9 @@ def design_of(protocol: CDpdVae, population: Population) -> Design:
     delta, said = resolved_delta(protocol.delta, population.clients)
     rounds, noise = protocol.turns, protocol.noise
     if noise:
-        most = steps_for(epsilon=protocol.epsilon, delta=delta, noise_multiplier=noise, probability=protocol.share)
+        most = steps_for(
+            epsilon=protocol.epsilon, delta=delta, noise_multiplier=noise, probability=protocol.share, wanted=rounds
+        )
         rounds = min(rounds, most)
         if not rounds:
             raise SpecError(f"noise {noise:g} allows not one round within epsilon {protocol.epsilon:g}; choose more")

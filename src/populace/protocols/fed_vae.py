@@ -86,6 +86,7 @@ class FedVae(VaeRounds):
         kinds=("table", "images"),
         traffic="a model down and an update up, per round taken part in",
     )
+    vectorises: ClassVar[bool] = False
     compiles: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

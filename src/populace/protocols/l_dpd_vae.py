@@ -393,7 +393,10 @@ def design_of(protocol: LDpdVae, population: Population) -> Design:
     probability = min(1.0, protocol.batch / population.records)
     participations, noise = protocol.participations, protocol.noise
     if noise:
-        most = steps_for(epsilon=protocol.epsilon, delta=delta, noise_multiplier=noise, probability=probability)
+        most = steps_for(
+            epsilon=protocol.epsilon, delta=delta, noise_multiplier=noise, probability=probability,
+            wanted=participations * protocol.steps,
+        )  # fmt: skip
         participations = min(participations, most // protocol.steps)
         if not participations:
             raise SpecError(
