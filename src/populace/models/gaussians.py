@@ -28,6 +28,7 @@ DRAWS = 1_500  # of each class, that moments are matched on
 ROUNDS = 8
 STEP = 0.8
 FLOOR = 1e-4  # of the largest: eigenvalues below it are not divided by
+MOST_LONGER = 3.5  # times the length wanted: what clipped pixels cannot reach is not run after
 MOST_MOVED = 4.0  # times the move tried
 TRIES = 24  # draws of rows under a condition before those that do not meet it are made to
 
@@ -134,6 +135,7 @@ def _matched(
         centre = centre + STEP * (mean - reached)
         if features.keeps_length:
             longer *= float(np.clip(lengths[0] / max((length / features.ceiling).mean(), 1e-6), 0.5, 2.0)) ** STEP
+            longer = min(longer, MOST_LONGER)
         if rank:
             apart = (phi - reached) @ directions
             moved = root @ _power(root @ (apart.T @ apart / DRAWS) @ root, -0.5) @ root

@@ -21,6 +21,7 @@ from populace.tables.schema import Schema
 Array = Any
 
 EDGE = 1.02  # an eigenvalue counts when it is so many times the largest that noise alone gives
+USUAL_SPREAD = 0.15  # deviation of lengths, as a share of their mean, where it is not told
 LEAST_SHARE = 0.1  # of an even share: what a class has at least
 
 
@@ -236,7 +237,7 @@ class Sums:
     """Noisy sums over records, and the standard deviation of the noise in each kind.
 
     `seconds` is [classes, size, size], or [1, size, size] over all classes; `noise_seconds` that of a diagonal entry, those
-    beside it having 1/sqrt(2) of it. `lengths` are sums of length / ceiling and of its square.
+    beside it having 1/sqrt(2) of it. `lengths` are sums of length / ceiling and of its square, [classes, 2] or [1, 2] over all.
     """
 
     counts: Array
@@ -282,9 +283,13 @@ def estimate(sums: Sums, groups: Array) -> Estimates:
     better = np.empty_like(means)
     for group in np.unique(groups):
         better[:, groups == group] = shrunk(means[:, groups == group], noise, shares)
-    lengths = shrunk(sums.lengths / counts[:, None], sums.noise_lengths / counts, shares, apart=True)
-    spread = np.sqrt(np.clip(lengths[:, 1] - lengths[:, 0] ** 2, 1e-4, None))
-    middle = np.clip(lengths[:, 0], 0.02, 1.0)
+    if len(sums.lengths) == len(counts):
+        lengths = shrunk(sums.lengths / counts[:, None], sums.noise_lengths / counts, shares, apart=True)
+        middle = np.clip(lengths[:, 0], 0.02, 1.0)
+        spread = np.sqrt(np.clip(lengths[:, 1] - lengths[:, 0] ** 2, 1e-4, None))
+    else:  # one mean for all classes: noise hides the deviation
+        middle = np.full(len(counts), np.clip(sums.lengths[0, 0] / counts.sum(), 0.02, 1.0))
+        spread = USUAL_SPREAD * middle
     return Estimates(
         shares=shares, means=better, covariances=tuple(covariances),
         variances=tuple(f[0] for f in found), directions=tuple(f[1] for f in found),

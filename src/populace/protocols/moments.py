@@ -39,16 +39,18 @@ LARGEST = 10  # at least what a record adds to one number, in squares of the uni
 EXACT = 24  # bits a float32 adds without error
 WIDE = 31  # bits of a reply's number
 NUMBER = 4  # bytes
-#: Relative noise of a class's sums up to which so many frequencies a side are measured; above, MOST_NOISY.
-SIDES = ((3e-4, 14), (1e-3, 12), (5e-3, 10))
-NOISIEST_SIDE = 8
+#: Relative noise of a class's sums up to which so many frequencies a side are measured.
+SIDES = ((3e-4, 14), (1e-3, 12), (5e-2, 10), (math.inf, 8))
+SHARED_ABOVE = 5e-3  # the same, above which second moments and lengths are told for all classes together
 MOST_FEATURES = 600  # of a record
 #: Weights of counts, means, second moments and lengths in the one vector: by class, and with shared second moments.
 BY_CLASS = (0.1, 0.4, 0.9, 0.1)
-SHARED = (0.1, 0.85, 0.5, 0.1)
+SHARED = (0.1, 0.85, 0.5, 0.15)
 #: Of the variance measured along a move's direction, what the move is taken to cause.
 EXPLAINED, SHARED_EXPLAINED = 0.5, 1.0
-RIGID = ("down", "across", "turned", "sheared")
+MOVED: dict[str, tuple[str, ...]] = {
+    "none": (), "slant": ("turned", "sheared"), "rigid": ("down", "across", "turned", "sheared"), "all": MOVES
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +78,12 @@ class Layout:
     def sections(self) -> tuple[int, ...]:
         """Lengths of the parts."""
         pairs = self.size * (self.size + 1) // 2
-        return self.classes, 2 * self.classes, self.size * self.classes, pairs * (1 if self.shared else self.classes)
+        return self.classes, 2 * self.groups, self.size * self.classes, pairs * self.groups
+
+    @property
+    def groups(self) -> int:
+        """Of classes whose second moments and lengths are told by themselves."""
+        return 1 if self.shared else self.classes
 
     @property
     def numbers(self) -> int:
@@ -146,8 +153,8 @@ class Moments(Protocol):
 
     Edge cases: a client without records sends noise (`local`) or zeros. `side` frequencies of an image in each direction, 0 by
     the noise (`SIDES`); `covariance` of each class or shared by all, by the noise too; `moves` are the small deformations the
-    server's images get, as far as the measured variance allows (`rigid`: no stretches). `delta` 0 is the house rule. A label
-    outside the classes adds to no class.
+    server's images get, as far as the measured variance allows (`slant`: rotation and shear, `rigid`: shifts too, `all`:
+    stretches too). `delta` 0 is the house rule. A label outside the classes adds to no class.
     """
 
     epsilon: float
@@ -156,7 +163,7 @@ class Moments(Protocol):
     side: int = 0
     tilt: float = 0.5
     covariance: Literal["by noise", "class", "shared"] = "by noise"
-    moves: Literal["by noise", "none", "rigid", "all"] = "by noise"
+    moves: Literal["by noise", "none", "slant", "rigid", "all"] = "by noise"
     batch: int = 64
 
     facts: ClassVar[Facts] = Facts(
@@ -175,8 +182,8 @@ class Moments(Protocol):
             raise SpecError(f"expected trust in local, central, got {self.trust!r}")
         if self.covariance not in ("by noise", "class", "shared"):
             raise SpecError(f"expected covariance in by noise, class, shared, got {self.covariance!r}")
-        if self.moves not in ("by noise", "none", "rigid", "all"):
-            raise SpecError(f"expected moves in by noise, none, rigid, all, got {self.moves!r}")
+        if self.moves not in ("by noise", *MOVED):
+            raise SpecError(f"expected moves in by noise, {', '.join(MOVED)}, got {self.moves!r}")
         if not 0 <= self.delta < 1:
             raise out_of_range("delta", "in [0, 1)", self.delta)
         if self.side < 0:
@@ -325,14 +332,13 @@ def summed(features: Features, layout: Layout, records: Any, mask: Array) -> Arr
         member, whole, lengths = parts
         inside = whole * member.sum(axis=1, keepdims=True)
         by_class = inside if layout.shared else (member[:, :, None] * whole[:, None]).reshape(block, -1)
-        found = (
-            member.sum(axis=0), _product(member, lengths), _product(member, whole), _product(by_class, inside),
-        )  # fmt: skip
+        told = member.sum(axis=1, keepdims=True) if layout.shared else member
+        found = (member.sum(axis=0), _product(told, lengths), _product(member, whole), _product(by_class, inside))
         return tuple(old + new.astype(jnp.int32) for old, new in zip(carry, found, strict=True)), None
 
-    shapes = ((layout.classes,), (layout.classes, 2), (layout.classes, layout.size))
-    groups = 1 if layout.shared else layout.classes
-    start = tuple(jnp.zeros(shape, jnp.int32) for shape in (*shapes, (groups * layout.size, layout.size)))
+    groups = layout.groups
+    shapes = ((layout.classes,), (groups, 2), (layout.classes, layout.size), (groups * layout.size, layout.size))
+    start = tuple(jnp.zeros(shape, jnp.int32) for shape in shapes)
     (counts, lengths, means, seconds), _ = jax.lax.scan(add, start, tuple(blocks))
     upper = seconds.reshape(groups, layout.size, layout.size)[:, layout.pairs[0], layout.pairs[1]] * layout.factors
     parts = (layout.count * counts, layout.length * lengths, layout.mean * means, upper)
@@ -372,13 +378,13 @@ def unpacked(layout: Layout, numbers: Array, noise: float) -> Sums:
     """The parts of the noisy vector in their own units, with the deviation of the noise in each."""
     ends = np.cumsum(layout.sections)
     counts, lengths, means, upper = np.split(np.asarray(numbers, np.float64), ends[:-1])
-    groups = 1 if layout.shared else layout.classes
+    groups = layout.groups
     seconds = np.zeros((groups, layout.size, layout.size))
     seconds[:, layout.pairs[0], layout.pairs[1]] = upper.reshape(groups, -1) / layout.factors
     seconds = seconds + np.triu(seconds, 1).swapaxes(1, 2)
     reach = layout.reach
     return Sums(
-        counts=counts / layout.count, lengths=lengths.reshape(layout.classes, 2) / (layout.length * layout.unit),
+        counts=counts / layout.count, lengths=lengths.reshape(groups, 2) / (layout.length * layout.unit),
         means=means.reshape(layout.classes, layout.size) / (layout.mean * reach), seconds=seconds / reach**2,
         noise_counts=noise / layout.count, noise_lengths=noise / (layout.length * layout.unit),
         noise_means=noise / (layout.mean * reach), noise_seconds=noise / (DIAGONAL * reach**2),
@@ -393,11 +399,11 @@ def design_of(protocol: Moments, population: Population) -> Design:
     classes = _classes(population)
     noise = _total_scale(protocol, population, multiplier) / _per_class(population, classes)
     shared = classes == 1 or (
-        protocol.covariance == "shared" if protocol.covariance != "by noise" else noise > SIDES[-1][0]
+        protocol.covariance == "shared" if protocol.covariance != "by noise" else noise > SHARED_ABOVE
     )
     features: Features
     if isinstance(population.schema, ImageShape):
-        side = protocol.side or next((side for most, side in SIDES if noise <= most), NOISIEST_SIDE)
+        side = protocol.side or next(side for most, side in SIDES if noise <= most)
         shape = population.schema.shape
         channels = shape[2] if len(shape) == 3 else 1
         side = min(side, max(shape[:2]), max(1, math.isqrt(MOST_FEATURES // channels)))
@@ -410,10 +416,10 @@ def design_of(protocol: Moments, population: Population) -> Design:
 
 
 def _moves(asked: str, population: Population, shared: bool) -> tuple[str, ...]:
-    """Which deformations the server's images are moved by: stretches too where noise leaves covariances to be shared."""
-    if not isinstance(population.schema, ImageShape) or asked == "none":
+    """Which deformations the server's images are moved by: all where noise leaves covariances to be shared."""
+    if not isinstance(population.schema, ImageShape):
         return ()
-    return MOVES if asked == "all" or (asked == "by noise" and shared) else RIGID
+    return MOVED[("all" if shared else "slant") if asked == "by noise" else asked]
 
 
 def _layout(features: Features, shared: bool, records: int) -> Layout:

@@ -264,7 +264,8 @@ def test_more_noise_means_fewer_frequencies_and_shared_covariances():
     assert chosen(epsilon=10.0, trust="central") == (14, False)
     assert chosen(epsilon=1.0, trust="central") == (12, False)
     assert chosen(epsilon=10.0) == (10, False)
-    assert chosen(epsilon=1.0) == (8, True)
+    assert chosen(epsilon=1.0) == (10, True)
+    assert chosen(epsilon=0.2) == (8, True)
 
 
 def test_the_plan_tells_size_and_noise():
