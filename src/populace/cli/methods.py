@@ -7,6 +7,7 @@ import dataclasses
 import typer
 
 EXAMPLE = "Example:  populace methods --json"
+PLURAL = {"table": "tables", "images": "images"}
 
 
 def command(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
@@ -23,7 +24,7 @@ def command(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -
         ["method", "trust", "unit", "data", "what it is", "paper", "traffic"],
         [
             [
-                fact.name + (f" (default for {defaults[fact.name]}s)" if fact.name in defaults else ""),
+                fact.name + (f" (default for {PLURAL[defaults[fact.name]]})" if fact.name in defaults else ""),
                 ", ".join(fact.trust), fact.unit, ", ".join(fact.kinds), fact.title, fact.paper, fact.traffic,
             ]
             for fact in facts
