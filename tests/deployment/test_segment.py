@@ -11,6 +11,7 @@ from protocols_for_deployment import CentralMean, Relay
 from populace.engines.agreement import Agreement
 from populace.engines.link import InProcess, LinkClosedError
 from populace.engines.segment import Plan, advance, coordinator_of, read_plan, read_status
+from populace.errors import RunError, SpecError
 from populace.protocols.registry import make_protocol
 
 
@@ -114,3 +115,25 @@ def test_a_lost_checkpoint_is_made_up_from_stored_replies_also_without_a_seed(pl
     other = read_plan(place)
     dataclasses.replace(other, root=()).save(place)
     assert read_plan(place).root != other.root
+
+
+def test_a_lost_or_older_checkpoint_of_a_run_with_noise_at_the_server_is_refused(plan, rows, make_sites):
+    """Stored replies with other noise would be a second release that nobody paid for; averaged, the noise would go."""
+    protocol = make_protocol("moments", {"epsilon": 2.0, "trust": "central", "batch": 5})
+    place, sites = plan(protocol, seed=None), make_sites(rows, protocol, seed=None)
+    assert advance(place, Closing(sites, after=2)) == "interrupted"
+    older = (place / "checkpoint.npz").read_bytes()
+    assert advance(place, Closing(sites, after=99)) == "finished"
+    for before in (None, older):
+        (place / "checkpoint.npz").unlink()
+        if before is not None:
+            (place / "checkpoint.npz").write_bytes(before)
+        with pytest.raises(RunError, match="release them again with other noise"):
+            coordinator_of(place, Closing(sites, after=99)).go()
+
+
+def test_secret_cohorts_are_not_drawn_from_coins_that_sites_could_learn(plan, rows, make_sites):
+    protocol = make_protocol("c-dpd-vae", {"epsilon": 2.0, "share": 0.5, "turns": 2})
+    place, sites = plan(protocol, seed=None), make_sites(rows, protocol, seed=None)
+    with pytest.raises(SpecError, match="must stay secret"):
+        coordinator_of(place, Closing(sites, after=99)).go()

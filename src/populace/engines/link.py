@@ -11,6 +11,7 @@ import abc
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,6 +26,7 @@ from populace.errors import PopulaceError, RunError, SpecError, WireError
 from populace.privacy.ledger import MemoryLedger
 from populace.privacy.source import Keyed, Source, System
 from populace.protocols.base import Ask, Population, Replies
+from populace.tables.files import read_json, write_json
 
 Array = Any
 
@@ -172,14 +174,41 @@ class Coordinator:
     def start(self) -> tuple[Keys, Any, Array, MemoryLedger, Traffic, int]:
         """Keys, state, replies heard of each client, ledger, traffic and rounds done: from the checkpoint if there is one."""
         protocol, population, saved = self.agreement.protocol, self.population, self.checkpoint
+        if protocol.secret_cohorts and not self.seeded:
+            raise SpecError(
+                f"method {protocol.facts.name!r} with these settings draws cohorts that must stay secret, which a run over "
+                "sites does not keep; ask every client in every round (share 1)"
+            )
         keys = Keys(saved.root() if saved.exists() else self.root)
         ledger = new_ledger(protocol, population)
         state, heard = protocol.begin(population, keys.begin()), {"heard": np.zeros(population.clients, np.int32)}
         if not saved.exists():
+            self._check_released(0)
             saved.save(root=keys.root, rounds=0, state=state, memory=heard, ledger=ledger, traffic=Traffic())
             return keys, state, heard["heard"], ledger, Traffic(), 0
         state, heard, done, traffic = saved.load(state=state, memory=heard, ledger=ledger)
+        self._check_released(done)
         return keys, state, np.array(heard["heard"]), ledger, traffic, done
+
+    @property
+    def _released(self) -> Path:
+        """Where it is written how many rounds have had noise added at the server."""
+        return self.checkpoint.path.with_suffix(".released")
+
+    def _check_released(self, done: int) -> None:
+        """A round whose sum was noised here and then forgotten would be noised anew, and noise that differs averages out."""
+        if not self._released.is_file():
+            return
+        released = int(read_json(self._released)["rounds"])
+        if done < released:
+            raise RunError(
+                f"{self.checkpoint.path} is gone or older than the {released} rounds this run has released; with noise added "
+                "at the server, going on would release them again with other noise: put it back, or plan another run"
+            )
+
+    def _note_released(self, done: int) -> None:
+        if self.agreement.protocol.guarantee(self.population).trust == "central":
+            write_json(self._released, {"rounds": done}, mode=0o600)
 
     def go(self, watch: Watch = lambda _: True) -> Progressed:
         """Rounds until the protocol is over, or until `watch`, told of every round after its checkpoint, says to stop."""
@@ -205,6 +234,7 @@ class Coordinator:
             self.checkpoint.save(
                 root=keys.root, rounds=done, state=state, memory={"heard": heard}, ledger=ledger, traffic=traffic
             )
+            self._note_released(done)
             going = watch(self._round(done, time.monotonic() - began, gathered, ledger, traffic))
         return Progressed(over=False, rounds=done, state=state, ledger=ledger, traffic=traffic)
 

@@ -9,12 +9,14 @@ import jax
 import numpy as np
 
 from populace.engines import simulation
+from populace.engines.exchange import Progress
 from populace.protocols.base import Plan, Population, Protocol
-from populace.tables.partition import split
+from populace.tables.partition import Clients, split
 from populace.tables.schema import Schema
 from populace.tables.table import from_codes
 
 TRIAL_CLIENTS = 20_000
+TRIAL_SECONDS = 10.0
 
 
 def plan(protocol: Protocol, population: Population) -> tuple[Plan, float]:
@@ -27,13 +29,34 @@ def trial_seconds(protocol: Protocol, population: Population) -> float:
     schema = population.table_schema
     count = min(population.clients, TRIAL_CLIENTS)
     clients = split(random_table(schema, count * population.records), records_per_client=population.records)
+    first, part = timed(protocol, clients, seed=0)
+    second, share = timed(protocol, clients, seed=1)
+    whole = second / share
+    compiling = max(0.0, first - whole * part)
+    return compiling + whole * population.clients / count
+
+
+class _EnoughError(Exception):
+    """The trial has run long enough; carries the share of its rounds that were done."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+
+
+def timed(protocol: Protocol, clients: Clients, *, seed: int) -> tuple[float, float]:
+    """Seconds of a run, and the share of its rounds they are for: a long one is broken off."""
     began = time.monotonic()
-    simulation.run(protocol, clients, root=jax.random.key(0))
-    first = time.monotonic()
-    simulation.run(protocol, clients, root=jax.random.key(1))
-    second = time.monotonic()
-    per_client = (second - first) / count
-    return (first - began) + per_client * max(0, population.clients - count)
+
+    def watch(progress: Progress) -> None:
+        if time.monotonic() - began > TRIAL_SECONDS and progress.done < progress.total:
+            raise _EnoughError(progress.done / progress.total)
+
+    try:
+        simulation.run(protocol, clients, root=jax.random.key(seed), progress=watch)
+    except _EnoughError as enough:
+        return time.monotonic() - began, enough.share
+    return time.monotonic() - began, 1.0
 
 
 def random_table(schema: Schema, rows: int) -> Any:

@@ -195,6 +195,11 @@ class Protocol(abc.ABC):
         """Of the Gaussian noise of one release, for methods whose noise can be set."""
         raise SpecError(f"method {self.facts.name!r} has no noise that can be set, and cannot be the second of a chain")
 
+    @property
+    def secret_cohorts(self) -> bool:
+        """Whether the claim needs that nobody learns whom a round asked."""
+        return False
+
     def question(self, population: Population, round_id: int) -> tuple[Any, Any]:
         """An example of what one client is sent in a round, `common` and its row of `own`: a site refuses any other shape.
 

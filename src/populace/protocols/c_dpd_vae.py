@@ -151,6 +151,10 @@ class CDpdVae(VaeRounds):
         common = {"phi": state.phi, "theta": state.theta, "bound": state.bound}
         return Ask(round=state.round, cohort=everybody, common=common, own=drawn)
 
+    @property
+    def secret_cohorts(self) -> bool:
+        return self.share < 1
+
     def working(self, ask: Ask) -> Array:
         return ask.own
 
@@ -230,7 +234,8 @@ class CDpdVae(VaeRounds):
                 "the sum is divided by the expected number of clients, which is public; rounding is in the sensitivity",
             ),
             assumptions=(
-                "the number of clients is public; whom a round draws is kept secret by the server",
+                "the number of clients and the most records one holds are public",
+                "whom a round draws is kept secret by the server",
                 "a person's records sit at one client",
                 *design.said,
             ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from typing import Any, ClassVar
 
 import jax
@@ -220,6 +221,8 @@ def _settings(text: str) -> dict[str, str]:
         name, equals, value = part.partition("=")
         if not equals:
             raise SpecError(f"expected settings as name=value with commas between, got {part!r}")
+        if name.strip() in ("epsilon", "delta", "noise"):
+            raise SpecError(f"a chain sets {name.strip()} of both methods itself; leave it out of their settings")
         found[name.strip()] = value.strip()
     return found
 
@@ -229,7 +232,13 @@ def links_of(chain: Chain, population: Population) -> Links:
     """Noise for both methods such that together they stay within the budget."""
     first_set, then_set = _settings(chain.first_set), _settings(chain.then_set)
     trial = make_protocol(chain.then, {**then_set, "epsilon": chain.epsilon, "delta": chain.delta})
-    delta = trial.guarantee(population).delta
+    claimed = trial.guarantee(population)
+    if math.isinf(claimed.epsilon):
+        raise SpecError(f"method {chain.then!r} guarantees nothing with these settings; a chain cannot mend that")
+    trial.noise_multiplier(population)
+    if not any(field.name == "noise" for field in dataclasses.fields(trial)):  # type: ignore[arg-type]
+        raise SpecError(f"method {chain.then!r} has no noise that can be set, and cannot be the second of a chain")
+    delta = claimed.delta
     whole = noise_multiplier_for(epsilon=chain.epsilon, delta=delta)
     opening = epsilon_of(sampled_gaussian(noise_multiplier=whole / chain.share**0.5), delta=delta)
     first = make_protocol(chain.first, {**first_set, "epsilon": opening, "delta": delta})

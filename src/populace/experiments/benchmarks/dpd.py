@@ -1,9 +1,9 @@
 """`dpd-mnist` and `dpd-fashion`: tables 1 and 2 and figures 2 to 7 of DPD-fVAE (Pfitzner and Arnrich, arXiv 2022).
 
-60,000 synthetic labelled images, five sets of them (two in the rows without a figure in the paper), three classifiers tested
-on the real test images (appendix C.2), and the Frechet distance on the features of that CNN trained on the real images.
-Settings were chosen on 10,000 training images held out, never on the test images. The small scale is for processors: a
-fiftieth of the clients, few rounds, one set; it shows that all runs, not what it reaches.
+60,000 synthetic labelled images, five sets of them in the rows that are compared most, fewer in the others (`Row.sets`),
+three classifiers tested on the real test images (appendix C.2), and the Frechet distance on the features of that CNN trained
+on the real images. Settings were chosen on 10,000 training images held out, never on the test images. The small scale is for
+processors: a fiftieth of the clients, few rounds, one set; it shows that all runs, not what it reaches.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ def views(data: str, results: Sequence[Result]) -> list[View]:
             body.append(
                 [
                     str(name), claim.get("guarantee", "-"), claim.get("unit", "-"), claim.get("trust", "-"),
-                    *(_text(values[metric]) for metric in ("logistic", "mlp", "cnn")), _text(values["frechet"], 1),
+                    *(_text(values[metric]) for metric in ("logistic", "mlp", "cnn")), _text(values["frechet"], 3),
                     _text(values["seconds_training"], 0), _published(data, str(name), epsilon) if scale == "full" else "-",
                 ]
             )  # fmt: skip
