@@ -235,9 +235,6 @@ def links_of(chain: Chain, population: Population) -> Links:
     claimed = trial.guarantee(population)
     if math.isinf(claimed.epsilon):
         raise SpecError(f"method {chain.then!r} guarantees nothing with these settings; a chain cannot mend that")
-    trial.noise_multiplier(population)
-    if not any(field.name == "noise" for field in dataclasses.fields(trial)):  # type: ignore[arg-type]
-        raise SpecError(f"method {chain.then!r} has no noise that can be set, and cannot be the second of a chain")
     delta = claimed.delta
     whole = noise_multiplier_for(epsilon=chain.epsilon, delta=delta)
     opening = epsilon_of(sampled_gaussian(noise_multiplier=whole / chain.share**0.5), delta=delta)
@@ -249,6 +246,9 @@ def links_of(chain: Chain, population: Population) -> Links:
                 f"method {method.facts.name!r} protects one {claim.unit} with trust {claim.trust}; a chain takes methods that "
                 "protect one record with trust local"
             )
+
+    if not any(field.name == "noise" for field in dataclasses.fields(trial)):  # type: ignore[arg-type]
+        raise SpecError(f"method {chain.then!r} has no noise that can be set, and cannot be the second of a chain")
 
     def links(noise: float) -> Links:
         then = make_protocol(chain.then, {**then_set, "epsilon": chain.epsilon, "delta": delta, "noise": noise})
