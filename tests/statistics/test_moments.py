@@ -9,7 +9,8 @@ from scipy import stats
 
 from populace.engines import debug, simulation
 from populace.evaluation.canaries import audit_scores
-from populace.protocols.moments import Moments, on_grid, summed
+from populace.models.sums import on_grid, summed
+from populace.protocols.moments import Moments
 from populace.tables.images import Images
 from populace.tables.partition import split
 

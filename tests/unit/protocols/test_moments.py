@@ -13,10 +13,11 @@ from populace.engines.exchange import population_of
 from populace.errors import SpecError
 from populace.models.generator import load_generator
 from populace.models.moments import ImageFeatures, TableFeatures
+from populace.models.sums import DIAGONAL, layout_of, on_grid, quantised, summed, unpacked
 from populace.privacy.gaussian import analytic_delta
 from populace.privacy.source import Keyed, System
 from populace.protocols.base import ImageShape, Population, Shard
-from populace.protocols.moments import DIAGONAL, Moments, _layout, on_grid, quantised, summed, unpacked
+from populace.protocols.moments import Moments
 from populace.tables.images import Images
 from populace.tables.partition import split
 
@@ -297,6 +298,11 @@ def test_image_features_of_what_they_make_are_the_same():
 
 def test_bits_shrink_with_records():
     features = ImageFeatures((28, 28), 3, 10)
-    assert [_layout(features, False, records).bits for records in (1, 120, 10_000, 10**6)] == [9, 9, 7, 5]
+    assert [layout_of(features, shared=False, records=records).bits for records in (1, 120, 10_000, 10**6)] == [
+        9,
+        9,
+        7,
+        5,
+    ]
     assert population_of(split(pictures(10), records_per_client=5)).records == 5
-    assert dataclasses.is_dataclass(_layout(features, True, 5))
+    assert dataclasses.is_dataclass(layout_of(features, shared=True, records=5))
