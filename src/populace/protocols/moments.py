@@ -39,6 +39,7 @@ NUMBER = 4  # bytes
 SIDES = ((3e-4, 14), (1e-3, 12), (5e-2, 10), (math.inf, 8))
 SHARED_ABOVE = 5e-3  # the same, above which second moments and lengths are told for all classes together
 MOST_FEATURES = 600  # of a record
+AT_ONCE = 2**24  # numbers of a batch's replies
 #: Of the variance measured along a move's direction, what the move is taken to cause.
 EXPLAINED, SHARED_EXPLAINED = 0.5, 1.0
 MOVED: dict[str, tuple[str, ...]] = {
@@ -130,7 +131,9 @@ class Moments(Protocol):
         return -(-population.clients // self._cohort(population))
 
     def _cohort(self, population: Population) -> int:
-        return min(self.batch, population.clients)
+        """Clients asked together: `batch`, fewer where their replies would not fit into memory."""
+        fitting = max(1, AT_ONCE // self.design(population).layout.numbers)
+        return min(self.batch, population.clients, fitting)
 
     def begin(self, population: Population, key: Array, warm: Any = None) -> State:
         del key, warm

@@ -269,6 +269,16 @@ def test_more_noise_means_fewer_frequencies_and_shared_covariances():
     assert chosen(epsilon=0.2) == (8, True)
 
 
+def test_batches_of_large_messages_are_smaller():
+    sizes = [
+        Moments(epsilon=1.0, trust="central")._cohort(
+            Population(schema=ImageShape(shape=shape, classes=10), clients=1_000, records=1_000)
+        )
+        for shape in ((28, 28), (32, 32, 3))
+    ]
+    assert sizes == [64, 9]
+
+
 def test_the_plan_tells_size_and_noise():
     population = Population(schema=ImageShape(shape=(28, 28), classes=10), clients=500, records=120)
     plan = Moments(epsilon=10.0, delta=1e-5).plan(population)
