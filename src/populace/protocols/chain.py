@@ -87,6 +87,8 @@ class Chain(Protocol):
         if not 0 <= self.delta < 1:
             raise out_of_range("delta", "in [0, 1)", self.delta)
 
+    vectorises: ClassVar[bool] = False
+
     def links(self, population: Population) -> Links:
         return links_of(self, population)
 

@@ -175,6 +175,10 @@ class LDpdVae(VaeRounds):
             if getattr(self, name) not in known:
                 raise SpecError(f"expected {name} in {', '.join(known)}, got {getattr(self, name)!r}")
 
+    @property
+    def vectorises(self) -> bool:  # type: ignore[override]
+        return self.net == "basis"  # slopes of convolutions for every record of every client at once would not fit
+
     def design(self, population: Population) -> Design:
         return design_of(self, population)
 
