@@ -171,3 +171,20 @@ def steps_for(
 def default_delta(units: int) -> float:
     """min(1e-5, n^-1.1) for a public number n of protected units."""
     return float(min(1e-5, float(units) ** -1.1))
+
+
+def resolved_delta(delta: float, units: int) -> tuple[float, tuple[str, ...]]:
+    """The delta that holds and what must be said about it: the house rule's, or an explicit one below 1/n."""
+    usual = default_delta(units)
+    if delta == 0:
+        return usual, ()
+    if not 0 < delta < 1 / units:
+        raise out_of_range(
+            "delta",
+            f"above 0 and below 1/n for n = {units:,} protected units",
+            delta,
+            advice="leave it out for the house rule",
+        )
+    if delta > usual:
+        return delta, (f"delta {delta:g} was asked for; the house rule for {units:,} protected units is {usual:.2g}",)
+    return delta, ()

@@ -20,7 +20,13 @@ from populace.errors import SpecError, out_of_range
 from populace.models.generator import Synthesizer
 from populace.models.vae import Net, Vae
 from populace.models.vae_training import Examples, fresh, train_at_client
-from populace.privacy.accounting import epsilon_of, noise_multiplier_for, sampled_gaussian, steps_for
+from populace.privacy.accounting import (
+    epsilon_of,
+    noise_multiplier_for,
+    resolved_delta,
+    sampled_gaussian,
+    steps_for,
+)
 from populace.privacy.events import Event
 from populace.privacy.gaussian import GaussianSum, clip, count_sum, quantile_step, split_noise
 from populace.privacy.guarantee import Guarantee
@@ -38,7 +44,6 @@ from populace.protocols.vae_rounds import (
     check_sizes,
     encoder_of,
     generator_of,
-    resolved_delta,
     training_key,
 )
 

@@ -37,7 +37,13 @@ from populace.models.vae_training import (
     total_of,
     train_asleep,
 )
-from populace.privacy.accounting import epsilon_of, noise_multiplier_for, sampled_gaussian, steps_for
+from populace.privacy.accounting import (
+    epsilon_of,
+    noise_multiplier_for,
+    resolved_delta,
+    sampled_gaussian,
+    steps_for,
+)
 from populace.privacy.events import Event, NonPrivate
 from populace.privacy.gaussian import GaussianSum, clip, count_sum, quantile_step, split_noise
 from populace.privacy.guarantee import Guarantee
@@ -56,7 +62,6 @@ from populace.protocols.vae_rounds import (
     check_sizes,
     encoder_of,
     generator_of,
-    resolved_delta,
 )
 
 Array = Any

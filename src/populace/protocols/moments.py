@@ -22,8 +22,8 @@ from populace.models.deformation import MOVES
 from populace.models.gaussians import ImageGaussians, RowGaussians, fit
 from populace.models.generator import Synthesizer
 from populace.models.moments import Features, ImageFeatures, TableFeatures, estimate
-from populace.models.sums import DIAGONAL, Layout, layout_of, on_grid, summed, unpacked
-from populace.privacy.accounting import default_delta, epsilon_of, noise_multiplier_for
+from populace.models.sums import DIAGONAL, LARGEST, Layout, layout_of, on_grid, summed, unpacked
+from populace.privacy.accounting import epsilon_of, noise_multiplier_for, resolved_delta
 from populace.privacy.events import Event
 from populace.privacy.gaussian import GaussianSum
 from populace.privacy.guarantee import Guarantee
@@ -39,6 +39,7 @@ NUMBER = 4  # bytes
 SIDES = ((3e-4, 14), (1e-3, 12), (5e-2, 10), (math.inf, 8))
 SHARED_ABOVE = 5e-3  # the same, above which second moments and lengths are told for all classes together
 MOST_FEATURES = 600  # of a record
+MOST_SUM = 2**31 - 1  # of a message's numbers
 AT_ONCE = 2**24  # numbers of a batch's replies
 #: Of the variance measured along a move's direction, what the move is taken to cause.
 EXPLAINED, SHARED_EXPLAINED = 0.5, 1.0
@@ -249,7 +250,7 @@ class Moments(Protocol):
 @functools.lru_cache(maxsize=64)
 def design_of(protocol: Moments, population: Population) -> Design:
     """Features, layout and noise: from public facts alone."""
-    delta, said = _delta(protocol.delta, population.clients * population.records)
+    delta, said = resolved_delta(protocol.delta, population.clients * population.records)
     multiplier = noise_multiplier_for(epsilon=protocol.epsilon, delta=delta)
     classes = _classes(population)
     noise = _total_scale(protocol, population, multiplier) / _per_class(population, classes)
@@ -265,9 +266,30 @@ def design_of(protocol: Moments, population: Population) -> Design:
         features = ImageFeatures(shape, classes, side, protocol.tilt)
     else:
         features = TableFeatures(population.schema)
+        if features.size > MOST_FEATURES:
+            raise SpecError(
+                f"the columns have {features.size:,} values and numbers in all, and second moments of more than "
+                f"{MOST_FEATURES} do not fit into a message; merge rare categories in the schema, or use poll"
+            )
     layout = layout_of(features, shared=shared, records=population.records)
     mechanism = GaussianSum(bound=layout.bound, noise_multiplier=multiplier, size=layout.numbers)
-    return Design(features, layout, mechanism, delta, said, _moves(protocol.moves, population, shared))
+    design = Design(features, layout, mechanism, delta, said, _moves(protocol.moves, population, shared))
+    if protocol.trust == "central":
+        _check_room(design, population.records)
+    return design
+
+
+def _check_room(design: Design, records: int) -> None:
+    """Refuse clients whose message could pass 32 bits: it would wrap, and a sum of wrapped messages has no sensitivity.
+
+    (Under local trust noise is added before anything wraps further, modulo 2^32 throughout: that costs accuracy alone.)
+    """
+    each = LARGEST * design.layout.unit**2 * 2 ** max(0, -design.shift)
+    if each * records > MOST_SUM:
+        raise SpecError(
+            f"a client of up to {records:,} records does not fit into a message under central trust; split the records among "
+            f"clients of at most {MOST_SUM // each:,}"
+        )
 
 
 def _moves(asked: str, population: Population, shared: bool) -> tuple[str, ...]:
@@ -291,16 +313,3 @@ def _per_class(population: Population, classes: int) -> float:
 def _total_scale(protocol: Moments, population: Population, scale: float) -> float:
     """The deviation of noise in the total, where one release has this."""
     return scale * (math.sqrt(population.clients) if protocol.trust == "local" else 1.0)
-
-
-def _delta(delta: float, units: int) -> tuple[float, tuple[str, ...]]:
-    """The delta that holds, and what must be said about it."""
-    usual = default_delta(units)
-    if delta == 0:
-        return usual, ()
-    if delta >= 1 / units:
-        raise out_of_range(
-            "delta", f"below 1/n for n = {units:,} records", delta, advice="leave it out for the house rule"
-        )
-    said = f"delta {delta:g} was asked for; the house rule for {units:,} records is {usual:.2g}"
-    return delta, ((said,) if delta > usual else ())

@@ -17,7 +17,6 @@ from populace.models.vae import NETS, ImageVae, Net, RowsVae, Vae
 from populace.models.vae_images import VaeImages
 from populace.models.vae_training import Half, fit, fresh
 from populace.models.wae import Blocks, Decoder, unpack
-from populace.privacy.accounting import default_delta
 from populace.privacy.source import Source
 from populace.protocols.base import ImageShape, Population, Protocol
 from populace.tables.images import Images
@@ -92,23 +91,6 @@ def averaged(average: Array, values: Array, done: Array, decay: float) -> Array:
     """A running mean of the parameters that forgets its start."""
     weight = jnp.minimum(decay, (1 + done) / (10 + done))
     return weight * average + (1 - weight) * values
-
-
-def resolved_delta(delta: float, units: int) -> tuple[float, tuple[str, ...]]:
-    """The delta that holds and what must be said about it: the house rule's, or an explicit one below 1/n."""
-    usual = default_delta(units)
-    if delta == 0:
-        return usual, ()
-    if not 0 < delta < 1 / units:
-        raise out_of_range(
-            "delta",
-            f"above 0 and below 1/n for n = {units:,} protected units",
-            delta,
-            advice="leave it out for the house rule",
-        )
-    if delta > usual:
-        return delta, (f"delta {delta:g} was asked for; the house rule for {units:,} protected units is {usual:.2g}",)
-    return delta, ()
 
 
 def check_counts(**values: int) -> None:

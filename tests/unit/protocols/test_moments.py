@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,7 @@ from populace.protocols.base import ImageShape, Population, Shard
 from populace.protocols.moments import Moments
 from populace.tables.images import Images
 from populace.tables.partition import split
+from populace.tables.schema import Column, Schema
 
 SHAPE = (12, 10)
 
@@ -316,3 +318,32 @@ def test_bits_shrink_with_records():
     ]
     assert population_of(split(pictures(10), records_per_client=5)).records == 5
     assert dataclasses.is_dataclass(layout_of(features, shared=True, records=5))
+
+
+def test_clients_whose_message_could_wrap_are_refused_under_central_trust():
+    """Of one column of 600 values, records that are all alike: one more would move the sum of wrapped messages by 2^32."""
+    column = Column(name="a", kind="categorical", categories=tuple(f"c{i}" for i in range(600)))
+    crowded = Population(schema=Schema(columns=(column,)), clients=2, records=20_000)
+    with pytest.raises(SpecError, match="split the records among clients of at most"):
+        Moments(epsilon=1.0, trust="central").guarantee(crowded)
+    Moments(epsilon=1.0, trust="local").guarantee(crowded)
+    fits = int(re.search(r"at most ([0-9,]+)", _refusal(crowded)).group(1).replace(",", ""))
+    found = Moments(epsilon=1.0, trust="central").design(dataclasses.replace(crowded, records=fits))
+    alike = np.zeros((fits, 1), np.int32)
+    units = np.asarray(summed(found.features, found.layout, alike, np.ones(fits, bool)), np.int64)
+    message = np.asarray(on_grid(summed(found.features, found.layout, alike, np.ones(fits, bool)), found.shift))
+    assert (np.abs(units) < 2**31).all()
+    exact = units * 2 ** max(0, -found.shift) if found.shift <= 0 else units >> found.shift
+    assert np.abs(message - exact).max() <= 1
+
+
+def _refusal(population):
+    with pytest.raises(SpecError) as caught:
+        Moments(epsilon=1.0, trust="central").guarantee(population)
+    return str(caught.value)
+
+
+def test_tables_of_too_many_values_are_refused_in_a_sentence():
+    column = Column(name="a", kind="categorical", categories=tuple(f"c{i}" for i in range(3_000)))
+    with pytest.raises(SpecError, match="merge rare categories"):
+        Moments(epsilon=1.0).guarantee(Population(schema=Schema(columns=(column,)), clients=20, records=1))

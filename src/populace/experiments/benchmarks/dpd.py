@@ -19,15 +19,11 @@ import jax
 import numpy as np
 
 from populace.engines import simulation
-from populace.evaluation.cnn import Cnn
-from populace.evaluation.dense import Logistic, Mlp
-from populace.evaluation.images import frechet
 from populace.experiments.benchmarks.grid import Benchmark, Cell, Chart, Picture, Result, View, mean_over_seeds
+from populace.experiments.benchmarks.judged import load, prepare, scores, text
 from populace.experiments.benchmarks.strips import GAP, packed, strip
 from populace.experiments.run import make_key
 from populace.protocols.registry import make_protocol
-from populace.tables import datasets
-from populace.tables.images import Images
 from populace.tables.partition import Clients, split
 
 Array = Any
@@ -46,6 +42,10 @@ class Scale:
     images: int
     steps: int  # of a classifier's training, batches of 128
     tested: int
+
+    @property
+    def judging(self) -> dict[str, int]:
+        return {"steps": self.steps, "images": self.images, "tested": self.tested}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -130,14 +130,6 @@ PUBLISHED: dict[tuple[str, str, float | None], tuple[float | None, float | None,
 }
 
 
-@functools.lru_cache(maxsize=4)
-def load(data: str, part: datasets.Split) -> Images:
-    found = datasets.load(data, part)
-    if not isinstance(found, Images):
-        raise TypeError(f"{data} holds no images")
-    return found
-
-
 def cells(data: str, quick: bool, seeds: int) -> list[Cell]:
     """Small ones first; then every row at every epsilon."""
     found: list[Cell] = []
@@ -177,7 +169,7 @@ def measure(data: str, cell: Cell) -> Result:
     if name == REAL:
         train = load(data, "train")
         made = train.take(np.random.default_rng(3).permutation(len(train))[: scale.images])
-        return {**_scores([made], data, scale, seed), **packed(made, shown=8)}
+        return {**scores([made], data, **scale.judging, seed=seed), **packed(made, shown=8)}
     protocol = make_protocol(ROWS[name].method, settings_of(data, cell))
     began = time.monotonic()
     outcome = simulation.run(protocol, clients_of(data, scale, seed), root=make_key(seed))
@@ -190,59 +182,13 @@ def measure(data: str, cell: Cell) -> Result:
         "trust": outcome.guarantee.trust,
         "rounds": outcome.rounds,
         "seconds_training": trained - began,
-        **_scores(sets, data, scale, seed),
+        **scores(sets, data, **scale.judging, seed=seed),
         **packed(sets[0], shown=8),
     }
     if hasattr(outcome.state, "norms"):
         found["norms"] = np.round(np.asarray(outcome.state.norms, np.float64), 4).tolist()
     jax.clear_caches()  # type: ignore[no-untyped-call]
     return found
-
-
-def _flat(images: Images) -> Array:
-    return images.x.reshape(len(images), -1).astype(np.float32) / 255
-
-
-def _shaped(images: Images) -> Array:
-    return images.x.reshape(*images.x.shape[:3], -1).astype(np.float32) / 255
-
-
-def _scores(sets: Sequence[Images], data: str, scale: Scale, seed: int) -> dict[str, Any]:
-    """Accuracies on the test images, averaged over the sets, and the Frechet distance of the first."""
-    test = load(data, "test")
-    test = test.take(np.arange(min(scale.tested, len(test))))
-    each: dict[str, list[float]] = {"logistic": [], "mlp": [], "cnn": []}
-    for number, made in enumerate(sets):
-        models: dict[str, tuple[Any, Any]] = {
-            "logistic": (Logistic(), _flat),
-            "mlp": (Mlp(steps=scale.steps, seed=seed + number), _flat),
-            "cnn": (Cnn(steps=scale.steps, batch=128, seed=seed + number), _shaped),
-        }
-        for name, (model, seen) in models.items():
-            model.fit(seen(made), made.y)
-            guesses = model.classes_[model.predict_proba(seen(test)).argmax(axis=1)]
-            each[name].append(float((guesses == test.y).mean()))
-    judge = _judge(data, scale)
-    distance = frechet(
-        judge.features(_shaped(test)), judge.features(_shaped(sets[0].take(np.arange(min(10_000, len(sets[0]))))))
-    )
-    return {
-        **{name: float(np.mean(values)) for name, values in each.items()},
-        "cnn_of_sets": [round(value, 4) for value in each["cnn"]],
-        "frechet": distance,
-    }
-
-
-@functools.lru_cache(maxsize=2)
-def _judge(data: str, scale: Scale) -> Cnn:
-    """The CNN of appendix C.2 trained on the real training images: its features measure Frechet distances."""
-    train = load(data, "train")
-    some = train.take(np.random.default_rng(4).permutation(len(train))[: scale.images])
-    return Cnn(steps=scale.steps, batch=128).fit(_shaped(some), some.y)
-
-
-def _text(value: Any, digits: int = 3) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def _published(data: str, name: str, epsilon: Any) -> str:
@@ -262,8 +208,8 @@ def views(data: str, results: Sequence[Result]) -> list[View]:
             body.append(
                 [
                     str(name), claim.get("guarantee", "-"), claim.get("unit", "-"), claim.get("trust", "-"),
-                    *(_text(values[metric]) for metric in ("logistic", "mlp", "cnn")), _text(values["frechet"], 3),
-                    _text(values["seconds_training"], 0), _published(data, str(name), epsilon) if scale == "full" else "-",
+                    *(text(values[metric]) for metric in ("logistic", "mlp", "cnn")), text(values["frechet"], 3),
+                    text(values["seconds_training"], 0), _published(data, str(name), epsilon) if scale == "full" else "-",
                 ]
             )  # fmt: skip
         if body:
@@ -334,7 +280,7 @@ def _benchmark(data: str, name: str, title: str) -> Benchmark:
         title=title,
         reference="Pfitzner and Arnrich, DPD-fVAE, arXiv 2022, tables 1 and 2, figures 2 to 7",
         revision=1,
-        prepare=lambda: [load(data, part) for part in ("train", "test")] and None,  # type: ignore[arg-type,func-returns-value]
+        prepare=functools.partial(prepare, data),
         cells=functools.partial(cells, data),
         measure=functools.partial(measure, data),
         views=functools.partial(views, data),

@@ -19,14 +19,11 @@ import jax
 import numpy as np
 
 from populace.engines import simulation
-from populace.evaluation.cnn import Cnn
-from populace.evaluation.dense import Logistic, Mlp
-from populace.evaluation.images import frechet
 from populace.experiments.benchmarks.grid import Benchmark, Cell, Chart, Picture, Result, View, mean_over_seeds
+from populace.experiments.benchmarks.judged import load, prepare, scores, text
 from populace.experiments.benchmarks.strips import GAP, packed, strip
 from populace.experiments.run import make_key
 from populace.protocols.moments import Moments
-from populace.tables import datasets
 from populace.tables.images import Images
 from populace.tables.partition import Clients, split
 
@@ -50,6 +47,10 @@ class Scale:
     steps: int  # of a classifier's training, batches of 128
     tested: int
 
+    @property
+    def judging(self) -> dict[str, int]:
+        return {"steps": self.steps, "images": self.images, "tested": self.tested}
+
 
 FULL = Scale(rows=60_000, images=60_000, steps=4_690, tested=10_000)
 SMALL = Scale(rows=600, images=1_000, steps=60, tested=1_000)
@@ -64,14 +65,6 @@ PUBLISHED: dict[str, tuple[tuple[str, str, str, str, str], ...]] = {
     ),
     "fashion_mnist": (("L-DPD-fVAE", "10", "local", "record; the proof fails", ".800"),),
 }
-
-
-@functools.lru_cache(maxsize=4)
-def load(data: str, part: datasets.Split) -> Images:
-    found = datasets.load(data, part)
-    if not isinstance(found, Images):
-        raise TypeError(f"{data} holds no images")
-    return found
 
 
 def cells(data: str, quick: bool, seeds: int) -> list[Cell]:
@@ -109,9 +102,9 @@ def measure(data: str, cell: Cell) -> Result:
     seed = int(cell["seed"] or 0)
     if cell["trust"] == REAL:
         made = load(data, "train").take(np.random.default_rng(3).permutation(60_000)[: scale.images])
-        return {**_scores(made, data, scale, seed), **packed(made, shown=8)}
+        return {**scores([made], data, **scale.judging, seed=seed), **packed(made, shown=8)}
     made, found = synthesised(data, cell, scale)
-    return {**found, **_scores(made, data, scale, seed), **packed(made, shown=8)}
+    return {**found, **scores([made], data, **scale.judging, seed=seed), **packed(made, shown=8)}
 
 
 def synthesised(data: str, cell: Cell, scale: Scale) -> tuple[Images, dict[str, Any]]:
@@ -131,45 +124,6 @@ def synthesised(data: str, cell: Cell, scale: Scale) -> tuple[Images, dict[str, 
     }  # fmt: skip
 
 
-def _flat(images: Images) -> Array:
-    return images.x.reshape(len(images), -1).astype(np.float32) / 255
-
-
-def _shaped(images: Images) -> Array:
-    return images.x.reshape(*images.x.shape[:3], -1).astype(np.float32) / 255
-
-
-def _scores(made: Images, data: str, scale: Scale, seed: int) -> dict[str, Any]:
-    """Accuracies on the test images, and the Frechet distance."""
-    test = load(data, "test")
-    test = test.take(np.arange(min(scale.tested, len(test))))
-    models: dict[str, tuple[Any, Any]] = {
-        "logistic": (Logistic(), _flat),
-        "mlp": (Mlp(steps=scale.steps, seed=seed), _flat),
-        "cnn": (Cnn(steps=scale.steps, batch=128, seed=seed), _shaped),
-    }
-    found: dict[str, Any] = {}
-    for name, (model, seen) in models.items():
-        model.fit(seen(made), made.y)
-        guesses = model.classes_[model.predict_proba(seen(test)).argmax(axis=1)]
-        found[name] = float((guesses == test.y).mean())
-    judge = _judge(data, scale)
-    few = made.take(np.arange(min(10_000, len(made))))
-    return {**found, "frechet": frechet(judge.features(_shaped(test)), judge.features(_shaped(few)))}
-
-
-@functools.lru_cache(maxsize=2)
-def _judge(data: str, scale: Scale) -> Cnn:
-    """The CNN of appendix C.2 trained on the real training images: its features measure Frechet distances."""
-    train = load(data, "train")
-    some = train.take(np.random.default_rng(4).permutation(len(train))[: scale.images])
-    return Cnn(steps=scale.steps, batch=128).fit(_shaped(some), some.y)
-
-
-def _text(value: Any, digits: int = 3) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
 def views(data: str, results: Sequence[Result]) -> list[View]:
     """Each scale and trust by itself: two trusts never share a table."""
     found = []
@@ -179,8 +133,8 @@ def views(data: str, results: Sequence[Result]) -> list[View]:
         body = []
         for (epsilon, clients, spread), values in mean_over_seeds(some, METRICS, by).items():
             claim = next(r for r in some if tuple(r["cell"][name] for name in by) == (epsilon, clients, spread))
-            figures = [_text(values[name]) for name in ("logistic", "mlp", "cnn")]
-            rest = [_text(values[name], 1) for name in ("frechet", "seconds_run", "seconds_sampling", "kilobytes")]
+            figures = [text(values[name]) for name in ("logistic", "mlp", "cnn")]
+            rest = [text(values[name], 1) for name in ("frechet", "seconds_run", "seconds_sampling", "kilobytes")]
             body.append(
                 [claim.get("guarantee", "-"), claim.get("unit", "-"), str(clients or "-"), str(spread), *figures, *rest]
             )
@@ -252,7 +206,7 @@ def _benchmark(data: str, name: str, title: str) -> Benchmark:
         title=title,
         reference="no paper: populace's own method; published figures of others stand beside, with their trust and unit",
         revision=1,
-        prepare=lambda: [load(data, part) for part in ("train", "test")] and None,  # type: ignore[arg-type,func-returns-value]
+        prepare=functools.partial(prepare, data),
         cells=functools.partial(cells, data),
         measure=functools.partial(measure, data),
         views=functools.partial(views, data),

@@ -1,0 +1,81 @@
+"""What synthetic images are worth, as DPD-fVAE's tables measure it: three classifiers and a distance."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from populace.evaluation.cnn import Cnn
+from populace.evaluation.dense import Logistic, Mlp
+from populace.evaluation.images import frechet
+from populace.tables import datasets
+from populace.tables.images import Images
+
+Array = Any
+
+BATCH = 128
+FEATURES = 10_000  # images whose features a Frechet distance is taken from
+
+
+@functools.lru_cache(maxsize=4)
+def load(data: str, part: datasets.Split) -> Images:
+    found = datasets.load(data, part)
+    if not isinstance(found, Images):
+        raise TypeError(f"{data} holds no images")
+    return found
+
+
+def prepare(data: str) -> None:
+    """Both parts are there, or what is missing is said."""
+    load(data, "train")
+    load(data, "test")
+
+
+def flat(images: Images) -> Array:
+    return images.x.reshape(len(images), -1).astype(np.float32) / 255
+
+
+def shaped(images: Images) -> Array:
+    return images.x.reshape(*images.x.shape[:3], -1).astype(np.float32) / 255
+
+
+def scores(sets: Sequence[Images], data: str, *, steps: int, images: int, tested: int, seed: int) -> dict[str, Any]:
+    """Accuracies on the test images, averaged over the sets, and the Frechet distance of the first.
+
+    `steps` are those of a classifier's training; the CNN whose features measure the distance sees `images` real ones.
+    """
+    test = load(data, "test")
+    test = test.take(np.arange(min(tested, len(test))))
+    each: dict[str, list[float]] = {"logistic": [], "mlp": [], "cnn": []}
+    for number, made in enumerate(sets):
+        models: dict[str, tuple[Any, Any]] = {
+            "logistic": (Logistic(), flat),
+            "mlp": (Mlp(steps=steps, seed=seed + number), flat),
+            "cnn": (Cnn(steps=steps, batch=BATCH, seed=seed + number), shaped),
+        }
+        for name, (model, seen) in models.items():
+            model.fit(seen(made), made.y)
+            guesses = model.classes_[model.predict_proba(seen(test)).argmax(axis=1)]
+            each[name].append(float((guesses == test.y).mean()))
+    features = _judge(data, images, steps).features
+    few = sets[0].take(np.arange(min(FEATURES, len(sets[0]))))
+    return {
+        **{name: float(np.mean(values)) for name, values in each.items()},
+        "cnn_of_sets": [round(value, 4) for value in each["cnn"]],
+        "frechet": frechet(features(shaped(test)), features(shaped(few))),
+    }
+
+
+@functools.lru_cache(maxsize=2)
+def _judge(data: str, images: int, steps: int) -> Cnn:
+    """The CNN of appendix C.2 trained on the real training images: its features measure Frechet distances."""
+    train = load(data, "train")
+    some = train.take(np.random.default_rng(4).permutation(len(train))[:images])
+    return Cnn(steps=steps, batch=BATCH).fit(shaped(some), some.y)
+
+
+def text(value: Any, digits: int = 3) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
