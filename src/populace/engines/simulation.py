@@ -180,7 +180,7 @@ def _answer_held(
     sources = Keyed(jax.vmap(lambda client: keys.answer(ask.round, client))(ask.cohort))
     shards = Shard(records=records, mask=mask, population=population)
     each = (ask.own, shards, held, sources)
-    if protocol.vectorises or jax.default_backend() != "cpu":
+    if protocol.together(ask, population) or jax.default_backend() != "cpu":
         values, kept = jax.vmap(protocol.answer, in_axes=(None, 0, 0, 0, 0))(ask.common, *each)
     else:
         values, kept = jax.lax.map(lambda one: protocol.answer(ask.common, *one), each)

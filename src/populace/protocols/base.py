@@ -213,6 +213,11 @@ class Protocol(abc.ABC):
         del ask, population
         return 1
 
+    def together(self, ask: Ask, population: Population) -> bool:
+        """`vectorises` of this exchange."""
+        del ask, population
+        return self.vectorises
+
     def working(self, ask: Ask) -> Array | None:
         """Which of the cohort have anything to compute; None for all. The others' replies are zeros; simulations skip them."""
         del ask

@@ -87,7 +87,9 @@ class Chain(Protocol):
         if not 0 <= self.delta < 1:
             raise out_of_range("delta", "in [0, 1)", self.delta)
 
-    vectorises: ClassVar[bool] = False
+    def together(self, ask: Ask, population: Population) -> bool:
+        links = self.links(population)
+        return (links.first if "first" in ask.common else links.then).vectorises
 
     def links(self, population: Population) -> Links:
         return links_of(self, population)

@@ -196,49 +196,47 @@ def _published(data: str, name: str, epsilon: Any) -> str:
     return "-" if found is None else " / ".join("-" if value is None else f"{value / 100:.3f}" for value in found)
 
 
+def _kind(result: Result) -> tuple[str, str]:
+    """Trust and unit: what must not share a table or a chart."""
+    return str(result.get("trust", "-")), str(result.get("unit", "-"))
+
+
 def views(data: str, results: Sequence[Result]) -> list[View]:
-    """Tables 1 and 2, each scale by itself; unit and trust of every row, because they must not be mixed up."""
+    """Tables 1 and 2: each scale, trust and unit by itself."""
     found = []
-    for scale in ("full", "small"):
-        some = [result for result in results if result["cell"]["scale"] == scale]
-        claims = {(r["cell"]["method"], r["cell"]["epsilon"]): r for r in some}
-        body = []
-        for (name, epsilon), values in mean_over_seeds(some, METRICS, ("method", "epsilon")).items():
-            claim = claims[name, epsilon]
-            body.append(
-                [
-                    str(name), claim.get("guarantee", "-"), claim.get("unit", "-"), claim.get("trust", "-"),
-                    *(text(values[metric]) for metric in ("logistic", "mlp", "cnn")), text(values["frechet"], 3),
-                    text(values["seconds_training"], 0), _published(data, str(name), epsilon) if scale == "full" else "-",
-                ]
-            )  # fmt: skip
-        if body:
-            size = (FULL if scale == "full" else SMALL)[data]
-            found.append(
-                View(
-                    title=f"{scale} scale: {size.clients} clients x {size.records} images, {size.images:,} "
-                    f"synthetic images, accuracy on {size.tested:,} real test images; Frechet distance on features of the "
-                    "CNN trained on real images; published: logistic regression / MLP / CNN",
-                    header=[
-                        "method",
-                        "guarantee",
-                        "unit",
-                        "trust",
-                        "logistic",
-                        "MLP",
-                        "CNN",
-                        "Frechet",
-                        "s",
-                        "published",
-                    ],
-                    rows=body,
-                )
+    for scale, (trust, unit) in itertools.product(
+        ("full", "small"), dict.fromkeys(_kind(result) for result in results)
+    ):
+        some = [r for r in results if r["cell"]["scale"] == scale and _kind(r) == (trust, unit)]
+        claims = {(r["cell"]["method"], r["cell"]["epsilon"]): r.get("guarantee", "-") for r in some}
+        body = [
+            [
+                str(name), claims[name, epsilon], *(text(values[metric]) for metric in ("logistic", "mlp", "cnn", "frechet")),
+                text(values["seconds_training"], 0), _published(data, str(name), epsilon) if scale == "full" else "-",
+            ]
+            for (name, epsilon), values in mean_over_seeds(some, METRICS, ("method", "epsilon")).items()
+        ]  # fmt: skip
+        if not body:
+            continue
+        size = (FULL if scale == "full" else SMALL)[data]
+        whom = "real images" if trust == "-" else f"trust: {trust}, protects one {unit}"
+        if trust == "not-private":
+            whom = "NOT PRIVATE"
+        found.append(
+            View(
+                title=f"{whom}; {scale} scale: {size.clients} clients x {size.records} images, {size.images:,} synthetic "
+                f"images, accuracy on {size.tested:,} real test images; Frechet distance on features of the CNN trained on "
+                "real images; published: logistic regression / MLP / CNN",
+                header=["method", "guarantee", "logistic", "MLP", "CNN", "Frechet", "s", "published"],
+                rows=body,
             )
+        )
     return found
 
 
 def charts(data: str, results: Sequence[Result]) -> list[Chart]:
-    """Figure 2 (lengths of updates) and figure 4 (CNN accuracy by epsilon), at the largest scale there is."""
+    """Figure 2 (lengths of updates) and figure 4 (CNN by epsilon, each trust by itself), at the largest scale there is."""
+    del data
     scale = "full" if any(r["cell"]["scale"] == "full" for r in results) else "small"
     first = [r for r in results if r["cell"]["scale"] == scale and r["cell"]["seed"] == 0]
     norms = {
@@ -246,18 +244,27 @@ def charts(data: str, results: Sequence[Result]) -> list[Chart]:
         for r in first
         if r["cell"]["method"] in ("fVAE", "DPD-fVAE") and "norms" in r
     }
-    lines: dict[str, list[tuple[float, float]]] = {}
-    for r in first:
-        if r["cell"]["epsilon"] is not None:
-            lines.setdefault(str(r["cell"]["method"]), []).append((float(r["cell"]["epsilon"]), float(r["cnn"])))
     real = {str(r["cell"]["method"]): float(r["cnn"]) for r in first if r["cell"]["method"] == REAL}
-    sweep = {name: sorted(points) for name, points in lines.items()}
-    return [
-        Chart(name="norms-by-round", title="median length of a client's update (figure 2)", across="round", up="length",
-              lines=norms),
-        Chart(name="cnn-by-epsilon", title="CNN by epsilon (figure 4); units and trusts differ", across="epsilon",
-              up="accuracy", lines=sweep, level=real),
-    ]  # fmt: skip
+    found = []
+    if norms:
+        title = "median length of a client's update (figure 2)"
+        found.append(Chart(name="norms-by-round", title=title, across="round", up="length", lines=norms))
+    for trust, unit in dict.fromkeys(_kind(r) for r in first if r["cell"]["epsilon"] is not None):
+        lines: dict[str, list[tuple[float, float]]] = {}
+        for r in first:
+            if r["cell"]["epsilon"] is not None and _kind(r) == (trust, unit):
+                lines.setdefault(str(r["cell"]["method"]), []).append((float(r["cell"]["epsilon"]), float(r["cnn"])))
+        found.append(
+            Chart(
+                name=f"cnn-by-epsilon-{trust}",
+                title=f"CNN by epsilon (figure 4), trust: {trust}, unit: {unit}",
+                across="epsilon",
+                up="accuracy",
+                lines={name: sorted(points) for name, points in lines.items()},
+                level=real,
+            )
+        )
+    return found
 
 
 def pictures(data: str, results: Sequence[Result]) -> list[Picture]:
