@@ -184,10 +184,10 @@ def _fit_step(
         encoder.values, decoder.values, examples, noise
     )
     fading = jnp.minimum(1.0, 4 * (1 - done))  # the last quarter of the steps grow smaller
-    changed = [
-        dataclasses.replace(
-            moved(half, slope, rate), values=half.values + fading * (moved(half, slope, rate).values - half.values)
+    encoder, decoder = (
+        Half(half.values + fading * (after.values - half.values), after.state)
+        for half, after in (
+            (half, moved(half, slope, rate)) for half, slope in zip((encoder, decoder), slopes, strict=True)
         )
-        for half, slope in zip((encoder, decoder), slopes, strict=True)
-    ]
-    return changed[0], changed[1]
+    )
+    return encoder, decoder
