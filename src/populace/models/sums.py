@@ -118,17 +118,19 @@ def summed(features: Features, layout: Layout, records: Any, mask: Array) -> Arr
     Guarantee: exact, so that one record changes it by at most `layout.bound` in L2: features are whole numbers, and as many
     records are multiplied at once as a float32 adds without error; the rest is added in 32 bits.
     """
-    h, labels = features.read(records)
-    whole, length, square = quantised(features, layout, h)
-    there = jnp.asarray(mask)[:, None] & (jnp.asarray(labels)[:, None] == jnp.arange(layout.classes))
-    member = there.astype(jnp.float32)
-    lengths = jnp.stack([length, square], axis=1)
     block = max(1, 1 << (EXACT - 2 * layout.bits))
-    over = -len(member) % block
-    blocks = [jnp.pad(part, ((0, over), (0, 0))).reshape(-1, block, part.shape[1]) for part in (member, whole, lengths)]
+    over = -len(mask) % block
 
-    def add(carry: tuple[Array, ...], parts: tuple[Array, ...]) -> tuple[tuple[Array, ...], None]:
-        member, whole, lengths = parts
+    def cut(leaf: Array) -> Array:
+        leaf = jnp.asarray(leaf)
+        return jnp.pad(leaf, ((0, over), *[(0, 0)] * (leaf.ndim - 1))).reshape(-1, block, *leaf.shape[1:])
+
+    def add(carry: tuple[Array, ...], parts: tuple[Any, Array]) -> tuple[tuple[Array, ...], None]:
+        some, there = parts
+        h, labels = features.read(some)
+        whole, length, square = quantised(features, layout, h)
+        member = (there[:, None] & (jnp.asarray(labels)[:, None] == jnp.arange(layout.classes))).astype(jnp.float32)
+        lengths = jnp.stack([length, square], axis=1)
         inside = whole * member.sum(axis=1, keepdims=True)
         by_class = inside if layout.shared else (member[:, :, None] * whole[:, None]).reshape(block, -1)
         told = member.sum(axis=1, keepdims=True) if layout.shared else member
@@ -138,7 +140,7 @@ def summed(features: Features, layout: Layout, records: Any, mask: Array) -> Arr
     groups = layout.groups
     shapes = ((layout.classes,), (groups, 2), (layout.classes, layout.size), (groups * layout.size, layout.size))
     start = tuple(jnp.zeros(shape, jnp.int32) for shape in shapes)
-    (counts, lengths, means, seconds), _ = jax.lax.scan(add, start, tuple(blocks))
+    (counts, lengths, means, seconds), _ = jax.lax.scan(add, start, (jax.tree.map(cut, records), cut(mask)))
     upper = seconds.reshape(groups, layout.size, layout.size)[:, layout.pairs[0], layout.pairs[1]] * layout.factors
     parts = (layout.count * counts, layout.length * lengths, layout.mean * means, upper)
     return jnp.concatenate([part.reshape(-1) for part in parts])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -51,24 +52,21 @@ class VaeImages(ImageGenerator):
         return _decoded(self.vae, jnp.asarray(self.theta), z, jnp.asarray(labels))
 
     def arrays(self) -> dict[str, Array]:
-        return {"theta": np.asarray(self.theta, np.float32)}
-
-    def header(self) -> dict[str, Any]:
         net = next(name for name, kind in NETS.items() if isinstance(self.vae, kind))
         fields = [field.name for field in dataclasses.fields(self.vae) if field.name not in ("shape", "classes")]
-        return {**super().header(), "net": net, "design": {name: getattr(self.vae, name) for name in fields}}
+        design = {"net": net, **{name: getattr(self.vae, name) for name in fields}}
+        return {
+            "theta": np.asarray(self.theta, np.float32),
+            "design": np.frombuffer(json.dumps(design).encode(), np.uint8),
+        }
 
     @classmethod
     def from_arrays(cls, shape: tuple[int, ...], classes: int, arrays: Mapping[str, Array]) -> VaeImages:
-        raise NotImplementedError("a decoder is loaded with its header")
-
-    @classmethod
-    def from_saved(cls, header: Mapping[str, Any], arrays: Mapping[str, Array]) -> VaeImages:
         try:
-            kind = NETS[header["net"]]
-            vae = kind(shape=tuple(header["shape"]), classes=header["classes"], **header["design"])
-        except (KeyError, TypeError) as error:
-            raise DataError(f"the model's header does not describe a decoder: {error!r}") from error
+            design = json.loads(np.asarray(arrays["design"], np.uint8).tobytes())
+            vae = NETS[design.pop("net")](shape=shape, classes=classes, **design)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(f"the model does not describe a decoder: {error!r}") from error
         return cls(vae=vae, theta=arrays["theta"])
 
 

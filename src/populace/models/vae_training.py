@@ -21,6 +21,8 @@ Array = Any
 
 SAMPLES_AT_ONCE = 256  # of the decoder's own, for one step of the encoder
 BATCH = 128  # of training on samples or pooled records
+RISING = 0.02  # share of the rounds over which a server's steps grow to their size
+LAST = 0.05  # of that size at the end
 SPREAD = 4.0  # deviations of a Poisson batch that are computed at once; what goes beyond is computed after
 
 
@@ -55,6 +57,16 @@ def moved(half: Half, slope: Array, rate: float) -> Half:
 
 def fresh(values: Array, rate: float) -> Half:
     return Half(values, adam(rate).init(values))
+
+
+@functools.lru_cache(maxsize=64)
+def server_optimiser(kind: str, *, rate: float, momentum: float, rounds: int) -> optax.GradientTransformation:
+    """`sgd` adds changes up with momentum; `adam` takes them as slopes, in steps that rise and then fall."""
+    if kind == "sgd":
+        return optax.sgd(rate, momentum=momentum)
+    rising = max(1, round(RISING * rounds))
+    falling = optax.cosine_decay_schedule(rate, max(1, rounds - rising), LAST)
+    return optax.adam(optax.join_schedules([optax.linear_schedule(0.0, rate, rising), falling], [rising]), b1=momentum)
 
 
 def mean_loss(vae: Vae, phi: Array, theta: Array, examples: Examples, noise: Array) -> Array:

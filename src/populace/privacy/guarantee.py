@@ -72,6 +72,13 @@ class Guarantee:
         return f"({_exact(self.epsilon)}, {_exact(self.delta)})-{name}"
 
     @property
+    def trust_in_words(self) -> str:
+        """Who must be trusted for the claim; where nothing is claimed, that trusting nobody would not do."""
+        if math.isinf(self.epsilon) and self.trust != "not-private":
+            return f"{self.trust}: that is where the noise is added, and nothing is guaranteed by it"
+        return TRUSTS[self.trust]
+
+    @property
     def headline(self) -> str:
         """The bound with the marks that must not get lost where it stands alone."""
         marks = []
@@ -87,7 +94,7 @@ class Guarantee:
             parts = [f"No guarantee (epsilon = inf): {self.reason}"]
         else:
             parts = [f"{self.bound} for {UNITS[self.unit]}"]
-        parts.append(f"trust: {TRUSTS[self.trust]}")
+        parts.append(f"trust: {self.trust_in_words}")
         parts.append(f"neighbours: {NEIGHBOURS[self.neighbours]}")
         parts.append(f"mechanism: {self.mechanism}")
         if self.read_from_data:
@@ -114,7 +121,7 @@ class Guarantee:
             "neighbours": self.neighbours,
             "neighbours_in_words": NEIGHBOURS[self.neighbours],
             "trust": self.trust,
-            "trust_in_words": TRUSTS[self.trust],
+            "trust_in_words": self.trust_in_words,
             "mechanism": self.mechanism,
             "derivation": list(self.derivation),
             "assumptions": list(self.assumptions),

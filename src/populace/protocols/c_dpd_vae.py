@@ -19,32 +19,23 @@ import numpy as np
 from populace.errors import SpecError, out_of_range
 from populace.models.generator import Synthesizer
 from populace.models.vae import Net, Vae
-from populace.models.vae_training import Examples, fresh, train_at_client
-from populace.privacy.accounting import (
-    epsilon_of,
-    noise_multiplier_for,
-    resolved_delta,
-    sampled_gaussian,
-    steps_for,
-)
+from populace.privacy.accounting import epsilon_of, resolved_delta
 from populace.privacy.events import Event
-from populace.privacy.gaussian import GaussianSum, clip, count_sum, quantile_step, split_noise
+from populace.privacy.gaussian import GaussianSum, clip, quantile_step
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
+from populace.privacy.noised_steps import NoisedSteps, noised_steps, sampled_delta
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.source import Source
 from populace.protocols.base import Ask, Facts, Plan, Population, Replies, Shard
 from populace.protocols.vae_rounds import (
     NUMBER,
-    Encoders,
-    VaeRounds,
+    Averaged,
     averaged,
     check_counts,
     check_shares,
     check_sizes,
-    encoder_of,
     generator_of,
-    training_key,
 )
 
 Array = Any
@@ -60,12 +51,21 @@ class Design:
     vae: Vae
     delta: float
     said: tuple[str, ...]
-    rounds: int
-    noise_multiplier: float
-    mechanism: GaussianSum
-    count: GaussianSum | None
+    release: NoisedSteps
     step: Event  # one round, for every client, drawn or not
     whole: Event
+
+    @property
+    def rounds(self) -> int:
+        return self.release.steps
+
+    @property
+    def mechanism(self) -> GaussianSum:
+        return self.release.mechanism
+
+    @property
+    def count(self) -> GaussianSum | None:
+        return self.release.count
 
 
 @jax.tree_util.register_dataclass
@@ -83,7 +83,7 @@ class State:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CDpdVae(VaeRounds):
+class CDpdVae(Averaged):
     """Guarantee: (epsilon, delta)-DP for everything one client holds, add or remove one client, for whoever sees the model and
     not the updates: the server is trusted. Every client is charged for every round, drawn or not.
 
@@ -167,24 +167,12 @@ class CDpdVae(VaeRounds):
         return Charge(event=self.design(population).step, unit="client")
 
     def remember(self, population: Population, key: Array) -> Any:
-        if self.shared == "whole":
-            return ()
-        blank = jnp.zeros(self.vae(population).encoder_size)
-        return Encoders(begun=jnp.asarray(False), half=fresh(blank, self.rate))
+        return self.unbegun(population)
 
     def answer(self, common: Any, own: Any, shard: Shard, memory: Any, source: Source) -> tuple[Any, Any]:
         design = self.design(shard.population)
-        examples = Examples(*design.vae.read(shard.records), jnp.asarray(shard.mask))
-        encoder = encoder_of(memory, common["phi"], self.rate)
-        after, theta = train_at_client(
-            design.vae, encoder, common["theta"], examples, training_key(source), epochs=self.epochs, batch=self.batch,
-            rate=self.rate,
-        )  # fmt: skip
-        change = theta - common["theta"]
-        if self.shared == "whole":
-            change = jnp.concatenate([after.values - common["phi"], change])
-        else:
-            memory = _kept(own, Encoders(begun=jnp.asarray(True), half=after), memory)
+        change, after = self.trained(design.vae, common, shard, memory, source)
+        memory = _kept(own, after, memory)
         change = change / common["bound"]
         drawn = jnp.asarray(own)
         below = jnp.where(jnp.linalg.norm(change) <= 1, 0.5, -0.5)
@@ -223,10 +211,11 @@ class CDpdVae(VaeRounds):
 
     def guarantee(self, population: Population) -> Guarantee:
         design = self.design(population)
+        epsilon = epsilon_of(design.whole, delta=design.delta)
         counted = "" if design.count is None else ", with the noisy count that moves the bound"
         return Guarantee(
-            epsilon=epsilon_of(design.whole, delta=design.delta),
-            delta=design.delta,
+            epsilon=epsilon,
+            delta=sampled_delta(design.delta, epsilon, design.release.draws),
             unit="client",
             neighbours="add-remove",
             trust="central",
@@ -253,8 +242,8 @@ class CDpdVae(VaeRounds):
         return Plan(
             guarantee=self.guarantee(population), rounds=design.rounds, bytes_up=up, bytes_down=down, errors={},
             notes=(
-                f"noise multiplier {design.noise_multiplier:.3g}; noise on the mean update is {noise:.2g} bounds long in all "
-                f"{design.mechanism.size:,} parameters",
+                f"noise multiplier {design.release.noise_multiplier:.3g}; noise on the mean update is {noise:.2g} bounds long "
+                f"in all {design.mechanism.size:,} parameters",
                 "no error is predicted: training has no closed form",
             ),
         )  # fmt: skip
@@ -275,28 +264,16 @@ def _kept(drawn: Array, after: Any, before: Any) -> Any:
 def design_of(protocol: CDpdVae, population: Population) -> Design:
     vae = protocol.vae(population)
     delta, said = resolved_delta(protocol.delta, population.clients)
-    rounds, noise = protocol.turns, protocol.noise
-    if noise:
-        most = steps_for(
-            epsilon=protocol.epsilon, delta=delta, noise_multiplier=noise, probability=protocol.share, wanted=rounds
-        )
-        rounds = min(rounds, most)
-        if not rounds:
-            raise SpecError(f"noise {noise:g} allows not one round within epsilon {protocol.epsilon:g}; choose more")
-    else:
-        noise = noise_multiplier_for(epsilon=protocol.epsilon, delta=delta, probability=protocol.share, steps=rounds)
     size = vae.decoder_size + (vae.encoder_size if protocol.shared == "whole" else 0)
-    count, multiplier = None, noise
-    if protocol.quantile:
-        deviation = max(noise, protocol.share * population.clients / COUNT_SHARE)
-        count, multiplier = count_sum(deviation), split_noise(noise, deviation)
-    mechanism = GaussianSum(bound=1.0, noise_multiplier=multiplier, size=size)
-    if population.clients * 2 > np.iinfo(np.int32).max * mechanism.grid:
+    release = noised_steps(
+        epsilon=protocol.epsilon, delta=delta, probability=protocol.share, wanted=protocol.turns, each=1,
+        noise=protocol.noise, size=size,
+        counting=protocol.share * population.clients / COUNT_SHARE if protocol.quantile else 0.0,
+    )  # fmt: skip
+    if population.clients * 2 > np.iinfo(np.int32).max * release.mechanism.grid:
         raise SpecError(
             f"{population.clients:,} updates of {size:,} numbers do not add up in 32 bits; choose a smaller net"
         )
     return Design(
-        vae=vae, delta=delta, said=said, rounds=rounds, noise_multiplier=noise, mechanism=mechanism, count=count,
-        step=sampled_gaussian(noise_multiplier=noise, probability=protocol.share),
-        whole=sampled_gaussian(noise_multiplier=noise, probability=protocol.share, steps=rounds),
-    )  # fmt: skip
+        vae=vae, delta=delta, said=said, release=release, step=release.event(1), whole=release.event(release.steps)
+    )

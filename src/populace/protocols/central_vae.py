@@ -6,7 +6,6 @@ The upper row of table 1 of Pfitzner and Arnrich 2022: every client sends its re
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any, ClassVar
 
 import jax
@@ -21,7 +20,7 @@ from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.source import Source
 from populace.protocols.base import Ask, Facts, ImageShape, Plan, Population, Replies, Shard
-from populace.protocols.vae_rounds import VaeRounds, check_counts, check_sizes, generator_of
+from populace.protocols.vae_rounds import VaeRounds, check_counts, check_sizes, generator_of, not_private
 
 Array = Any
 
@@ -115,10 +114,7 @@ class CentralVae(VaeRounds):
         return generator_of(vae, theta, population)
 
     def guarantee(self, population: Population) -> Guarantee:
-        return Guarantee(
-            epsilon=math.inf, unit="client", neighbours="replace", trust="not-private", mechanism="none", reason=REASON,
-            read_from_data=population.read_from_data,
-        )  # fmt: skip
+        return not_private(population, REASON)
 
     def plan(self, population: Population) -> Plan:
         down, up = self._bytes(population)

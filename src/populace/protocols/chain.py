@@ -170,9 +170,12 @@ class Chain(Protocol):
     def guarantee(self, population: Population) -> Guarantee:
         links = self.links(population)
         parts = [method.guarantee(population) for method in (links.first, links.then)]
+        epsilon = epsilon_of(links.whole, delta=links.delta)
+        # What sampling adds to each part's delta, at the epsilon of both: it grows by e^epsilon.
+        sampling = sum((part.delta - links.delta) * math.exp(epsilon - part.epsilon) for part in parts)
         return Guarantee(
-            epsilon=epsilon_of(links.whole, delta=links.delta),
-            delta=links.delta,
+            epsilon=epsilon,
+            delta=links.delta + sampling,
             unit="record",
             neighbours="add-remove",
             trust="local",

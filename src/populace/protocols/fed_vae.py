@@ -17,7 +17,6 @@ import jax.numpy as jnp
 from populace.errors import SpecError, out_of_range
 from populace.models.generator import Synthesizer
 from populace.models.vae import Net, Vae
-from populace.models.vae_training import Examples, fresh, train_at_client
 from populace.privacy.events import NonPrivate
 from populace.privacy.gaussian import clip
 from populace.privacy.guarantee import Guarantee
@@ -26,14 +25,12 @@ from populace.privacy.source import Source
 from populace.protocols.base import Ask, Facts, Plan, Population, Replies, Shard
 from populace.protocols.vae_rounds import (
     NUMBER,
-    Encoders,
-    VaeRounds,
+    Averaged,
     check_counts,
     check_shares,
     check_sizes,
-    encoder_of,
     generator_of,
-    training_key,
+    not_private,
 )
 
 Array = Any
@@ -56,7 +53,7 @@ class State:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FedVae(VaeRounds):
+class FedVae(Averaged):
     """Guarantee: none. `epsilon` is taken so that commands look alike, and is not used.
 
     Edge cases: `clip` 0 and `noise` 0 leave them out; `share` of the clients, at least one, takes part in a round.
@@ -136,30 +133,10 @@ class FedVae(VaeRounds):
         return Charge(event=NonPrivate(REASON), unit="client")
 
     def remember(self, population: Population, key: Array) -> Any:
-        if self.shared == "whole":
-            return ()
-        blank = jnp.zeros(self.vae(population).encoder_size)
-        return Encoders(begun=jnp.asarray(False), half=fresh(blank, self.rate))
+        return self.unbegun(population)
 
     def answer(self, common: Any, own: Any, shard: Shard, memory: Any, source: Source) -> tuple[Any, Any]:
-        vae = self.vae(shard.population)
-        examples = Examples(*vae.read(shard.records), jnp.asarray(shard.mask))
-        encoder = encoder_of(memory, common["phi"], self.rate)
-        after, theta = train_at_client(
-            vae,
-            encoder,
-            common["theta"],
-            examples,
-            training_key(source),
-            epochs=self.epochs,
-            batch=self.batch,
-            rate=self.rate,
-        )
-        change = theta - common["theta"]
-        if self.shared == "whole":
-            change = jnp.concatenate([after.values - common["phi"], change])
-        else:
-            memory = Encoders(begun=jnp.asarray(True), half=after)
+        change, memory = self.trained(self.vae(shard.population), common, shard, memory, source)
         return {"change": clip(change, self.clip) if self.clip else change, "norm": jnp.linalg.norm(change)}, memory
 
     def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
@@ -183,10 +160,7 @@ class FedVae(VaeRounds):
         return generator_of(state.vae, state.theta, population)
 
     def guarantee(self, population: Population) -> Guarantee:
-        return Guarantee(
-            epsilon=math.inf, unit="client", neighbours="replace", trust="not-private", mechanism="none", reason=REASON,
-            read_from_data=population.read_from_data,
-        )  # fmt: skip
+        return not_private(population, REASON)
 
     def plan(self, population: Population) -> Plan:
         down, up = self._bytes(population)

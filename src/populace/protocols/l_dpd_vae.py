@@ -32,22 +32,18 @@ from populace.models.vae_training import (
     fresh,
     mean_loss,
     moved,
+    server_optimiser,
     slope_of_both,
     slope_of_decoder,
     total_of,
     train_asleep,
 )
-from populace.privacy.accounting import (
-    epsilon_of,
-    noise_multiplier_for,
-    resolved_delta,
-    sampled_gaussian,
-    steps_for,
-)
+from populace.privacy.accounting import epsilon_of, resolved_delta
 from populace.privacy.events import Event, NonPrivate
-from populace.privacy.gaussian import GaussianSum, clip, count_sum, quantile_step, split_noise
+from populace.privacy.gaussian import GaussianSum, clip, quantile_step
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
+from populace.privacy.noised_steps import NoisedSteps, noised_steps, sampled_delta
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.source import Source
 from populace.protocols.base import Ask, Facts, Plan, Population, Replies, Shard
@@ -73,8 +69,6 @@ REASON = (
 COUNT_SHARE = 4.0  # the noise of the count of short slopes: a quarter of the batch expected at one client
 QUANTILE_RATE = 0.2
 ASLEEP_RATE = 1e-3
-RISING = 0.02  # share of the rounds over which the server's steps grow to their size
-LAST = 0.05  # of that size at the end
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,13 +78,18 @@ class Design:
     vae: Vae
     delta: float
     said: tuple[str, ...]
+    release: NoisedSteps
     participations: int
-    probability: float
-    noise_multiplier: float
-    mechanism: GaussianSum
-    count: GaussianSum | None
     reply: Event
     whole: Event
+
+    @property
+    def mechanism(self) -> GaussianSum:
+        return self.release.mechanism
+
+    @property
+    def count(self) -> GaussianSum | None:
+        return self.release.count
 
 
 @jax.tree_util.register_dataclass
@@ -205,9 +204,12 @@ class LDpdVae(VaeRounds):
             order=order_of_passes(
                 clients=population.clients, cohort=self.cohort_size(population), passes=design.participations, key=order
             ),
-            encoder=encoder, theta=theta, optimiser=_server(self, self.rounds(population)).init(theta), average=theta,
+            encoder=encoder, theta=theta, optimiser=self._optimiser(self.rounds(population)).init(theta), average=theta,
             bound=jnp.float32(self.bound), design=design,
         )  # fmt: skip
+
+    def _optimiser(self, rounds: int) -> optax.GradientTransformation:
+        return server_optimiser(self.server, rate=self.rate, momentum=self.momentum, rounds=rounds)
 
     def cohorts(self, population: Population, state: State, first: int, count: int) -> Array:
         return state.order[first : first + count]
@@ -234,7 +236,7 @@ class LDpdVae(VaeRounds):
         rows = len(examples.mask)
         batches, noises, counts, codes = source.split(4)
         draws = {
-            "drawn": jnp.asarray(batches.coins(design.probability, (self.steps, rows))) & examples.mask,
+            "drawn": jnp.asarray(batches.coins(design.release.probability, (self.steps, rows))) & examples.mask,
             "noise": jnp.asarray(design.mechanism.noise(noises, (self.steps, design.mechanism.size))),
             "codes": jnp.asarray(codes.normal((self.steps, rows, self.codes, design.vae.latent))),
         }
@@ -250,7 +252,7 @@ class LDpdVae(VaeRounds):
         design, present = state.design, replies.present
         heard = jnp.maximum(jnp.sum(present), 1)
         change = jnp.sum(jnp.where(present[:, None], replies.values["change"], 0), axis=0) / heard
-        step, optimiser = _server(self, len(state.order)).update(-change, state.optimiser)
+        step, optimiser = self._optimiser(len(state.order)).update(-change, state.optimiser)
         theta = state.theta + step
         encoder = state.encoder
         if self.encoder == "sleep":
@@ -271,6 +273,7 @@ class LDpdVae(VaeRounds):
     def guarantee(self, population: Population) -> Guarantee:
         design = self.design(population)
         valid = self.encoder != "paper"
+        epsilon = epsilon_of(design.whole, delta=design.delta)
         how = {
             "sleep": "the encoder is trained on the decoder's own samples: post-processing",
             "frozen": "the encoder is public and random, and never trained",
@@ -278,8 +281,8 @@ class LDpdVae(VaeRounds):
             "paper": REASON,
         }[self.encoder]
         return Guarantee(
-            epsilon=epsilon_of(design.whole, delta=design.delta) if valid else math.inf,
-            delta=design.delta if valid else 0.0,
+            epsilon=epsilon if valid else math.inf,
+            delta=sampled_delta(design.delta, epsilon, design.release.draws) if valid else 0.0,
             unit="record",
             neighbours="add-remove",
             trust="local",
@@ -307,8 +310,8 @@ class LDpdVae(VaeRounds):
         return Plan(
             guarantee=self.guarantee(population), rounds=self.rounds(population), bytes_up=up, bytes_down=down, errors={},
             notes=(
-                f"noise multiplier {design.noise_multiplier:.3g} at sampling rate {design.probability:.3g}; noise on the mean "
-                f"slope of a round is {noise:.2g} bounds long in all {design.mechanism.size:,} parameters",
+                f"noise multiplier {design.release.noise_multiplier:.3g} at sampling rate {design.release.probability:.3g}; "
+                f"noise on the mean slope of a round is {noise:.2g} bounds long in all {design.mechanism.size:,} parameters",
                 "no error is predicted: training has no closed form",
             ),
         )  # fmt: skip
@@ -317,7 +320,7 @@ class LDpdVae(VaeRounds):
         return self.design(population).whole
 
     def noise_multiplier(self, population: Population) -> float:
-        return self.design(population).noise_multiplier
+        return self.design(population).release.noise_multiplier
 
     def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
         return self._bytes(population)
@@ -325,19 +328,6 @@ class LDpdVae(VaeRounds):
     def _bytes(self, population: Population) -> tuple[float, float]:
         vae = self.design(population).vae
         return NUMBER * (vae.encoder_size + vae.decoder_size + 1), NUMBER * (vae.decoder_size + 1)
-
-
-@functools.lru_cache(maxsize=64)
-def _server(protocol: LDpdVae, rounds: int) -> optax.GradientTransformation:
-    """The server's optimiser for so many rounds."""
-    if protocol.server == "sgd":
-        return optax.sgd(protocol.rate, momentum=protocol.momentum)
-    rising = max(1, round(RISING * rounds))
-    falling = optax.cosine_decay_schedule(protocol.rate, max(1, rounds - rising), LAST)
-    return optax.adam(
-        optax.join_schedules([optax.linear_schedule(0.0, protocol.rate, rising), falling], [rising]),
-        b1=protocol.momentum,
-    )
 
 
 @functools.partial(jax.jit, static_argnums=(0, 4))
@@ -361,12 +351,8 @@ def _train(
             slope = slope[len(encoder.values) :]
         elif protocol.encoder == "paper":
             some = dataclasses.replace(examples, mask=item["drawn"])
-            own = jax.grad(functools.partial(mean_loss, design.vae))(
-                encoder.values,
-                decoder.values,
-                some,
-                item["codes"].reshape(len(examples.mask), -1, design.vae.latent)[:, 0],
-            )
+            codes = item["codes"].reshape(len(examples.mask), -1, design.vae.latent)[:, 0]
+            own = jax.grad(functools.partial(mean_loss, design.vae))(encoder.values, decoder.values, some, codes)
             after = moved(encoder, own, protocol.encoder_rate)
         if protocol.local == "adam":
             decoder = moved(decoder, slope, protocol.local_rate)
@@ -388,7 +374,7 @@ def noised_sum(
         slope = slope_of(design.vae, phi, theta, examples.x[row], examples.y[row], item["codes"][row]) / bound
         return design.mechanism.on_grid(clip(slope, 1.0)), jnp.where(jnp.linalg.norm(slope) <= 1, 0.5, -0.5)
 
-    at_once = drawn_at_once(len(examples.mask), design.probability)
+    at_once = drawn_at_once(len(examples.mask), design.release.probability)
     total, below = total_of(contribution, item["drawn"], at_once)
     below = jnp.zeros(()) if design.count is None else design.count.release(below, item["count"][0])
     return design.mechanism.release(total, item["noise"]), below  # a count that is not paid for does not leave
@@ -397,38 +383,16 @@ def noised_sum(
 @functools.lru_cache(maxsize=64)
 def design_of(protocol: LDpdVae, population: Population) -> Design:
     vae = protocol.vae(population)
-    units = population.clients * population.records
-    delta, said = resolved_delta(protocol.delta, units)
-    probability = min(1.0, protocol.batch / population.records)
-    participations, noise = protocol.participations, protocol.noise
-    if noise:
-        most = steps_for(
-            epsilon=protocol.epsilon, delta=delta, noise_multiplier=noise, probability=probability,
-            wanted=participations * protocol.steps,
-        )  # fmt: skip
-        participations = min(participations, most // protocol.steps)
-        if not participations:
-            raise SpecError(
-                f"noise {noise:g} allows {most} steps within epsilon {protocol.epsilon:g}, and one reply takes "
-                f"{protocol.steps}; choose more noise or fewer steps"
-            )
-    else:
-        noise = noise_multiplier_for(
-            epsilon=protocol.epsilon, delta=delta, probability=probability, steps=participations * protocol.steps
-        )
-    size = vae.decoder_size + (vae.encoder_size if protocol.encoder == "joint" else 0)
-    count, multiplier = None, noise
-    if protocol.quantile:
-        deviation = max(noise, protocol.batch / COUNT_SHARE)
-        count, multiplier = count_sum(deviation), split_noise(noise, deviation)
-
-    def event(steps: int) -> Event:
-        if protocol.encoder == "paper":
-            return NonPrivate(REASON)
-        return sampled_gaussian(noise_multiplier=noise, probability=probability, steps=steps)
-
+    delta, said = resolved_delta(protocol.delta, population.clients * population.records)
+    release = noised_steps(
+        epsilon=protocol.epsilon, delta=delta, probability=min(1.0, protocol.batch / population.records),
+        wanted=protocol.participations * protocol.steps, each=protocol.steps, noise=protocol.noise,
+        size=vae.decoder_size + (vae.encoder_size if protocol.encoder == "joint" else 0),
+        counting=protocol.batch / COUNT_SHARE if protocol.quantile else 0.0,
+    )  # fmt: skip
+    valid = protocol.encoder != "paper"
     return Design(
-        vae=vae, delta=delta, said=said, participations=participations, probability=probability, noise_multiplier=noise,
-        mechanism=GaussianSum(bound=1.0, noise_multiplier=multiplier, size=size), count=count,
-        reply=event(protocol.steps), whole=event(participations * protocol.steps),
+        vae=vae, delta=delta, said=said, release=release, participations=release.steps // protocol.steps,
+        reply=release.event(protocol.steps) if valid else NonPrivate(REASON),
+        whole=release.event(release.steps) if valid else NonPrivate(REASON),
     )  # fmt: skip

@@ -28,6 +28,7 @@ from populace.privacy.events import Event
 from populace.privacy.gaussian import GaussianSum
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
+from populace.privacy.noised_steps import sampled_delta
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.source import Source
 from populace.protocols.base import Ask, Facts, ImageShape, Plan, Population, Protocol, Replies, Shard
@@ -193,10 +194,11 @@ class Moments(Protocol):
     def guarantee(self, population: Population) -> Guarantee:
         design = self.design(population)
         layout, local = design.layout, self.trust == "local"
+        epsilon = epsilon_of(design.mechanism.event, delta=design.delta)
         who = "each client's own message" if local else "the sum of all clients' messages, at the server"
         return Guarantee(
-            epsilon=epsilon_of(design.mechanism.event, delta=design.delta),
-            delta=design.delta,
+            epsilon=epsilon,
+            delta=sampled_delta(design.delta, epsilon, layout.numbers),
             unit="record",
             neighbours="add-remove",
             trust=self.trust,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +15,11 @@ from populace.errors import SpecError, out_of_range
 from populace.models.generator import Synthesizer
 from populace.models.vae import NETS, ImageVae, Net, RowsVae, Vae
 from populace.models.vae_images import VaeImages
-from populace.models.vae_training import Half, fit, fresh
+from populace.models.vae_training import Examples, Half, fit, fresh, train_at_client
 from populace.models.wae import Blocks, Decoder, unpack
+from populace.privacy.guarantee import Guarantee
 from populace.privacy.source import Source
-from populace.protocols.base import ImageShape, Population, Protocol
+from populace.protocols.base import ImageShape, Population, Protocol, Shard
 from populace.tables.images import Images
 from populace.tables.schema import Schema
 
@@ -66,6 +67,43 @@ class VaeRounds(Protocol):
             steps=steps,
             rate=WARM_RATE,
         )
+
+
+class Averaged(VaeRounds):
+    """Methods whose clients train both halves for some epochs and send what changed, of the decoder alone or of the whole."""
+
+    shared: Literal["decoder", "whole"]
+    epochs: int
+    batch: int
+    rate: float
+
+    def unbegun(self, population: Population) -> Any:
+        """What a client keeps before its first round: an encoder that has not begun; nothing where both halves are shared."""
+        if self.shared == "whole":
+            return ()
+        blank = jnp.zeros(self.vae(population).encoder_size)
+        return Encoders(begun=jnp.asarray(False), half=fresh(blank, self.rate))
+
+    def trained(self, vae: Vae, common: Any, shard: Shard, memory: Any, source: Source) -> tuple[Array, Any]:
+        """What local training changes of what is shared, and what the client keeps (algorithm 1, lines 17 to 24)."""
+        examples = Examples(*vae.read(shard.records), jnp.asarray(shard.mask))
+        encoder = encoder_of(memory, common["phi"], self.rate)
+        after, theta = train_at_client(
+            vae, encoder, common["theta"], examples, training_key(source), epochs=self.epochs, batch=self.batch,
+            rate=self.rate,
+        )  # fmt: skip
+        change = theta - common["theta"]
+        if self.shared == "whole":
+            return jnp.concatenate([after.values - common["phi"], change]), memory
+        return change, Encoders(begun=jnp.asarray(True), half=after)
+
+
+def not_private(population: Population, reason: str) -> Guarantee:
+    """What a baseline may state."""
+    return Guarantee(
+        epsilon=math.inf, unit="client", neighbours="replace", trust="not-private", mechanism="none", reason=reason,
+        read_from_data=population.read_from_data,
+    )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=64)

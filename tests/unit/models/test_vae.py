@@ -114,4 +114,4 @@ def test_decoders_that_do_not_fit_or_did_not_train_are_refused():
     with pytest.raises(DataError, match="not finite"):
         VaeImages(vae=vae, theta=np.full_like(theta, np.nan))
     with pytest.raises(DataError, match="does not describe a decoder"):
-        VaeImages.from_saved({"net": "huge", "shape": [2, 2], "classes": 2, "design": {}}, {"theta": theta})
+        VaeImages.from_arrays((2, 2), 2, {"theta": theta, "design": np.frombuffer(b'{"net": "huge"}', np.uint8)})

@@ -75,7 +75,7 @@ def test_the_claim_is_what_dp_accounting_finds_for_the_noise_that_is_added(name)
     if protocol.quantile:
         costs.append(design.count.noise_multiplier**-2)
     together = sum(costs) ** -0.5
-    assert together == pytest.approx(design.noise_multiplier, rel=1e-9)
+    assert together == pytest.approx(design.release.noise_multiplier, rel=1e-9)
     assert claim.delta == default_delta(units)
     wanted = recomputed(noise_multiplier=together, probability=probability, steps=steps, delta=claim.delta)
     assert claim.epsilon == pytest.approx(wanted, rel=2e-3)
@@ -135,7 +135,7 @@ def test_with_noise_given_rounds_end_before_the_step_that_would_overspend(protoc
 
 
 def test_noise_that_does_not_allow_one_round_is_refused():
-    with pytest.raises(SpecError, match="not one round"):
+    with pytest.raises(SpecError, match="choose more noise"):
         CDpdVae(epsilon=0.1, noise=0.5, **TINY).rounds(MANY)
     with pytest.raises(SpecError, match="choose more noise or fewer steps"):
         LDpdVae(epsilon=0.1, noise=0.5, **TINY).rounds(MANY)

@@ -1,0 +1,87 @@
+"""Many noised sums about the same units: what makes their noise also says what they cost.
+
+DP-SGD at a client and DP-FedAvg at a server are the same mechanism: units sampled independently, their vectors clipped and
+added up, Gaussian noise, again and again; with an adaptive bound a noisy count goes along.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from populace.errors import SpecError
+from populace.privacy.accounting import noise_multiplier_for, sampled_gaussian, steps_for
+from populace.privacy.events import Event
+from populace.privacy.gaussian import GaussianSum, count_sum, split_noise
+from populace.privacy.secure_random import NORMAL_DISTANCE
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NoisedSteps:
+    """`steps` sums of vectors clipped to length 1, each unit in one with `probability`; `count` of those that were short.
+
+    Guarantee: the event is that of the very objects that make the noise.
+    """
+
+    mechanism: GaussianSum
+    count: GaussianSum | None
+    probability: float
+    steps: int
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Of vector and count together: squared sensitivities, each in units of its own noise, add up."""
+        if self.count is None:
+            return self.mechanism.noise_multiplier
+        return float((self.mechanism.noise_multiplier**-2 + self.count.noise_multiplier**-2) ** -0.5)
+
+    def event(self, steps: int) -> Event:
+        """What so many of the steps cost."""
+        return sampled_gaussian(noise_multiplier=self.noise_multiplier, probability=self.probability, steps=steps)
+
+    @property
+    def draws(self) -> int:
+        """Numbers drawn for the noise of all steps."""
+        return self.steps * (self.mechanism.size + (0 if self.count is None else 1))
+
+
+def noised_steps(
+    *,
+    epsilon: float,
+    delta: float,
+    probability: float,
+    wanted: int,
+    size: int,
+    noise: float,
+    each: int,
+    counting: float,
+) -> NoisedSteps:
+    """Noise for `wanted` steps, or, with a noise multiplier given, as many of them as fit, in whole lots of `each`.
+
+    `counting` is the least deviation of the noise of a count that goes along, 0 for none.
+    """
+    steps = wanted
+    if noise:
+        fit = steps_for(epsilon=epsilon, delta=delta, noise_multiplier=noise, probability=probability, wanted=wanted)
+        steps = min(wanted, fit) // each * each
+        if not steps:
+            raise SpecError(
+                f"noise {noise:g} allows {fit} steps within epsilon {epsilon:g}, and {each} are taken at a time; "
+                "choose more noise or fewer steps"
+            )
+    else:
+        noise = noise_multiplier_for(epsilon=epsilon, delta=delta, probability=probability, steps=wanted)
+    count, vector = None, noise
+    if counting:
+        deviation = max(noise, counting)
+        count, vector = count_sum(deviation), split_noise(noise, deviation)
+    mechanism = GaussianSum(bound=1.0, noise_multiplier=vector, size=size)
+    return NoisedSteps(mechanism=mechanism, count=count, probability=probability, steps=steps)
+
+
+def sampled_delta(delta: float, epsilon: float, draws: int) -> float:
+    """delta with what exact sampling adds to it: each number drawn is only within `NORMAL_DISTANCE` of its law.
+
+    If two laws are within t in total variation, (epsilon, delta) for one is (epsilon, delta + (1 + e^epsilon) t) for the other.
+    """
+    return delta + (1 + math.exp(epsilon)) * draws * NORMAL_DISTANCE

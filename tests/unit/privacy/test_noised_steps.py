@@ -1,0 +1,69 @@
+"""Steps of noised sums: events of the objects that make the noise, and what sampling adds to delta."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+
+from populace.errors import SpecError
+from populace.privacy.accounting import epsilon_of, noise_multiplier_for, sampled_gaussian, steps_for
+from populace.privacy.noised_steps import noised_steps, sampled_delta
+from populace.privacy.secure_random import NORMAL_DISTANCE
+
+ASKED = {
+    "epsilon": 2.0,
+    "delta": 1e-5,
+    "probability": 0.2,
+    "wanted": 12,
+    "size": 7,
+    "noise": 0.0,
+    "each": 1,
+    "counting": 0.0,
+}
+
+
+def test_without_noise_given_it_is_calibrated_to_the_steps():
+    release = noised_steps(**ASKED)
+    assert release.steps == 12
+    assert release.noise_multiplier == noise_multiplier_for(epsilon=2.0, delta=1e-5, probability=0.2, steps=12)
+    assert 1.95 < epsilon_of(release.event(12), delta=1e-5) <= 2.0
+    assert release.draws == 12 * 7
+
+
+def test_a_count_that_goes_along_takes_its_share_of_the_same_budget():
+    alone, both = noised_steps(**ASKED), noised_steps(**{**ASKED, "counting": 10.0})
+    assert both.count is not None
+    assert both.noise_multiplier == pytest.approx(alone.noise_multiplier, rel=1e-9)
+    assert both.mechanism.noise_multiplier > alone.mechanism.noise_multiplier
+    assert epsilon_of(both.event(12), delta=1e-5) == pytest.approx(epsilon_of(alone.event(12), delta=1e-5), rel=1e-6)
+    assert both.draws == 12 * 8
+
+
+def test_the_event_is_that_of_the_noise_that_is_made_and_of_none_other():
+    """Whoever weakens the mechanism weakens the claim with it."""
+    release = noised_steps(**ASKED)
+    weaker = dataclasses.replace(release.mechanism, noise_multiplier=0.5 * release.mechanism.noise_multiplier)
+    assert epsilon_of(dataclasses.replace(release, mechanism=weaker).event(12), delta=1e-5) > 4.0
+
+
+@pytest.mark.parametrize("each", [1, 5])
+def test_noise_that_is_given_allows_whole_lots_of_steps_within_the_budget(each):
+    release = noised_steps(**{**ASKED, "noise": 1.5, "wanted": 1000, "each": each})
+    fit = steps_for(epsilon=2.0, delta=1e-5, noise_multiplier=1.5, probability=0.2, wanted=1000)
+    assert release.steps == fit // each * each < 1000
+    one_more = sampled_gaussian(noise_multiplier=1.5, probability=0.2, steps=fit + 1)
+    assert epsilon_of(release.event(release.steps), delta=1e-5) <= 2.0 < epsilon_of(one_more, delta=1e-5)
+
+
+def test_too_little_noise_for_one_lot_is_refused():
+    with pytest.raises(SpecError, match="5 are taken at a time; choose more noise or fewer steps"):
+        noised_steps(**{**ASKED, "noise": 0.4, "each": 5})
+
+
+def test_sampling_adds_its_distance_from_the_law_once_for_each_number_on_both_sides():
+    assert sampled_delta(1e-5, 2.0, 0) == 1e-5
+    added = sampled_delta(0.0, 2.0, 10**9)
+    assert added == pytest.approx((1 + math.exp(2.0)) * 10**9 * NORMAL_DISTANCE)
+    assert 0 < added < 1e-5
