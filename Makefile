@@ -26,11 +26,12 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
+# Those compute much: code that runs fast. The browser has its own target.
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m slow
+	XLA_FLAGS= $(BIN)/python -m pytest -m slow --ignore tests/browser
 
 test-browser: $(READY)
-	POPULACE_REQUIRE_BROWSER=1 $(BIN)/python -m pytest tests/browser
+	XLA_FLAGS= POPULACE_REQUIRE_BROWSER=1 $(BIN)/python -m pytest -m slow tests/browser
 
 check: $(READY)
 	$(BIN)/ruff check .

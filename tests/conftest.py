@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,10 +16,13 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Tests compile much and compute little: code that is made quickly, not code that runs fast.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
 
+import jax  # noqa: E402
 import numpy as np  # noqa: E402
 
 from populace.tables.schema import Column, Schema  # noqa: E402
 from populace.tables.table import Table, from_codes  # noqa: E402
+
+MOST_MEMORY = 3 * 2**29
 
 #: Takes long and has a quicker neighbour that would fail too: run by `make test-slow`.
 HEAVY = (
@@ -76,6 +81,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.endswith(HEAVY) or any(f"{name}[" in item.nodeid for name in HEAVY):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_memory() -> Iterator[None]:
+    """What one file compiled is dropped where it has grown large: gigabytes of it slow everything after."""
+    yield
+    if resident_bytes() > MOST_MEMORY:
+        jax.clear_caches()
+        gc.collect()
+
+
+def resident_bytes() -> int:
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if statm.exists() else 0
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """The pages in a real browser: no complaint, every chart there, nothing wider than the screen, nothing loaded from elsewhere.
 
-`make test-browser` requires a browser; elsewhere these tests are skipped where there is none.
+`make test-browser` runs them and requires a browser.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from populace.errors import DataError
-from populace.evaluation import prediction
+from populace.evaluation import images, prediction
 from populace.evaluation.evaluate import evaluate_tables
 from populace.experiments.run import versions
 from populace.models.marginals import Marginals
@@ -25,6 +25,7 @@ from populace.tables.images import Images, write_images
 
 from . import chromium
 
+pytestmark = pytest.mark.slow
 MOST_BYTES = 3_000_000
 WIDTHS = (375, 1280)
 #: What must hold of every chart: it has a size, and lies inside the page.
@@ -126,6 +127,7 @@ def pages(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:  # a page looks the same with smaller models
         patch.setattr(prediction, "TREES", 10)
         patch.setattr(prediction, "STEPS", 60)
+        patch.setattr(images, "CNN_STEPS", 40)
         return _write_pages(tmp_path_factory.mktemp("pages"))
 
 

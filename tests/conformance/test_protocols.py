@@ -39,7 +39,11 @@ SMALL["c-dpd-vae"] = {"turns": 2, "share": 0.5, "epochs": 1, "batch": 2, **TINY}
 SMALL["fed-vae"] = {"turns": 2, "share": 1.0, "epochs": 1, "batch": 2, **TINY}
 SMALL["central-vae"] = {"steps": 3, **TINY}
 SMALL["chain"] = {"then_set": "participations=2,width=3,latent=2,asleep=1,fitting=2,batch=1"}
-ASKED_ONCE = ("moments", "chain")  # what the first question costs is paid once
+GAN = {"critic_width": 3, "batch": 1, **TINY}
+SMALL["fl-gan"] = {"iterations": 1, "critics": 2, **GAN}
+SMALL["ufl-gan"] = SMALL["fl-gan"]
+SMALL["fedavg-gan"] = {"turns": 2, "share": 0.5, "steps": 1, **GAN}
+ASKED_ONCE = ("moments", "chain", "fl-gan", "ufl-gan")  # what the first question costs is paid once
 ONE_ROUND = ("central-vae",)  # all records are sent at once
 
 
@@ -66,7 +70,7 @@ def some_clients(small_table):
 @pytest.fixture(scope="module")
 def clients(protocol, some_clients, small_table):
     """Fewer where one client after the other trains a network, uncompiled."""
-    few = "vae" in protocol.facts.name or protocol.facts.name == "chain"
+    few = protocol.facts.name.endswith(("vae", "gan")) or protocol.facts.name == "chain"
     return split(small_table.take(np.arange(2 * FEW)), records_per_client=2) if few else some_clients
 
 

@@ -27,7 +27,8 @@ SMALL = {
     "batch": 5, "cohort": 2, "classes": 2, "spread": 1.0, "chains": 1, "moves": 24, "hidden": 6, "latent": 2, "epochs": 2,
 }  # fmt: skip
 OWN = {"moments": {"batch": 5}}  # where the same name means something else
-TRAINED = ("l-dpd-vae", "c-dpd-vae", "fed-vae", "central-vae", "chain")  # networks: test_vae.py; a chain is two methods
+#: Networks: test_vae.py, test_gan.py; a chain is two methods.
+TRAINED = ("l-dpd-vae", "c-dpd-vae", "fed-vae", "central-vae", "chain", "fl-gan", "ufl-gan", "fedavg-gan")
 TABLES = [name for name in METHODS if "table" in protocol_class(name).facts.kinds]
 
 

@@ -270,11 +270,14 @@ class BasisVae(ImageVae):
             ("out", (w, self.places)), ("label", (self.classes, self.places)), ("out_bias", (self.places,)),
         )  # fmt: skip
 
+    def seen(self, x: Array) -> Array:
+        """The waves of images, [n, places]."""
+        down, across = self.cosines
+        return jnp.einsum("nhwc,hi,wj->nijc", self.framed(x, 1), down, across).reshape(len(x), -1)
+
     def encode(self, phi: Array, x: Array, y: Array) -> tuple[Array, Array]:
         parts = unpack(self.encoder_shapes, phi)
-        down, across = self.cosines
-        seen = jnp.einsum("nhwc,hi,wj->nijc", self.framed(x, 1), down, across).reshape(len(x), -1)
-        inner = jax.nn.relu(jnp.concatenate([seen, y], axis=1) @ parts["in"] + parts["in_bias"])
+        inner = jax.nn.relu(jnp.concatenate([self.seen(x), y], axis=1) @ parts["in"] + parts["in_bias"])
         inner = jax.nn.relu(inner @ parts["half"] + parts["half_bias"])
         return _code(parts, inner)
 

@@ -23,7 +23,7 @@ Array = Any
 class VaeImages(ImageGenerator):
     """Codes from the prior through the decoder; an image is the intensity expected of each pixel.
 
-    Labels come evenly: what share each has among the records was not asked.
+    Labels come evenly: what share each has among the records was not asked. A network of one class was told no labels.
     """
 
     kind: ClassVar[str] = "vae-images"
@@ -44,8 +44,8 @@ class VaeImages(ImageGenerator):
     def classes(self) -> int:  # type: ignore[override]
         return self.vae.classes
 
-    def label_shares(self) -> Array:
-        return np.full(self.classes, 1 / self.classes)
+    def label_shares(self) -> Array | None:
+        return np.full(self.classes, 1 / self.classes) if self.classes > 1 else None
 
     def draw_pixels(self, labels: Array, key: Array) -> Array:
         z = jax.random.normal(key, (len(labels), self.vae.latent))

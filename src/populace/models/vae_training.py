@@ -5,16 +5,14 @@ All of it is arithmetic on vectors: who may see which examples, and what is paid
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from populace.models.steps import Examples, Half, fresh, moved
 from populace.models.vae import Vae
 
 Array = Any
@@ -23,40 +21,6 @@ SAMPLES_AT_ONCE = 256  # of the decoder's own, for one step of the encoder
 BATCH = 128  # of training on samples or pooled records
 RISING = 0.02  # share of the rounds over which a server's steps grow to their size
 LAST = 0.05  # of that size at the end
-SPREAD = 4.0  # deviations of a Poisson batch that are computed at once; what goes beyond is computed after
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Examples:
-    """What a client trains on: [n, ..] in [0, 1], one-hot labels, and which of the n are there."""
-
-    x: Array
-    y: Array
-    mask: Array
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Half:
-    """Parameters of one half with its optimiser's state."""
-
-    values: Array
-    state: Any
-
-
-def adam(rate: float) -> optax.GradientTransformation:
-    return optax.adam(rate)
-
-
-def moved(half: Half, slope: Array, rate: float) -> Half:
-    """One step of Adam."""
-    change, state = adam(rate).update(slope, half.state)
-    return Half(half.values + change, state)
-
-
-def fresh(values: Array, rate: float) -> Half:
-    return Half(values, adam(rate).init(values))
 
 
 @functools.lru_cache(maxsize=64)
@@ -105,39 +69,6 @@ def train_at_client(
         step, (encoder, fresh(theta, rate)), (orders, jax.random.split(second, epochs * batches))
     )
     return encoder, decoder.values
-
-
-def drawn_at_once(rows: int, probability: float) -> int:
-    """How many examples of a Poisson batch are computed together."""
-    expected = rows * probability
-    return min(rows, math.ceil(expected + SPREAD * math.sqrt(expected * (1 - probability)) + 1))
-
-
-def total_of(contribution: Callable[[Array], Any], drawn: Array, at_once: int) -> Any:
-    """The sum of `contribution(row)` over the rows drawn, however many they are, `at_once` at a time."""
-    rows = len(drawn)
-    order = jnp.argsort(~drawn, stable=True)
-    order = jnp.concatenate([order, jnp.zeros(-rows % at_once, order.dtype)])
-    count = jnp.sum(drawn)
-    shapes = jax.eval_shape(contribution, order[0])
-    start = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
-
-    def some(carry: tuple[Array, Any]) -> tuple[Array, Any]:
-        at, total = carry
-        places = jax.lax.dynamic_slice_in_dim(order, at, at_once)
-        there = at + jnp.arange(at_once) < count
-        each = jax.vmap(contribution)(places)
-        added = jax.tree.map(
-            lambda leaf: jnp.sum(
-                jnp.where(there.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, jnp.zeros_like(leaf)),
-                axis=0,
-                dtype=leaf.dtype,
-            ),
-            each,
-        )
-        return at + at_once, jax.tree.map(jnp.add, total, added)
-
-    return jax.lax.while_loop(lambda carry: carry[0] < count, some, (jnp.zeros((), count.dtype), start))[1]
 
 
 def slope_of_decoder(vae: Vae, phi: Array, theta: Array, x: Array, y: Array, noise: Array) -> Array:

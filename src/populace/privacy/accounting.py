@@ -98,26 +98,35 @@ def _renyi_event(event: Event) -> Any:
     raise SpecError(f"the accountant does not know the event {event}")
 
 
-def sampled_gaussian(*, noise_multiplier: float, probability: float = 1.0, steps: int = 1) -> Event:
-    """`steps` Poisson-sampled Gaussian releases: DP-SGD, or one plain Gaussian with the defaults."""
+def sampled_gaussian(
+    *, noise_multiplier: float, probability: float = 1.0, steps: int = 1, beside: tuple[Event, ...] = ()
+) -> Event:
+    """`steps` Poisson-sampled Gaussian releases: DP-SGD, or one plain Gaussian with the defaults; and what goes beside."""
     event: Event = events.Gaussian(noise_multiplier)
     if probability < 1:
         event = events.PoissonSampled(probability, event)
-    return events.Repeated(event, steps) if steps > 1 else event
+    event = events.Repeated(event, steps) if steps > 1 else event
+    return events.Composed((event, *beside)) if beside else event
 
 
 @functools.lru_cache(maxsize=256)
-def noise_multiplier_for(*, epsilon: float, delta: float, probability: float = 1.0, steps: int = 1) -> float:
-    """The least noise multiplier (to 0.1 %) whose sampled Gaussian stays within (epsilon, delta) by PLD."""
+def noise_multiplier_for(
+    *, epsilon: float, delta: float, probability: float = 1.0, steps: int = 1, beside: tuple[Event, ...] = ()
+) -> float:
+    """The least noise multiplier (to 0.1 %) whose steps, with what goes beside, stay within (epsilon, delta) by PLD."""
     if not (epsilon > 0 and math.isfinite(epsilon)):
         raise out_of_range("epsilon", "above 0 and finite", epsilon)
     if not 0 < delta < 1:
         raise out_of_range("delta", "in (0, 1)", delta, advice="Gaussian noise has no guarantee at delta 0")
 
     def spent(noise_multiplier: float, interval: float) -> float:
-        event = sampled_gaussian(noise_multiplier=noise_multiplier, probability=probability, steps=steps)
+        event = sampled_gaussian(noise_multiplier=noise_multiplier, probability=probability, steps=steps, beside=beside)
         return epsilon_of(event, delta=delta, interval=interval)
 
+    if beside and epsilon_of(events.Composed(beside), delta=delta) > epsilon:
+        raise SpecError(
+            f"what is released beside the steps alone costs more than epsilon {epsilon:g}; choose more noise for it"
+        )
     high = 1.0
     while spent(high, COARSE) > epsilon:
         high *= 2
@@ -145,12 +154,18 @@ def _bisect(enough: Callable[[float], bool], low: float, high: float, *, toleran
 
 
 def steps_for(
-    *, epsilon: float, delta: float, noise_multiplier: float, probability: float, wanted: int | None = None
+    *,
+    epsilon: float,
+    delta: float,
+    noise_multiplier: float,
+    probability: float,
+    wanted: int | None = None,
+    beside: tuple[Event, ...] = (),
 ) -> int:
-    """How many sampled Gaussian steps fit into (epsilon, delta), at most `wanted`; 0 if not one does."""
+    """How many sampled Gaussian steps fit into (epsilon, delta) with what goes beside, at most `wanted`; 0 if not one does."""
 
     def fits(steps: int) -> bool:
-        event = sampled_gaussian(noise_multiplier=noise_multiplier, probability=probability, steps=steps)
+        event = sampled_gaussian(noise_multiplier=noise_multiplier, probability=probability, steps=steps, beside=beside)
         return epsilon_of(event, delta=delta) <= epsilon
 
     if wanted is not None and fits(wanted):

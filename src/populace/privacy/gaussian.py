@@ -143,6 +143,17 @@ def analytic_delta(epsilon: float, noise_multiplier: float) -> float:
     return float(math.exp(first) * -math.expm1(second - first))
 
 
+def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
+    """The exact epsilon of one Gaussian release at `delta`, however large: for what was published without a guarantee."""
+    low, high = 0.0, 1.0
+    while analytic_delta(high, noise_multiplier) > delta:
+        low, high = high, 2 * high
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if analytic_delta(middle, noise_multiplier) <= delta else (middle, high)
+    return high
+
+
 def clip(vector: Array, bound: Array) -> Array:
     """The vector, float32, scaled down where its L2 norm is above `bound`.
 

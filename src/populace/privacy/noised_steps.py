@@ -18,7 +18,8 @@ from populace.privacy.secure_random import NORMAL_DISTANCE
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NoisedSteps:
-    """`steps` sums of vectors clipped to length 1, each unit in one with `probability`; `count` of those that were short.
+    """`steps` sums of vectors clipped to length 1, each unit in one with `probability`; `count` of those that were short;
+    and `beside`, sums over all units, once each.
 
     Guarantee: the event is that of the very objects that make the noise.
     """
@@ -27,6 +28,7 @@ class NoisedSteps:
     count: GaussianSum | None
     probability: float
     steps: int
+    beside: tuple[GaussianSum, ...] = ()
 
     @property
     def noise_multiplier(self) -> float:
@@ -40,9 +42,19 @@ class NoisedSteps:
         return sampled_gaussian(noise_multiplier=self.noise_multiplier, probability=self.probability, steps=steps)
 
     @property
+    def whole(self) -> Event:
+        """What all steps and what goes beside them cost."""
+        return sampled_gaussian(
+            noise_multiplier=self.noise_multiplier, probability=self.probability, steps=self.steps,
+            beside=tuple(sums.event for sums in self.beside),
+        )  # fmt: skip
+
+    @property
     def draws(self) -> int:
         """Numbers drawn for the noise of all steps."""
-        return self.steps * (self.mechanism.size + (0 if self.count is None else 1))
+        return self.steps * (self.mechanism.size + (0 if self.count is None else 1)) + sum(
+            sums.size for sums in self.beside
+        )
 
 
 def noised_steps(
@@ -54,15 +66,20 @@ def noised_steps(
     size: int,
     noise: float,
     each: int,
-    counting: float,
+    counting: float = 0.0,
+    beside: tuple[GaussianSum, ...] = (),
+    before: Event | None = None,
 ) -> NoisedSteps:
     """Noise for `wanted` steps, or, with a noise multiplier given, as many of them as fit, in whole lots of `each`.
 
-    `counting` is the least deviation of the noise of a count that goes along, 0 for none.
+    `counting` is the least deviation of the noise of a count that goes along, 0 for none. `before` is what the same units paid
+    before: it is within epsilon too.
     """
-    steps = wanted
+    steps, also = wanted, (*(sums.event for sums in beside), *(() if before is None else (before,)))
     if noise:
-        fit = steps_for(epsilon=epsilon, delta=delta, noise_multiplier=noise, probability=probability, wanted=wanted)
+        fit = steps_for(
+            epsilon=epsilon, delta=delta, noise_multiplier=noise, probability=probability, wanted=wanted, beside=also
+        )
         steps = min(wanted, fit) // each * each
         if not steps:
             raise SpecError(
@@ -70,13 +87,13 @@ def noised_steps(
                 "choose more noise or fewer steps"
             )
     else:
-        noise = noise_multiplier_for(epsilon=epsilon, delta=delta, probability=probability, steps=wanted)
+        noise = noise_multiplier_for(epsilon=epsilon, delta=delta, probability=probability, steps=wanted, beside=also)
     count, vector = None, noise
     if counting:
         deviation = max(noise, counting)
         count, vector = count_sum(deviation), split_noise(noise, deviation)
     mechanism = GaussianSum(bound=1.0, noise_multiplier=vector, size=size)
-    return NoisedSteps(mechanism=mechanism, count=count, probability=probability, steps=steps)
+    return NoisedSteps(mechanism=mechanism, count=count, probability=probability, steps=steps, beside=beside)
 
 
 def sampled_delta(delta: float, epsilon: float, draws: int) -> float:

@@ -24,20 +24,9 @@ import optax
 
 from populace.errors import SpecError, out_of_range
 from populace.models.generator import Synthesizer
+from populace.models.steps import Examples, Half, drawn_at_once, fresh, moved, total_of
 from populace.models.vae import Net, Vae
-from populace.models.vae_training import (
-    Examples,
-    Half,
-    drawn_at_once,
-    fresh,
-    mean_loss,
-    moved,
-    server_optimiser,
-    slope_of_both,
-    slope_of_decoder,
-    total_of,
-    train_asleep,
-)
+from populace.models.vae_training import mean_loss, server_optimiser, slope_of_both, slope_of_decoder, train_asleep
 from populace.privacy.accounting import epsilon_of, resolved_delta
 from populace.privacy.events import Event, NonPrivate
 from populace.privacy.gaussian import GaussianSum, clip, quantile_step

@@ -27,6 +27,11 @@ METHODS: dict[str, str] = {
     "fed-vae": "populace.protocols.fed_vae:FedVae",
     "central-vae": "populace.protocols.central_vae:CentralVae",
     "chain": "populace.protocols.chain:Chain",
+    "fl-gan": "populace.protocols.fl_gan:FlGan",
+    "ufl-gan": "populace.protocols.fl_gan:UflGan",
+    "fedavg-gan": "populace.protocols.fedavg_gan:FedAvgGan",
+    "genfl": "populace.protocols.genfl:GenFl",
+    "dp-fl": "populace.protocols.genfl:DpFl",
     "moments": "populace.protocols.moments:Moments",
 }
 DEFAULTS: dict[Kind, str] = {"table": "poll", "images": "moments"}

@@ -5,17 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from populace.models.steps import Examples, drawn_at_once, fresh, total_of
 from populace.models.vae import BasisVae
-from populace.models.vae_training import (
-    Examples,
-    drawn_at_once,
-    fit,
-    fresh,
-    mean_loss,
-    total_of,
-    train_asleep,
-    train_at_client,
-)
+from populace.models.vae_training import fit, mean_loss, train_asleep, train_at_client
 
 VAE = BasisVae(shape=(4, 4), classes=2, latent=2, width=4)
 ROWS, AT_ONCE = 7, 3

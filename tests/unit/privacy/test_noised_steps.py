@@ -9,6 +9,8 @@ import pytest
 
 from populace.errors import SpecError
 from populace.privacy.accounting import epsilon_of, noise_multiplier_for, sampled_gaussian, steps_for
+from populace.privacy.events import Composed, Gaussian
+from populace.privacy.gaussian import GaussianSum
 from populace.privacy.noised_steps import noised_steps, sampled_delta
 from populace.privacy.secure_random import NORMAL_DISTANCE
 
@@ -50,16 +52,16 @@ def test_the_event_is_that_of_the_noise_that_is_made_and_of_none_other():
 
 @pytest.mark.parametrize("each", [1, 5])
 def test_noise_that_is_given_allows_whole_lots_of_steps_within_the_budget(each):
-    release = noised_steps(**{**ASKED, "noise": 1.5, "wanted": 1000, "each": each})
-    fit = steps_for(epsilon=2.0, delta=1e-5, noise_multiplier=1.5, probability=0.2, wanted=1000)
+    release = noised_steps(**{**ASKED, "noise": 2.5, "wanted": 1000, "each": each})
+    fit = steps_for(epsilon=2.0, delta=1e-5, noise_multiplier=2.5, probability=0.2, wanted=1000)
     assert release.steps == fit // each * each < 1000
-    one_more = sampled_gaussian(noise_multiplier=1.5, probability=0.2, steps=fit + 1)
+    one_more = sampled_gaussian(noise_multiplier=2.5, probability=0.2, steps=fit + 1)
     assert epsilon_of(release.event(release.steps), delta=1e-5) <= 2.0 < epsilon_of(one_more, delta=1e-5)
 
 
 def test_too_little_noise_for_one_lot_is_refused():
     with pytest.raises(SpecError, match="5 are taken at a time; choose more noise or fewer steps"):
-        noised_steps(**{**ASKED, "noise": 0.4, "each": 5})
+        noised_steps(**{**ASKED, "noise": 1.1, "each": 5})
 
 
 def test_sampling_adds_its_distance_from_the_law_once_for_each_number_on_both_sides():
@@ -67,3 +69,17 @@ def test_sampling_adds_its_distance_from_the_law_once_for_each_number_on_both_si
     added = sampled_delta(0.0, 2.0, 10**9)
     assert added == pytest.approx((1 + math.exp(2.0)) * 10**9 * NORMAL_DISTANCE)
     assert 0 < added < 1e-5
+
+
+def test_what_goes_beside_and_what_was_paid_before_are_within_the_same_budget():
+    counts = GaussianSum(bound=1.0, noise_multiplier=4.0, size=3)
+    alone, both = noised_steps(**ASKED), noised_steps(**ASKED, beside=(counts,))
+    assert both.noise_multiplier > alone.noise_multiplier
+    assert both.whole == Composed((both.event(12), Gaussian(4.0)))
+    assert 1.95 < epsilon_of(both.whole, delta=1e-5) <= 2.0
+    assert both.draws == alone.draws + 3
+    paid = noised_steps(**ASKED, before=Gaussian(4.0))
+    assert paid.noise_multiplier == both.noise_multiplier
+    assert paid.whole == paid.event(12)
+    with pytest.raises(SpecError, match="alone costs more"):
+        noised_steps(**ASKED, before=Gaussian(0.5))

@@ -13,9 +13,9 @@ from dp_accounting import pld
 from populace.engines import debug, simulation
 from populace.engines.exchange import Keys, Traffic, new_ledger, population_of
 from populace.errors import BudgetError, PopulaceError, SpecError
+from populace.models.steps import Examples
 from populace.models.vae import BasisVae
 from populace.models.vae_images import VaeImages
-from populace.models.vae_training import Examples
 from populace.privacy.accounting import default_delta, epsilon_of, sampled_gaussian
 from populace.privacy.source import Keyed
 from populace.protocols import vae_rounds

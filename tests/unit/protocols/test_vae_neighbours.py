@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from populace.models.vae_training import Examples, fresh
+from populace.models.steps import Examples, fresh
 from populace.privacy.gaussian import clip
 from populace.privacy.source import Keyed
 from populace.protocols import l_dpd_vae

@@ -1,0 +1,117 @@
+"""Labelled images from several generators, and the classifier that was learned beside them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from populace.errors import DataError
+from populace.models.images import ImageGenerator
+from populace.models.vae import NETS, ImageVae
+from populace.models.wavelets import Scattering
+from populace.tables.images import Images
+
+Array = Any
+
+AT_ONCE = 1_024  # images classified together
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClassifierImages(ImageGenerator):
+    """Each image comes from one of the generators, evenly; labels come evenly. `classify` is the classifier.
+
+    Edge cases: without generators (`thetas` of no rows) there is a classifier alone, and drawing is refused.
+    """
+
+    kind: ClassVar[str] = "classifier-images"
+    vae: ImageVae
+    thetas: Array  # [generators, size]
+    weights: Array  # [features + 1, classes]
+    cells: int
+
+    def __post_init__(self) -> None:
+        if np.ndim(self.thetas) != 2 or np.shape(self.thetas)[1] != self.vae.decoder_size:
+            raise DataError(f"expected generators of {self.vae.decoder_size} numbers, got {np.shape(self.thetas)}")
+        if np.shape(self.weights) != (self.features.size + 1, self.vae.classes):
+            raise DataError(f"expected a classifier of {self.features.size + 1} features, got {np.shape(self.weights)}")
+        if not (np.isfinite(self.thetas).all() and np.isfinite(self.weights).all()):
+            raise DataError("the model holds numbers that are not finite: it did not train; choose smaller steps")
+
+    @functools.cached_property
+    def features(self) -> Scattering:
+        return Scattering(self.vae.shape, self.cells)
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        return self.vae.shape
+
+    @property
+    def classes(self) -> int:  # type: ignore[override]
+        return self.vae.classes
+
+    def label_shares(self) -> Array:
+        return np.full(self.classes, 1 / self.classes)
+
+    def draw_pixels(self, labels: Array, key: Array) -> Array:
+        if not len(self.thetas):
+            raise DataError("this run learned a classifier without generated data, so there is nothing to draw from")
+        which, codes = jax.random.split(key)
+        owner = np.asarray(jax.random.randint(which, (len(labels),), 0, len(self.thetas)))
+        z = jax.random.normal(codes, (len(labels), self.vae.latent))
+        x = np.empty((len(labels), *self.shape), np.float32)
+        for number in np.unique(owner):
+            mine = owner == number
+            made = _decoded(self.vae, jnp.asarray(self.thetas[number]), z, jnp.asarray(labels))
+            x[mine] = np.asarray(made)[mine]
+        return x
+
+    def scores(self, images: Images) -> Array:
+        """Probabilities of the classes, [n, classes]."""
+        found = [
+            np.asarray(
+                _scores(self.features, jnp.asarray(self.weights), jnp.asarray(images.x[start : start + AT_ONCE]))
+            )
+            for start in range(0, len(images), AT_ONCE)
+        ]
+        return np.concatenate(found)
+
+    def classify(self, images: Images) -> Array:
+        """The likeliest label of each image."""
+        return self.scores(images).argmax(axis=1)
+
+    def arrays(self) -> dict[str, Array]:
+        net = next(name for name, kind in NETS.items() if isinstance(self.vae, kind))
+        fields = [field.name for field in dataclasses.fields(self.vae) if field.name not in ("shape", "classes")]
+        design = {"net": net, "features": self.cells, **{name: getattr(self.vae, name) for name in fields}}
+        return {
+            "thetas": np.asarray(self.thetas, np.float32), "weights": np.asarray(self.weights, np.float32),
+            "design": np.frombuffer(json.dumps(design).encode(), np.uint8),
+        }  # fmt: skip
+
+    @classmethod
+    def from_arrays(cls, shape: tuple[int, ...], classes: int, arrays: Mapping[str, Array]) -> ClassifierImages:
+        try:
+            design = json.loads(np.asarray(arrays["design"], np.uint8).tobytes())
+            cells = design.pop("features")
+            vae = NETS[design.pop("net")](shape=shape, classes=classes, **design)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(f"the model does not describe a generator: {error!r}") from error
+        return cls(vae=vae, thetas=arrays["thetas"], weights=arrays["weights"], cells=cells)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _decoded(vae: ImageVae, theta: Array, z: Array, labels: Array) -> Array:
+    return vae.means(vae.decode(theta, z, vae.labels(labels)))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _scores(features: Scattering, weights: Array, x: Array) -> Array:
+    seen = features(x.astype(jnp.float32) / 255)
+    return jax.nn.softmax(seen @ weights[:-1] + weights[-1], axis=1)

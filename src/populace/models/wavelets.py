@@ -1,0 +1,106 @@
+"""What a linear classifier sees of an image: a scattering transform, which is public and learned from nobody.
+
+Bruna and Mallat 2013; under noise that counts every parameter a linear classifier on it does better than a network of its own
+features (Tramer and Boneh 2021). Moduli of Morlet wavelets at two scales and `ANGLES` directions, and of those of the first at
+the second scale, are averaged over windows. The whole is scaled to length 1, so that no record's features are longer
+than another's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+Array = Any
+
+ANGLES = 8
+SIDE = 7  # of a wavelet, in pixels
+WIDTHS = (1.0, 1.8)  # of the two scales
+PITCHES = (3 * math.pi / 4, 3 * math.pi / 8)
+SLANT = 0.6  # how much longer than wide
+TINY = 1e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class Scattering:
+    """Features of images of this shape; each map is averaged in `cells` x `cells` windows that overlap by half."""
+
+    shape: tuple[int, ...]
+    cells: int = 4
+
+    @property
+    def colours(self) -> int:
+        return self.shape[2] if len(self.shape) == 3 else 1
+
+    @property
+    def maps(self) -> int:
+        return (1 + 2 * ANGLES + ANGLES * ANGLES) * self.colours
+
+    @property
+    def size(self) -> int:
+        return self.maps * self.cells**2
+
+    def __call__(self, x: Array) -> Array:
+        """[n, ..] intensities in [0, 1] to [n, size]."""
+        pixels = jnp.moveaxis(x.reshape(-1, *self.shape[:2], self.colours), 3, 1).reshape(-1, *self.shape[:2], 1)
+        first = moduli(pixels, _bank((0, 1)))
+        fine = first[:, ::2, ::2, :ANGLES]  # the second scale is coarse enough for every other pixel
+        one_by_one = jnp.moveaxis(fine, 3, 1).reshape(-1, *fine.shape[1:3], 1)
+        second = moduli(one_by_one, _bank((0,)))
+        second = second.reshape(len(pixels), ANGLES, *fine.shape[1:3], ANGLES)
+        second = jnp.moveaxis(second, 1, 3).reshape(*fine.shape[:3], ANGLES * ANGLES)
+        parts = [self._averaged(part) for part in (pixels, first, second)]
+        told = jnp.concatenate(parts, axis=-1).reshape(-1, self.colours, self.cells**2, self.maps // self.colours)
+        scaled = told / (jnp.sqrt(jnp.mean(told**2, axis=2, keepdims=True)) + 0.05)  # weak maps speak up
+        flat = scaled.reshape(len(scaled), -1)
+        return flat / jnp.sqrt(jnp.sum(flat**2, axis=1, keepdims=True) + TINY)
+
+    def _averaged(self, maps: Array) -> Array:
+        down, across = (windows(side, self.cells) for side in maps.shape[1:3])
+        told = jnp.einsum("nhwm,hi,wj->nijm", maps, down, across)
+        return told.reshape(len(maps), self.cells**2, -1)
+
+
+def moduli(x: Array, kernels: Array) -> Array:
+    """[n, high, wide, 1] and complex kernels [SIDE * SIDE, k] to moduli [n, high, wide, k]; black beyond the edges."""
+    high, wide = x.shape[1:3]
+    half = SIDE // 2
+    padded = jnp.pad(x, ((0, 0), (half, half), (half, half), (0, 0)))
+    near = [padded[:, i : i + high, j : j + wide] for i in range(SIDE) for j in range(SIDE)]
+    told = jnp.concatenate(near, axis=-1) @ jnp.concatenate([kernels.real, kernels.imag], axis=1)
+    cosine, sine = jnp.split(told, 2, axis=-1)
+    return jnp.sqrt(cosine**2 + sine**2 + TINY)
+
+
+@functools.lru_cache(maxsize=8)
+def windows(side: int, cells: int) -> Array:
+    """[side, cells]: weights of so many smooth windows, spread evenly."""
+    centres = (np.arange(cells) + 0.5) * side / cells
+    distance = (np.arange(side)[:, None] + 0.5 - centres) * cells / side
+    weights = np.exp(-(distance**2) * 2)
+    return (weights / weights.sum(axis=0)).astype(np.float32)
+
+
+@functools.lru_cache(maxsize=4)
+def _bank(scales: tuple[int, ...]) -> Array:
+    """Wavelets of these scales, [SIDE * SIDE, scales * ANGLES]."""
+    found = [
+        _morlet(WIDTHS[scale], PITCHES[scale], math.pi * angle / ANGLES) for scale in scales for angle in range(ANGLES)
+    ]
+    return np.stack(found, axis=1).astype(np.complex64)
+
+
+def _morlet(width: float, pitch: float, angle: float) -> Array:
+    """A wave of this pitch and direction under a bump, its mean taken away, of length 1; flat."""
+    down, across = np.meshgrid(*[np.arange(SIDE) - SIDE // 2] * 2, indexing="ij")
+    along = math.cos(angle) * down + math.sin(angle) * across
+    beside = -math.sin(angle) * down + math.cos(angle) * across
+    bump = np.exp(-(along**2 + (SLANT * beside) ** 2) / (2 * width**2))
+    wave = bump * np.exp(1j * pitch * along)
+    wave = wave - bump * wave.sum() / bump.sum()
+    return (wave / np.linalg.norm(wave)).ravel()

@@ -1,0 +1,289 @@
+"""`fl-gan` and `ufl-gan`: a GAN that travels from silo to silo and learns by DP-SGD at each (private FL-GAN, and universal).
+
+Xin et al. 2021, algorithms 1 and 2, with a guarantee that holds: the whole slope of each record's loss is clipped in L2, noise
+is added to the sum over a Poisson batch, and the batch expected is the denominator. The generator never sees a record. What
+travels, critic and generator, is covered. The universal form adds two things against forgetting:
+
+replay   part of each critic step is taken on samples of the generator received: clipped alike, not noised, not counted
+ewc      a pull towards the critic received, by its Fisher information, which is released with noise; added after the noise
+
+`recipe` valid is that; `paper` clips each coordinate and adds noise to the mean, as published, and reports inf; `open` neither
+clips nor adds noise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from populace.errors import SpecError, out_of_range
+from populace.models.generator import Synthesizer
+from populace.models.steps import Examples
+from populace.privacy.accounting import epsilon_of, resolved_delta
+from populace.privacy.events import NonPrivate
+from populace.privacy.gaussian import GaussianSum, gaussian_epsilon
+from populace.privacy.guarantee import Guarantee
+from populace.privacy.ledger import Charge
+from populace.privacy.noised_steps import NoisedSteps, noised_steps, sampled_delta
+from populace.privacy.randomizers.base import check_epsilon
+from populace.privacy.source import Source
+from populace.protocols.base import Ask, Facts, Plan, Population, Replies, Shard
+from populace.protocols.gan_rounds import NUMBER, GanRounds, Net, coin_of, generator_of
+from populace.protocols.gan_visit import Design, Manner, Recipe, Visit
+from populace.protocols.passes import order_of_passes
+
+Array = Any
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class State:
+    """The model that travels, how many it has visited, and what it was told on the way; `order` is public."""
+
+    round: Array
+    visited: Array
+    order: Array
+    omega: Array
+    theta: Array
+    average: Array
+    fisher: Array
+    counts: Array
+    design: Design = dataclasses.field(metadata={"static": True})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FlGan(GanRounds):
+    """Guarantee: (epsilon, delta)-LDP for one record, add or remove one, against everybody, the server and the next silos
+    included: noise is added at the silo. Each silo is visited once and charged once; what holds for the worst holds for all.
+    With `recipe` paper or open nothing is guaranteed.
+
+    Edge cases: `batch` is what is expected of a Poisson batch at the silo with the most records. `noise` 0 is calibrated to
+    `iterations` steps of the generator; with a noise multiplier given, as many take place as the budget allows, at most
+    `iterations`. `beside` is the noise multiplier of label counts and Fisher information, which are released once each, and
+    only where they are used. `replay` is how many times a record seen before counts as one seen now. A silo that does not
+    answer is passed over.
+    """
+
+    epsilon: float
+    delta: float = 0.0
+    recipe: Recipe = "valid"
+    iterations: int = 600
+    critics: int = 5
+    batch: int = 256
+    noise: float = 0.0
+    bound: float = 1.0
+    replay: float = 0.0
+    ewc: float = 0.0
+    beside: float = 10.0
+    critic_rate: float = 1e-3
+    rate: float = 1e-3
+    later: float = 1.0
+    average: float = 0.99
+    net: Net = "basis"
+    width: int = 128
+    critic_width: int = 64
+    latent: int = 16
+    waves: int = 10
+    penalty: float = 10.0
+    conditional: bool = True
+
+    facts: ClassVar[Facts] = Facts(
+        name="fl-gan",
+        title="a GAN that travels from silo to silo and learns by DP-SGD at each; record level (private FL-GAN)",
+        paper="Xin et al., Neurocomputing 2021; clipping, sampling and accounting corrected",
+        trust=("local",),
+        unit="record",
+        kinds=("table", "images"),
+        traffic="critic and generator down and up, once per silo",
+    )
+    vectorises: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+        self.check_gan()
+        if self.recipe not in ("valid", "paper", "open"):
+            raise SpecError(f"expected recipe in valid, paper, open, got {self.recipe!r}")
+        for name in ("iterations", "critics", "batch"):
+            if getattr(self, name) < 1:
+                raise out_of_range(name, "at least 1", getattr(self, name))
+        for name in ("bound", "critic_rate", "rate", "later", "beside"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise out_of_range(name, "above 0", getattr(self, name))
+        for name in ("noise", "replay", "ewc"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise out_of_range(name, "at least 0", getattr(self, name))
+        for name in ("average", "delta"):
+            if not 0 <= getattr(self, name) < 1:
+                raise out_of_range(name, "in [0, 1)", getattr(self, name))
+
+    @property
+    def manner(self) -> Manner:
+        return Manner(
+            recipe=self.recipe, critics=self.critics, batch=self.batch, bound=self.bound, critic_rate=self.critic_rate,
+            rate=self.rate, average=self.average, later=self.later, replay=self.replay, ewc=self.ewc,
+        )  # fmt: skip
+
+    def design(self, population: Population) -> Design:
+        return design_of(self, population)
+
+    def rounds(self, population: Population) -> int:
+        return population.clients
+
+    def begin(self, population: Population, key: Array, warm: Any = None) -> State:
+        del warm
+        design = self.design(population)
+        start, order = jax.random.split(key)
+        omega, theta = design.gan.start(start)
+        return State(
+            round=jnp.int32(0), visited=jnp.int32(0), omega=omega, theta=theta, average=theta,
+            order=order_of_passes(clients=population.clients, cohort=1, passes=1, key=order),
+            fisher=jnp.zeros(design.fisher.size if design.fisher else 0),
+            counts=jnp.zeros(design.gan.maker.classes if design.labels else 0), design=design,
+        )  # fmt: skip
+
+    def ask(self, state: State, population: Population, source: Source) -> Ask | None:
+        if int(state.round) >= len(state.order):
+            return None
+        names = ("visited", "omega", "theta", "average", "fisher", "counts")
+        common = {name: getattr(state, name) for name in names}
+        return Ask(round=state.round, cohort=state.order[state.round], common=common, own=jnp.zeros(1, jnp.int32))
+
+    def charge(self, ask: Ask, population: Population) -> Charge:
+        return Charge(event=self.design(population).visit, unit="record")
+
+    def answer(self, common: Any, own: Any, shard: Shard, memory: Any, source: Source) -> tuple[Any, Any]:
+        design = self.design(shard.population)
+        labels, steps, fisher, coins = source.split(4)
+        seen = Examples(*design.gan.read(shard.records), jnp.asarray(shard.mask))
+        counts = jnp.zeros(0)
+        if design.labels is not None:
+            held = jnp.sum(design.labels.on_grid(seen.y) * seen.mask[:, None], axis=0)
+            counts = design.labels.release(held, design.labels.noise(labels))
+        visit = Visit(self.manner, design, common, seen, jnp.maximum(counts, 0), coin_of(coins))
+        critic, generator, average = visit.train(steps)
+        found = {"omega": critic.values, "theta": generator.values, "average": average, "counts": counts}
+        found["fisher"] = jnp.zeros(0) if design.fisher is None else visit.fisher(critic.values, average, fisher)
+        return found, memory
+
+    def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
+        here = jnp.any(replies.present)
+        told = jax.tree.map(lambda rows: rows[jnp.argmax(replies.present)], replies.values)
+        counts = state.counts + jnp.where(here, jnp.maximum(told.pop("counts"), 0), 0)
+        new: dict[str, Any] = {name: jnp.where(here, value, getattr(state, name)) for name, value in told.items()}
+        return dataclasses.replace(state, round=state.round + 1, visited=state.visited + here, counts=counts, **new)
+
+    def finish(self, state: State, population: Population, key: Array) -> Synthesizer:
+        return generator_of(state.design.gan, state.average if self.average else state.theta, population)
+
+    def guarantee(self, population: Population) -> Guarantee:
+        design = self.design(population)
+        valid = self.recipe == "valid"
+        epsilon = epsilon_of(design.visit, delta=design.delta)
+        extra = [
+            name for name, made in (("label counts", design.labels), ("Fisher information", design.fisher)) if made
+        ]
+        return Guarantee(
+            epsilon=epsilon,
+            delta=sampled_delta(design.delta, epsilon, design.release.draws) if valid else 0.0,
+            unit="record",
+            neighbours="add-remove",
+            trust="not-private" if self.recipe == "open" else "local",
+            mechanism=f"DP-SGD of a critic at the silo, {design.release.steps:,} noised steps" if valid else "none that holds",
+            read_from_data=population.read_from_data,
+            derivation=(
+                f"one visit: {design.visit}; {design.mechanism.size:,} numbers clipped together for each record",
+                *([f"{' and '.join(extra)}: released once, with noise of their own, in the same ledger"] if extra else []),
+                "each silo is visited once; the claim is that of the worst, which is that of all",
+                "it covers critic and generator, both of which the server and the next silos see",
+                "generator steps, replay and the pull of EWC use what was released before: post-processing",
+                "batches are Poisson at a public rate, rounding is in the sensitivity",
+            ) if valid else (),
+            assumptions=(
+                "the number of silos, their order, and the most records one holds are public",
+                "one record is one person's; a person with several is covered for each alone, at one silo",
+                *design.said,
+            ),
+            reason=design.reason,
+        )  # fmt: skip
+
+    def plan(self, population: Population) -> Plan:
+        design = self.design(population)
+        down, up = self._bytes(population)
+        noise = design.mechanism.scale * math.sqrt(design.mechanism.size) / self.batch
+        return Plan(
+            guarantee=self.guarantee(population), rounds=population.clients, bytes_up=up, bytes_down=down, errors={},
+            notes=(
+                f"{design.release.steps // self.critics:,} steps of the generator, {self.critics} of the critic for each",
+                f"noise multiplier {design.release.noise_multiplier:.3g} at sampling rate {design.release.probability:.3g}; "
+                f"noise on the mean slope is {noise:.2g} bounds long in all {design.mechanism.size:,} parameters",
+                "no error is predicted: training has no closed form",
+            ),
+        )  # fmt: skip
+
+    def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
+        return self._bytes(population)
+
+    def _bytes(self, population: Population) -> tuple[float, float]:
+        design = self.design(population)
+        numbers = design.gan.critic_size + 2 * design.gan.generator_size
+        numbers += design.gan.maker.classes if design.labels else 0
+        numbers += design.fisher.size if design.fisher else 0
+        return NUMBER * (numbers + 1), NUMBER * numbers
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UflGan(FlGan):
+    """`fl-gan` with replay and EWC, for silos whose records are not alike.
+
+    Guarantee: that of `fl-gan`; replayed samples and the pull towards the critic received are post-processing.
+    """
+
+    replay: float = 1.0
+    ewc: float = 50.0
+
+    facts: ClassVar[Facts] = dataclasses.replace(
+        FlGan.facts,
+        name="ufl-gan",
+        title="fl-gan for silos that are not alike: samples are replayed and the critic is held back (universal FL-GAN)",
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def design_of(protocol: FlGan, population: Population) -> Design:
+    gan = protocol.gan(population)
+    delta, said = resolved_delta(protocol.delta, population.clients * population.records)
+    labels = fisher = None
+    if protocol.replay and population.kind == "images" and protocol.conditional:
+        labels = GaussianSum(bound=1.0, noise_multiplier=protocol.beside, size=gan.maker.classes)
+    if protocol.ewc:
+        fisher = GaussianSum(bound=1.0, noise_multiplier=protocol.beside, size=int(gan.groups().max()) + 1)
+    release = noised_steps(
+        epsilon=protocol.epsilon, delta=delta, probability=min(1.0, protocol.batch / population.records),
+        wanted=protocol.iterations * protocol.critics, each=protocol.critics, noise=protocol.noise, size=gan.critic_size,
+        beside=tuple(sums for sums in (labels, fisher) if sums is not None),
+    )  # fmt: skip
+    reason = {"valid": "", "open": "nothing is clipped and no noise is added"}.get(protocol.recipe) or (
+        as_published(release, protocol.batch, delta) if protocol.recipe == "paper" else ""
+    )
+    visit = release.whole if protocol.recipe == "valid" else NonPrivate(reason)
+    return Design(
+        gan=gan, delta=delta, said=said, release=release, labels=labels, fisher=fisher, visit=visit, reason=reason
+    )
+
+
+def as_published(release: NoisedSteps, batch: int, delta: float) -> str:
+    """What follows from the published arithmetic: coordinates clipped apart, noise on the mean, plain batches."""
+    size, sigma = release.mechanism.size, release.noise_multiplier
+    on_mean, on_sum = (
+        gaussian_epsilon(times * sigma / math.sqrt(size * release.steps), delta) for times in (batch, 1.0)
+    )
+    return (
+        f"clipping each of {size:,} coordinates by itself bounds the slope by sqrt({size:,}) bounds, not by one, and plain "
+        f"batches are not amplified by sampling: {release.steps:,} steps cost epsilon {on_mean:.3g} with the noise on the "
+        f"mean, {on_sum:.3g} with it on the sum"
+    )
