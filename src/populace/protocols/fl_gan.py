@@ -43,7 +43,10 @@ Array = Any
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class State:
-    """The model that travels, how many it has visited, and what it was told on the way; `order` is public."""
+    """The model that travels, how many it has visited, and what it was told on the way; `order` is public.
+
+    `trail` is the generator after each visit, where it is kept.
+    """
 
     round: Array
     visited: Array
@@ -53,6 +56,7 @@ class State:
     average: Array
     fisher: Array
     counts: Array
+    trail: Array
     design: Design = dataclasses.field(metadata={"static": True})
 
 
@@ -65,7 +69,7 @@ class FlGan(GanRounds):
     Edge cases: `batch` is what is expected of a Poisson batch at the silo with the most records. `noise` 0 is calibrated to
     `iterations` steps of the generator; with a noise multiplier given, as many take place as the budget allows, at most
     `iterations`. `beside` is the noise multiplier of label counts and Fisher information, which are released once each, and
-    only where they are used. `replay` is how many times a record seen before counts as one seen now. A silo that does not
+    only where they are used. `trail` keeps the generator after each visit. `replay` is how many times a record seen before counts as one seen now. A silo that does not
     answer is passed over.
     """
 
@@ -91,6 +95,7 @@ class FlGan(GanRounds):
     waves: int = 10
     penalty: float = 10.0
     conditional: bool = True
+    trail: bool = False
 
     facts: ClassVar[Facts] = Facts(
         name="fl-gan",
@@ -143,7 +148,8 @@ class FlGan(GanRounds):
             round=jnp.int32(0), visited=jnp.int32(0), omega=omega, theta=theta, average=theta,
             order=order_of_passes(clients=population.clients, cohort=1, passes=1, key=order),
             fisher=jnp.zeros(design.fisher.size if design.fisher else 0),
-            counts=jnp.zeros(design.gan.maker.classes if design.labels else 0), design=design,
+            counts=jnp.zeros(design.gan.maker.classes if design.labels else 0),
+            trail=jnp.zeros((population.clients if self.trail else 0, len(theta))), design=design,
         )  # fmt: skip
 
     def ask(self, state: State, population: Population, source: Source) -> Ask | None:
@@ -175,7 +181,10 @@ class FlGan(GanRounds):
         told = jax.tree.map(lambda rows: rows[jnp.argmax(replies.present)], replies.values)
         counts = state.counts + jnp.where(here, jnp.maximum(told.pop("counts"), 0), 0)
         new: dict[str, Any] = {name: jnp.where(here, value, getattr(state, name)) for name, value in told.items()}
-        return dataclasses.replace(state, round=state.round + 1, visited=state.visited + here, counts=counts, **new)
+        trail = state.trail.at[state.round].set(new["average"]) if self.trail else state.trail
+        return dataclasses.replace(
+            state, round=state.round + 1, visited=state.visited + here, counts=counts, trail=trail, **new
+        )
 
     def finish(self, state: State, population: Population, key: Array) -> Synthesizer:
         return generator_of(state.design.gan, state.average if self.average else state.theta, population)
