@@ -20,7 +20,7 @@ from populace.tables.images import Images
 
 Array = Any
 
-AT_ONCE = 1_024  # images classified together
+AT_ONCE = 256  # images classified together
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,13 +74,10 @@ class ClassifierImages(ImageGenerator):
 
     def scores(self, images: Images) -> Array:
         """Probabilities of the classes, [n, classes]."""
-        found = [
-            np.asarray(
-                _scores(self.features, jnp.asarray(self.weights), jnp.asarray(images.x[start : start + AT_ONCE]))
-            )
-            for start in range(0, len(images), AT_ONCE)
-        ]
-        return np.concatenate(found)
+        x = np.pad(images.x, ((0, -len(images) % AT_ONCE), *[(0, 0)] * len(self.shape)))
+        parts = [jnp.asarray(x[start : start + AT_ONCE]) for start in range(0, len(x), AT_ONCE)]
+        found = [np.asarray(_scores(self.features, jnp.asarray(self.weights), part)) for part in parts]
+        return np.concatenate(found)[: len(images)]
 
     def classify(self, images: Images) -> Array:
         """The likeliest label of each image."""

@@ -19,7 +19,8 @@ import numpy as np
 
 from populace.errors import DataError
 from populace.models.images import ImageGenerator
-from populace.models.wae import Shapes, discrepancy, glorot, unpack
+from populace.models.parameters import Shapes, glorot, unpack
+from populace.models.wae import discrepancy
 
 Array = Any
 

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.models.conv import SIDE, convolve
+from populace.models.parameters import Shapes, count_parameters, glorot, pack, unpack
 from populace.models.vae import BasisVae, ImageVae, Vae
-from populace.models.wae import Shapes, count_parameters, glorot, unpack
 
 Array = Any
 Parts = dict[str, Any]
@@ -67,12 +67,12 @@ class Gan(abc.ABC):
         return glorot(self.critic_shapes, first), self.maker.start(second)[1]
 
     def parts(self, omega: Array) -> Parts:
-        """The critic's arrays by name: slopes of single examples by the flat vector would cost ten times more."""
+        """The critic's arrays by name."""
         return unpack(self.critic_shapes, omega)
 
     def flat(self, parts: Parts) -> Array:
         """One vector of what has the shapes of the critic's arrays."""
-        return jnp.concatenate([parts[name].reshape(-1) for name, _ in self.critic_shapes])
+        return pack(self.critic_shapes, parts)
 
     def read(self, records: Any) -> tuple[Array, Array]:
         """What is seen of a client's records, and one-hot labels."""

@@ -12,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from populace.models.wae import ClassAutoencoder, count_parameters, unpack
+from populace.models.parameters import count_parameters, unpack
+from populace.models.wae import ClassAutoencoder
 
 Array = Any
 

@@ -24,7 +24,8 @@ import numpy as np
 import scipy.fft
 
 from populace.models.conv import SIDE, convolve, doubled
-from populace.models.wae import Blocks, Shapes, count_parameters, glorot, unpack
+from populace.models.parameters import Shapes, count_parameters, glorot, unpack
+from populace.models.wae import Blocks
 
 Array = Any
 Net = Literal["small", "large", "basis"]

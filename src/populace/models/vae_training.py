@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from populace.models.parameters import pack, unpack
 from populace.models.steps import Examples, Half, fresh, moved
 from populace.models.vae import Vae
 
@@ -71,15 +72,23 @@ def train_at_client(
     return encoder, decoder.values
 
 
-def slope_of_decoder(vae: Vae, phi: Array, theta: Array, x: Array, y: Array, noise: Array) -> Array:
-    """Of one example's loss by the decoder, averaged over so many codes, [codes, latent], from an encoder that is given."""
-    return jax.grad(lambda values: _mean_loss_of_one(vae, phi, values, x, y, noise))(theta)
+def slope_of_decoder(vae: Vae, phi: Array, theta: Array, x: Array, y: Array, noise: Array) -> Any:
+    """Of one example's loss by the decoder's arrays, averaged over so many codes, [codes, latent]; the encoder is given."""
+    parts = unpack(vae.decoder_shapes, theta)
+    return jax.grad(lambda values: _mean_loss_of_one(vae, phi, values, x, y, noise))(parts)
 
 
-def slope_of_both(vae: Vae, phi: Array, theta: Array, x: Array, y: Array, noise: Array) -> Array:
-    """Of one example's loss by encoder and decoder, as one vector."""
-    slopes = jax.grad(lambda a, b: _mean_loss_of_one(vae, a, b, x, y, noise), argnums=(0, 1))(phi, theta)
-    return jnp.concatenate(slopes)
+def slope_of_both(vae: Vae, phi: Array, theta: Array, x: Array, y: Array, noise: Array) -> Any:
+    """Of one example's loss by the arrays of encoder and decoder."""
+    parts = unpack(vae.encoder_shapes, phi), unpack(vae.decoder_shapes, theta)
+    return jax.grad(lambda both: _mean_loss_of_one(vae, both[0], both[1], x, y, noise))(parts)
+
+
+def packed_slope(vae: Vae, slope: Any) -> Array:
+    """Either of them as one vector."""
+    if isinstance(slope, dict):
+        return pack(vae.decoder_shapes, slope)
+    return jnp.concatenate([pack(vae.encoder_shapes, slope[0]), pack(vae.decoder_shapes, slope[1])])
 
 
 def _mean_loss_of_one(vae: Vae, phi: Array, theta: Array, x: Array, y: Array, noise: Array) -> Array:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -23,10 +22,10 @@ import numpy as np
 
 from populace.errors import DataError, out_of_range
 from populace.models.generator import Generator
+from populace.models.parameters import Shapes, count_parameters, glorot, unpack
 from populace.tables.schema import Schema
 
 Array = Any
-Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 LATENTS_PER_ROW = 16  # drawn for a row that must meet conditions
 TIED = 15.0  # logit of the target's value a class stands for, and minus that of the others
@@ -93,28 +92,6 @@ class Blocks:
         return jnp.where(
             self.alone, jax.nn.sigmoid(logits), jnp.exp(logits - self._block_sums(logits)[..., self.owner])
         )
-
-
-def count_parameters(shapes: Shapes) -> int:
-    return sum(math.prod(shape) for _, shape in shapes)
-
-
-def unpack(shapes: Shapes, theta: Array) -> dict[str, Array]:
-    """The named arrays a flat vector of parameters holds."""
-    found, start = {}, 0
-    for name, shape in shapes:
-        found[name] = theta[start : start + math.prod(shape)].reshape(shape)
-        start += math.prod(shape)
-    return found
-
-
-def glorot(shapes: Shapes, key: Array) -> Array:
-    """A flat vector of parameters: Glorot's uniform weights, zero biases."""
-    parts = []
-    for (name, shape), k in zip(shapes, jax.random.split(key, len(shapes)), strict=True):
-        bound = 0.0 if name.endswith("bias") else math.sqrt(6 / (shape[0] + shape[1]))
-        parts.append(jax.random.uniform(k, (math.prod(shape),), minval=-bound, maxval=bound))
-    return jnp.concatenate(parts)
 
 
 @dataclasses.dataclass(frozen=True)

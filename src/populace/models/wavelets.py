@@ -2,8 +2,8 @@
 
 Bruna and Mallat 2013; under noise that counts every parameter a linear classifier on it does better than a network of its own
 features (Tramer and Boneh 2021). Moduli of Morlet wavelets at two scales and `ANGLES` directions, and of those of the first at
-the second scale, are averaged over windows. The whole is scaled to length 1, so that no record's features are longer
-than another's.
+the second scale, are averaged over windows. Each map is scaled, the image's mean over all maps is taken away, and the whole is
+scaled to length 1, so that no record's features are longer than another's.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ SIDE = 7  # of a wavelet, in pixels
 WIDTHS = (1.0, 1.8)  # of the two scales
 PITCHES = (3 * math.pi / 4, 3 * math.pi / 8)
 SLANT = 0.6  # how much longer than wide
+FAINT = 0.05  # a map weaker than this stays weak
 TINY = 1e-6
 
 
@@ -56,8 +57,11 @@ class Scattering:
         second = jnp.moveaxis(second, 1, 3).reshape(*fine.shape[:3], ANGLES * ANGLES)
         parts = [self._averaged(part) for part in (pixels, first, second)]
         told = jnp.concatenate(parts, axis=-1).reshape(-1, self.colours, self.cells**2, self.maps // self.colours)
-        scaled = told / (jnp.sqrt(jnp.mean(told**2, axis=2, keepdims=True)) + 0.05)  # weak maps speak up
-        flat = scaled.reshape(len(scaled), -1)
+        scaled = told / (jnp.sqrt(jnp.mean(told**2, axis=2, keepdims=True) + TINY) + FAINT)  # weak maps speak up
+        centred = scaled - jnp.mean(
+            scaled, axis=(2, 3), keepdims=True
+        )  # what all images share would only slow learning
+        flat = centred.reshape(len(centred), -1)
         return flat / jnp.sqrt(jnp.sum(flat**2, axis=1, keepdims=True) + TINY)
 
     def _averaged(self, maps: Array) -> Array:

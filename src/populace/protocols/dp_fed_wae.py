@@ -31,8 +31,9 @@ from populace.models.generator import Synthesizer
 from populace.models.images import Mosaic
 from populace.models.local_training import adam_update, pretrain
 from populace.models.natural_steps import first_step, later_step, told_slope
+from populace.models.parameters import count_parameters, unpack
 from populace.models.submodels import packed, places_kept, unpacked
-from populace.models.wae import Blocks, ClassAutoencoder, Decoder, DenseAutoencoder, count_parameters, unpack
+from populace.models.wae import Blocks, ClassAutoencoder, Decoder, DenseAutoencoder
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.randomizers.several_signds import SeveralSignDS

@@ -18,7 +18,8 @@ import numpy as np
 
 from populace.errors import out_of_range
 from populace.models.local_training import adam_update, pretrain
-from populace.models.wae import Blocks, Decoder, DenseAutoencoder, count_parameters, unpack
+from populace.models.parameters import count_parameters, unpack
+from populace.models.wae import Blocks, Decoder, DenseAutoencoder
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.randomizers.fedsel import FedSel

@@ -39,6 +39,8 @@ from populace.protocols.passes import order_of_passes
 
 Array = Any
 
+MOST_VISITS = 1_000
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,16 +71,16 @@ class FlGan(GanRounds):
     Edge cases: `batch` is what is expected of a Poisson batch at the silo with the most records. `noise` 0 is calibrated to
     `iterations` steps of the generator; with a noise multiplier given, as many take place as the budget allows, at most
     `iterations`. `beside` is the noise multiplier of label counts and Fisher information, which are released once each, and
-    only where they are used. `trail` keeps the generator after each visit. `replay` is how many times a record seen before counts as one seen now. A silo that does not
-    answer is passed over.
+    only where they are used. `replay` is how many times a record seen before counts as one seen now. `trail` keeps the
+    generator after each visit. A silo that does not answer is passed over.
     """
 
     epsilon: float
     delta: float = 0.0
     recipe: Recipe = "valid"
-    iterations: int = 600
+    iterations: int = 1_000
     critics: int = 5
-    batch: int = 256
+    batch: int = 128
     noise: float = 0.0
     bound: float = 1.0
     replay: float = 0.0
@@ -264,6 +266,11 @@ class UflGan(FlGan):
 
 @functools.lru_cache(maxsize=64)
 def design_of(protocol: FlGan, population: Population) -> Design:
+    if population.clients > MOST_VISITS:
+        raise SpecError(
+            f"a model would travel through {population.clients:,} clients one after the other; this method is for at most "
+            f"{MOST_VISITS:,} silos of many records (--records-per-client or --client-column)"
+        )
     gan = protocol.gan(population)
     delta, said = resolved_delta(protocol.delta, population.clients * population.records)
     labels = fisher = None
@@ -271,10 +278,16 @@ def design_of(protocol: FlGan, population: Population) -> Design:
         labels = GaussianSum(bound=1.0, noise_multiplier=protocol.beside, size=gan.maker.classes)
     if protocol.ewc:
         fisher = GaussianSum(bound=1.0, noise_multiplier=protocol.beside, size=int(gan.groups().max()) + 1)
+    beside = tuple(sums for sums in (labels, fisher) if sums is not None)
+    most = min((sums.capacity for sums in beside), default=population.records)
+    if population.records > most:
+        raise SpecError(
+            f"sums over {population.records:,} records of one silo do not fit into 32 bits; at most {most:,} do"
+        )
     release = noised_steps(
         epsilon=protocol.epsilon, delta=delta, probability=min(1.0, protocol.batch / population.records),
         wanted=protocol.iterations * protocol.critics, each=protocol.critics, noise=protocol.noise, size=gan.critic_size,
-        beside=tuple(sums for sums in (labels, fisher) if sums is not None),
+        beside=beside,
     )  # fmt: skip
     reason = {"valid": "", "open": "nothing is clipped and no noise is added"}.get(protocol.recipe) or (
         as_published(release, protocol.batch, delta) if protocol.recipe == "paper" else ""
@@ -286,13 +299,12 @@ def design_of(protocol: FlGan, population: Population) -> Design:
 
 
 def as_published(release: NoisedSteps, batch: int, delta: float) -> str:
-    """What follows from the published arithmetic: coordinates clipped apart, noise on the mean, plain batches."""
+    """What follows from the published arithmetic: coordinates clipped apart, noise on the mean, batches of a shuffled pass."""
     size, sigma = release.mechanism.size, release.noise_multiplier
-    on_mean, on_sum = (
-        gaussian_epsilon(times * sigma / math.sqrt(size * release.steps), delta) for times in (batch, 1.0)
-    )
+    times = math.ceil(release.steps * release.probability)
+    on_mean, on_sum = (gaussian_epsilon(factor * sigma / math.sqrt(size * times), delta) for factor in (batch, 1.0))
     return (
-        f"clipping each of {size:,} coordinates by itself bounds the slope by sqrt({size:,}) bounds, not by one, and plain "
-        f"batches are not amplified by sampling: {release.steps:,} steps cost epsilon {on_mean:.3g} with the noise on the "
-        f"mean, {on_sum:.3g} with it on the sum"
+        f"clipping each of {size:,} coordinates by itself bounds the slope by sqrt({size:,}) bounds, not by one, and batches "
+        f"of shuffled records are not amplified by sampling: a record enters {times:,} of {release.steps:,} steps, which "
+        f"costs epsilon {on_mean:.3g} with the noise on the mean, {on_sum:.3g} with it on the sum"
     )

@@ -13,9 +13,10 @@ import numpy as np
 from populace.errors import SpecError, out_of_range
 from populace.models.gan import ConvGan, DenseGan, Gan
 from populace.models.generator import Synthesizer
+from populace.models.parameters import unpack
 from populace.models.vae import NETS, ImageVae, RowsVae
 from populace.models.vae_images import VaeImages
-from populace.models.wae import Blocks, Decoder, unpack
+from populace.models.wae import Blocks, Decoder
 from populace.privacy.source import Source
 from populace.protocols.base import ImageShape, Population, Protocol
 from populace.tables.schema import Schema

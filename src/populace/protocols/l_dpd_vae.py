@@ -26,10 +26,17 @@ from populace.errors import SpecError, out_of_range
 from populace.models.generator import Synthesizer
 from populace.models.steps import Examples, Half, drawn_at_once, fresh, moved, total_of
 from populace.models.vae import Net, Vae
-from populace.models.vae_training import mean_loss, server_optimiser, slope_of_both, slope_of_decoder, train_asleep
+from populace.models.vae_training import (
+    mean_loss,
+    packed_slope,
+    server_optimiser,
+    slope_of_both,
+    slope_of_decoder,
+    train_asleep,
+)
 from populace.privacy.accounting import epsilon_of, resolved_delta
 from populace.privacy.events import Event, NonPrivate
-from populace.privacy.gaussian import GaussianSum, clip, quantile_step
+from populace.privacy.gaussian import GaussianSum, clip_tree, quantile_step
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.noised_steps import NoisedSteps, noised_steps, sampled_delta
@@ -359,14 +366,17 @@ def noised_sum(
     """The sum of the batch's clipped slopes with noise, in units of the bound, and the noisy count of those below it."""
     slope_of = slope_of_both if protocol.encoder == "joint" else slope_of_decoder
 
-    def contribution(row: Array) -> tuple[Array, Array]:
-        slope = slope_of(design.vae, phi, theta, examples.x[row], examples.y[row], item["codes"][row]) / bound
-        return design.mechanism.on_grid(clip(slope, 1.0)), jnp.where(jnp.linalg.norm(slope) <= 1, 0.5, -0.5)
+    def contribution(row: Array) -> tuple[Any, Array]:
+        slope = slope_of(design.vae, phi, theta, examples.x[row], examples.y[row], item["codes"][row])
+        slope = jax.tree.map(lambda leaf: leaf / bound, slope)
+        short = jnp.where(optax.tree.norm(slope) <= 1, 0.5, -0.5)
+        return jax.tree.map(design.mechanism.on_grid, clip_tree(slope, 1.0)), short
 
     at_once = drawn_at_once(len(examples.mask), design.release.probability)
     total, below = total_of(contribution, item["drawn"], at_once)
     below = jnp.zeros(()) if design.count is None else design.count.release(below, item["count"][0])
-    return design.mechanism.release(total, item["noise"]), below  # a count that is not paid for does not leave
+    told = design.mechanism.release(packed_slope(design.vae, total), item["noise"])
+    return told, below  # a count that is not paid for does not leave
 
 
 @functools.lru_cache(maxsize=64)

@@ -13,11 +13,12 @@ import numpy as np
 
 from populace.errors import SpecError, out_of_range
 from populace.models.generator import Synthesizer
+from populace.models.parameters import unpack
 from populace.models.steps import Examples, Half, fresh
 from populace.models.vae import NETS, ImageVae, Net, RowsVae, Vae
 from populace.models.vae_images import VaeImages
 from populace.models.vae_training import fit, train_at_client
-from populace.models.wae import Blocks, Decoder, unpack
+from populace.models.wae import Blocks, Decoder
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.source import Source
 from populace.protocols.base import ImageShape, Population, Protocol, Shard

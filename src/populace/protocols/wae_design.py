@@ -14,8 +14,9 @@ import numpy as np
 
 from populace.models.conv import ConvAutoencoder
 from populace.models.images import ImageClasses, Mosaic
+from populace.models.parameters import count_parameters
 from populace.models.submodels import choose_places, kept_mask, packed_size, whole
-from populace.models.wae import Blocks, ClassAutoencoder, DenseAutoencoder, count_parameters
+from populace.models.wae import Blocks, ClassAutoencoder, DenseAutoencoder
 from populace.privacy.randomizers.several_signds import SeveralSignDS
 from populace.privacy.randomizers.signds import SignDS
 from populace.protocols.base import ImageShape

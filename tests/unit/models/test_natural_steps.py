@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from populace.models.natural_steps import FIRST_PRIOR, first_step, later_step
+from populace.models.parameters import count_parameters
 from populace.models.submodels import choose_places, kept_mask, packed, packed_size, places_kept, told_mask, unpacked
-from populace.models.wae import Blocks, ClassAutoencoder, count_parameters
+from populace.models.wae import Blocks, ClassAutoencoder
 
 BINARY = ClassAutoencoder(Blocks((2,) * 8), classes=2)
 MIXED = ClassAutoencoder(Blocks((3, 2, 5, 2, 4)), classes=2, target=2)

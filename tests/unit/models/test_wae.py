@@ -9,15 +9,8 @@ import pytest
 
 from populace.errors import DataError
 from populace.models.generator import load_generator
-from populace.models.wae import (
-    Blocks,
-    ClassAutoencoder,
-    Decoder,
-    DenseAutoencoder,
-    count_parameters,
-    discrepancy,
-    unpack,
-)
+from populace.models.parameters import count_parameters, unpack
+from populace.models.wae import Blocks, ClassAutoencoder, Decoder, DenseAutoencoder, discrepancy
 
 SIZES = (3, 2, 1, 4)
 

@@ -173,7 +173,7 @@ def test_what_is_published_or_open_claims_nothing(recipe):
     assert math.isinf(claim.epsilon)
     assert claim.reason
     if recipe == "paper":
-        assert "steps cost epsilon" in claim.reason
+        assert "costs epsilon" in claim.reason
         assert claim.trust == "local"
 
 
@@ -304,6 +304,11 @@ def test_fedavg_updates_are_clipped_and_a_client_without_records_sends_nothing()
 def test_bad_settings_are_refused_in_one_sentence(wrong):
     with pytest.raises(SpecError):
         UflGan(epsilon=2.0, **{**TINY, **wrong})
+
+
+def test_a_model_does_not_travel_through_a_million_phones():
+    with pytest.raises(SpecError, match="for at most 1,000 silos"):
+        FlGan(epsilon=2.0, **TINY).design(dataclasses.replace(POPULATION, clients=10**6))
 
 
 def test_population_of_unlike_silos_is_what_the_widest_holds():
