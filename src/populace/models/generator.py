@@ -36,6 +36,7 @@ MODULES = {
     "image-gaussians": "populace.models.gaussians",
     "row-gaussians": "populace.models.gaussians",
     "vae-images": "populace.models.vae_images",
+    "classifier-images": "populace.models.classifier_images",
 }
 CHUNK = 131_072
 HOPELESS = 1e-4  # give up when fewer than this share of draws obeys the declared rules

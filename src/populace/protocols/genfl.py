@@ -12,7 +12,6 @@ public wavelet features. Validation is on generated images at the server.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from typing import Any, ClassVar, Literal
 
@@ -22,48 +21,23 @@ import numpy as np
 
 from populace.errors import SpecError, out_of_range
 from populace.models.classifier_images import ClassifierImages
-from populace.models.gan import Gan
 from populace.models.generator import Synthesizer
 from populace.models.linear import generated_slope, learn_alone, optimiser_of, slope_of_one, validated_on
 from populace.models.steps import Examples, drawn_at_once, total_of
 from populace.models.vae import ImageVae
-from populace.models.wavelets import Scattering
-from populace.privacy.accounting import epsilon_of, resolved_delta
-from populace.privacy.events import Composed, Event, NonPrivate
+from populace.privacy.accounting import epsilon_of
 from populace.privacy.gaussian import clip
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
-from populace.privacy.noised_steps import NoisedSteps, noised_steps, sampled_delta
+from populace.privacy.noised_steps import sampled_delta
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.source import Source
-from populace.protocols.base import Ask, Facts, ImageShape, Plan, Population, Replies, Shard
+from populace.protocols.base import Ask, Facts, Plan, Population, Replies, Shard
 from populace.protocols.gan_rounds import NUMBER, GanRounds, Net, coin_of
-from populace.protocols.gan_visit import Design as VisitDesign
 from populace.protocols.gan_visit import Manner, Visit
+from populace.protocols.genfl_design import Design, design_of
 
 Array = Any
-
-REASON = "the generator is trained on the records without noise, as published, and its samples may repeat them"
-
-
-@dataclasses.dataclass(frozen=True)
-class Design:
-    """What both sides derive from public facts."""
-
-    gan: Gan
-    features: Scattering
-    delta: float
-    said: tuple[str, ...]
-    first: VisitDesign | None  # the GAN's steps, where there are generated examples
-    release: NoisedSteps | None  # the classifier's, where records enter it
-    opening: Event | None
-    step: Event | None
-    whole: Event
-    reason: str
-
-    @property
-    def weights(self) -> int:
-        return (self.features.size + 1) * self.gan.maker.classes
 
 
 @jax.tree_util.register_dataclass
@@ -257,8 +231,10 @@ class GenFl(GanRounds):
     def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
         present = replies.present
         if int(state.round) < self._openings():
-            thetas = jnp.where(present[:, None], replies.values["theta"], 0)
-            return dataclasses.replace(state, round=state.round + 1, thetas=thetas, told=present)
+            place = jnp.where(present, replies.clients, len(state.told))
+            thetas = state.thetas.at[place].set(replies.values["theta"], mode="drop")
+            told = state.told.at[place].set(True, mode="drop")
+            return dataclasses.replace(state, round=state.round + 1, thetas=thetas, told=told)
         done = state.round - self._openings()
         heard = jnp.maximum(jnp.sum(present), 1)
         slope = jnp.sum(jnp.where(present[:, None], replies.values["slope"], 0), axis=0) / heard
@@ -306,13 +282,11 @@ class GenFl(GanRounds):
             unit="record",
             neighbours="add-remove",
             trust="local",
-            mechanism="DP-SGD at the client: of a GAN's critic, then of a classifier"
-            if design.first
-            else "DP-SGD at the client",
+            mechanism=design.mechanism,
             read_from_data=population.read_from_data,
             derivation=(
                 *both,
-                "both composed by privacy loss distributions; the claim is that of every client",
+                *(("both composed by privacy loss distributions; the claim is that of every client",) if valid else ()),
                 "generated examples, the generators and the validation on them are post-processing of stage 1",
                 "only records are clipped against the bound and counted; they enter a step with probability "
                 "(1 - gamma) batch / records",
@@ -382,38 +356,3 @@ def noised_sum(
 
     total = total_of(contribution, drawn, drawn_at_once(len(drawn), release.probability))
     return release.mechanism.release(total, noise)
-
-
-@functools.lru_cache(maxsize=64)
-def design_of(protocol: GenFl, population: Population) -> Design:
-    shape = population.schema
-    if not isinstance(shape, ImageShape):
-        raise SpecError(f"method {protocol.facts.name!r} takes images; `populace methods` lists what takes tables")
-    gan = protocol.gan(population)
-    features = Scattering(shape.shape, protocol.features)
-    delta, said = resolved_delta(protocol.delta, population.clients * population.records)
-    valid = protocol.recipe == "valid" or not protocol.gamma
-    first = release = None
-    opening: Event | None = None
-    if protocol.gamma:
-        steps = noised_steps(
-            epsilon=protocol.epsilon * (protocol.gan_share if protocol.gamma < 1 else 1.0), delta=delta,
-            probability=min(1.0, protocol.gan_batch / population.records), wanted=protocol.iterations * protocol.critics,
-            each=protocol.critics, noise=0.0, size=gan.critic_size,
-        )  # fmt: skip
-        opening = steps.whole if valid else NonPrivate(REASON)
-        first = VisitDesign(
-            gan=gan, delta=delta, said=said, release=steps, labels=None, fisher=None, visit=opening, reason=""
-        )
-    if protocol.gamma < 1:
-        release = noised_steps(
-            epsilon=protocol.epsilon, delta=delta,
-            probability=min(1.0, (1 - protocol.gamma) * protocol.batch / population.records), wanted=protocol.turns, each=1,
-            noise=0.0, size=(features.size + 1) * shape.classes, before=opening if valid else None,
-        )  # fmt: skip
-    step = release.event(1) if release else None
-    parts = [event for event in (opening, release.event(release.steps) if release else None) if event is not None]
-    return Design(
-        gan=gan, features=features, delta=delta, said=said, first=first, release=release, opening=opening, step=step,
-        whole=parts[0] if len(parts) == 1 else Composed(tuple(parts)), reason="" if valid else REASON,
-    )  # fmt: skip

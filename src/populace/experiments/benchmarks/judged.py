@@ -18,6 +18,7 @@ Array = Any
 
 BATCH = 128
 FEATURES = 10_000  # images whose features a Frechet distance is taken from
+TINY = 1e-12
 
 
 @functools.lru_cache(maxsize=4)
@@ -47,8 +48,13 @@ def scores(sets: Sequence[Images], data: str, *, steps: int, images: int, tested
 
     `steps` are those of a classifier's training; the CNN whose features measure the distance sees `images` real ones.
     """
-    test = load(data, "test")
-    test = test.take(np.arange(min(tested, len(test))))
+    test = some_of(load(data, "test"), tested)
+    found = accuracies(sets, test, steps=steps, seed=seed)
+    return {**found, "frechet": distance(sets[0], test, judge(load(data, "train"), images, steps))}
+
+
+def accuracies(sets: Sequence[Images], test: Images, *, steps: int, seed: int) -> dict[str, Any]:
+    """Of the three classifiers, trained on each set and tested on the test images; averaged over the sets."""
     each: dict[str, list[float]] = {"logistic": [], "mlp": [], "cnn": []}
     for number, made in enumerate(sets):
         models: dict[str, tuple[Any, Any]] = {
@@ -60,19 +66,34 @@ def scores(sets: Sequence[Images], data: str, *, steps: int, images: int, tested
             model.fit(seen(made), made.y)
             guesses = model.classes_[model.predict_proba(seen(test)).argmax(axis=1)]
             each[name].append(float((guesses == test.y).mean()))
-    features = _judge(data, images, steps).features
-    few = sets[0].take(np.arange(min(FEATURES, len(sets[0]))))
     return {
         **{name: float(np.mean(values)) for name, values in each.items()},
         "cnn_of_sets": [round(value, 4) for value in each["cnn"]],
-        "frechet": frechet(features(shaped(test)), features(shaped(few))),
     }
 
 
+def some_of(images: Images, most: int = FEATURES) -> Images:
+    """The first so many, or all."""
+    return images.take(np.arange(min(most, len(images))))
+
+
+def distance(made: Images, test: Images, by: Cnn) -> float:
+    """The Frechet distance on the features of a CNN trained on real images."""
+    return frechet(by.features(shaped(test)), by.features(shaped(some_of(made))))
+
+
+def seen_in(made: Images, by: Cnn, classes: int) -> dict[str, Any]:
+    """Shares of the classes that a CNN sees, the smallest of them, and the score exp(E KL(p(y|x) || p(y)))."""
+    posteriors = by.predict_proba(shaped(some_of(made)))
+    shares = np.bincount(by.classes_[posteriors.argmax(axis=1)], minlength=classes) / len(posteriors)
+    ratio = np.log(posteriors + TINY) - np.log(posteriors.mean(axis=0) + TINY)
+    inception = float(np.exp((posteriors * ratio).sum(axis=1).mean()))
+    return {"coverage": float(shares.min()), "shares": np.round(shares, 4).tolist(), "inception": inception}
+
+
 @functools.lru_cache(maxsize=2)
-def _judge(data: str, images: int, steps: int) -> Cnn:
-    """The CNN of appendix C.2 trained on the real training images: its features measure Frechet distances."""
-    train = load(data, "train")
+def judge(train: Images, images: int, steps: int) -> Cnn:
+    """The CNN of appendix C.2 trained on so many of the real training images: its features measure Frechet distances."""
     some = train.take(np.random.default_rng(4).permutation(len(train))[:images])
     return Cnn(steps=steps, batch=BATCH).fit(shaped(some), some.y)
 

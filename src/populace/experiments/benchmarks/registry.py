@@ -13,6 +13,10 @@ if TYPE_CHECKING:  # the command line lists the names and must not wait for JAX
 BENCHMARKS: dict[str, str] = {
     "dpd-fashion": "populace.experiments.benchmarks.dpd:FASHION",
     "dpd-mnist": "populace.experiments.benchmarks.dpd:MNIST",
+    "flgan-fashion": "populace.experiments.benchmarks.flgan:FASHION",
+    "flgan-mnist": "populace.experiments.benchmarks.flgan:MNIST",
+    "genfl-fashion": "populace.experiments.benchmarks.genfl:FASHION",
+    "genfl-mnist": "populace.experiments.benchmarks.genfl:MNIST",
     "local-adult9": "populace.experiments.benchmarks.local:ADULT9",
     "local-bank": "populace.experiments.benchmarks.local:BANK",
     "moments-fashion": "populace.experiments.benchmarks.moments:FASHION",
