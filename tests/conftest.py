@@ -72,6 +72,15 @@ HEAVY = (
     "test_vae_methods.py::test_it_learns_bars_and_blobs_where_noise_is_small[l-dpd-vae]",
     "test_moments_benchmark.py::test_a_small_cell_is_synthesised",
     "test_federation.py::test_no_words_of_a_site_reach_the_coordinator",
+    "test_same_key_same_result_on_every_engine[fl-gan-debug]",
+    "test_operating_system_randomness_gives_a_run_too[fl-gan]",
+    "test_genfl.py::test_simulation_and_debug_engine_end_alike[mixed]",
+    "test_genfl.py::test_records_alone_teach_bars_where_noise_is_small",
+    "test_images_metrics.py::test_a_class_that_is_missing_shows_and_every_figure_has_its_baselines",
+    "test_poll.py::test_it_does_as_well_as_independent[3.0]",
+    "test_attacks.py::test_independent_stays_within_its_interval_of_a_coin",
+    "test_federation.py::test_a_foreign_certificate_does_not_connect",
+    "test_same_key_same_replies[dp-fed-wae]",
     "test_signds.py::test_of_a_vector_with_few_coordinates_one_turn_tells_less_and_two_tell_all",
 )
 
