@@ -228,7 +228,7 @@ def _published(data: str, name: str, gamma: Any) -> str:
 
 def _kind(result: Result) -> tuple[str, str]:
     """Trust and unit: what must not share a table or a chart."""
-    return str(result["trust"]), str(result["unit"])
+    return str(result.get("trust", "-")), str(result.get("unit", "-"))
 
 
 def views(data: str, results: Sequence[Result]) -> list[View]:
@@ -237,7 +237,7 @@ def views(data: str, results: Sequence[Result]) -> list[View]:
     kinds = dict.fromkeys(_kind(result) for result in results)
     for (size, scale), (trust, unit) in itertools.product((("full", FULL), ("small", SMALL)), kinds):
         some = [r for r in results if r["cell"]["scale"] == size and _kind(r) == (trust, unit)]
-        claims = {(r["cell"]["method"], r["cell"]["gamma"]): r["guarantee"] for r in some}
+        claims = {(r["cell"]["method"], r["cell"]["gamma"]): str(r.get("guarantee", "-")) for r in some}
         body = [
             [
                 str(name), text(gamma, 1), claims[name, gamma], text(values["accuracy"]), text(values["precision"]),
