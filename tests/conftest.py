@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,6 +76,7 @@ HEAVY = (
     "test_federation.py::test_no_words_of_a_site_reach_the_coordinator",
     "test_same_key_same_result_on_every_engine[fl-gan-debug]",
     "test_operating_system_randomness_gives_a_run_too[fl-gan]",
+    "test_gan_methods.py::test_a_keyed_and_a_system_source_take_the_same_path",
     "test_genfl.py::test_simulation_and_debug_engine_end_alike[mixed]",
     "test_genfl.py::test_records_alone_teach_bars_where_noise_is_small",
     "test_images_metrics.py::test_a_class_that_is_missing_shows_and_every_figure_has_its_baselines",
@@ -99,6 +102,8 @@ def _small_memory() -> Iterator[None]:
     if resident_bytes() > MOST_MEMORY:
         jax.clear_caches()
         gc.collect()
+        if sys.platform == "linux":
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def resident_bytes() -> int:
