@@ -118,7 +118,7 @@ def test_the_published_encoder_breaks_the_bound():
 def test_without_clipping_the_bound_breaks_too(monkeypatch):
     """The same comparison finds a mechanism that was broken on purpose."""
     protocol = method("frozen", beta=0.02)
-    monkeypatch.setattr(l_dpd_vae, "clip", lambda vector, bound: vector)
+    monkeypatch.setattr(l_dpd_vae, "clip_tree", lambda tree, bound: tree)
     design, state = protocol.design(POPULATION), protocol.begin(POPULATION, jax.random.key(0))
     sums = [
         jax.jit(functools.partial(noised_sum, protocol, design))(
