@@ -80,7 +80,7 @@ class TestFederation:
             _, signed = self.federation.approve(place.request(name=site, org=f"org{number}", federation=name))
             data = folder / f"{site}.parquet"
             pq.write_table(table.take(np.arange(edges[number], edges[number + 1])).frame, data)
-            hosting = Hosting(data=data, by="rows", epsilon=99.0, seed=seed)
+            hosting = Hosting(data=data, by="rows", epsilon=99.0, delta=1e-3, seed=seed)
             place.set_up(signed, read_proposal(self.federation.proposal_path), hosting, fingerprint=self.fingerprint)
             own = read_json(place.file_path)  # a site's owner may agree to more than one method, also to one of its own
             write_json(

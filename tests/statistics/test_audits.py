@@ -41,7 +41,9 @@ SMALL = Effort(samples=6_000, seed=1)
 #: Reports about few values with the whole epsilon at once: an audit must see most of it.
 TIGHT_MECHANISMS = ("grr", "subset", "oue", "sue", "olh", "hadamard")
 TIGHT_METHODS = ("poll", "independent", "samprivsyn", "calm")
-SLOW_METHODS = ("poll", "calm", "locop", "l-dpd-vae", "chain")  # their clients answer by code that others exercise
+SLOW_METHODS = ("poll", "calm", "locop", "l-dpd-vae", "chain", "ufl-gan")  # their clients answer by code others exercise
+FEW_STEPS = {"iterations": 1, "critics": 2, "batch": 1, "width": 4, "critic_width": 4, "latent": 2}
+SETTINGS = {"fl-gan": FEW_STEPS, "ufl-gan": FEW_STEPS}  # six thousand whole trainings of thousands of steps take hours
 
 
 @pytest.mark.parametrize("face", FACES)
@@ -108,7 +110,7 @@ def test_a_budget_spent_twice_is_flagged(small_schema):
     "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW_METHODS else name for name in local_methods()]
 )
 def test_every_method_on_the_whole_message(name, small_schema):
-    protocol = make_protocol(name, {"epsilon": EPSILON})
+    protocol = make_protocol(name, {"epsilon": EPSILON, **SETTINGS.get(name, {})})
     population = Population(schema=small_schema, clients=200, records=2)
     found = audit_method(protocol, population, effort=SMALL)
     assert not found.flagged

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -14,7 +13,8 @@ import numpy as np
 
 from populace.errors import DataError
 from populace.models.images import ImageGenerator
-from populace.models.vae import NETS, ImageVae
+from populace.models.vae import ImageVae
+from populace.models.vae_images import decoded, read_design, told_design
 from populace.models.wavelets import Scattering
 from populace.tables.images import Images
 
@@ -68,7 +68,7 @@ class ClassifierImages(ImageGenerator):
         x = np.empty((len(labels), *self.shape), np.float32)
         for number in np.unique(owner):
             mine = owner == number
-            made = _decoded(self.vae, jnp.asarray(self.thetas[number]), z, jnp.asarray(labels))
+            made = decoded(self.vae, jnp.asarray(self.thetas[number]), z, jnp.asarray(labels))
             x[mine] = np.asarray(made)[mine]
         return x
 
@@ -84,28 +84,15 @@ class ClassifierImages(ImageGenerator):
         return self.scores(images).argmax(axis=1)
 
     def arrays(self) -> dict[str, Array]:
-        net = next(name for name, kind in NETS.items() if isinstance(self.vae, kind))
-        fields = [field.name for field in dataclasses.fields(self.vae) if field.name not in ("shape", "classes")]
-        design = {"net": net, "features": self.cells, **{name: getattr(self.vae, name) for name in fields}}
         return {
             "thetas": np.asarray(self.thetas, np.float32), "weights": np.asarray(self.weights, np.float32),
-            "design": np.frombuffer(json.dumps(design).encode(), np.uint8),
+            "design": told_design(self.vae, features=self.cells),
         }  # fmt: skip
 
     @classmethod
     def from_arrays(cls, shape: tuple[int, ...], classes: int, arrays: Mapping[str, Array]) -> ClassifierImages:
-        try:
-            design = json.loads(np.asarray(arrays["design"], np.uint8).tobytes())
-            cells = design.pop("features")
-            vae = NETS[design.pop("net")](shape=shape, classes=classes, **design)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DataError(f"the model does not describe a generator: {error!r}") from error
-        return cls(vae=vae, thetas=arrays["thetas"], weights=arrays["weights"], cells=cells)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _decoded(vae: ImageVae, theta: Array, z: Array, labels: Array) -> Array:
-    return vae.means(vae.decode(theta, z, vae.labels(labels)))
+        vae, rest = read_design(shape, classes, arrays, more=("features",))
+        return cls(vae=vae, thetas=arrays["thetas"], weights=arrays["weights"], cells=rest["features"])
 
 
 @functools.partial(jax.jit, static_argnums=0)

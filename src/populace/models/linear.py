@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -9,12 +10,17 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from populace.errors import SpecError
 from populace.models.gan import Gan
 from populace.models.gan_training import drawn_labels
+from populace.models.steps import averaged
 from populace.models.wavelets import Scattering
 
 Array = Any
 
+EXACT, WIDE = 24, 31  # bits of whole numbers that a float32 adds without error, and of a sum
+MOST_BITS, LEAST_BITS = 18, 12  # of a product
+SPARE = 2  # units left for rounding, so that it seldom makes a row too long
 VALIDATED = 1_000  # generated images a classifier is tried on
 
 
@@ -29,12 +35,69 @@ def logits(features: Scattering, weights: Array, seen: Array) -> Array:
     return seen @ parts[:-1] + parts[-1]
 
 
-def slope_of_one(features: Scattering, weights: Array, x: Array, y: Array) -> Array:
-    """Of the cross-entropy of one example, flat; x are intensities, or bytes."""
-    pixels = x.astype(jnp.float32) / 255 if x.dtype == jnp.uint8 else x
-    seen = features(pixels[None])[0]
+def intensities(x: Array) -> Array:
+    return x.astype(jnp.float32) / 255 if x.dtype == jnp.uint8 else x
+
+
+def pairs(features: Scattering, weights: Array, x: Array, y: Array, bound: float) -> tuple[Array, Array]:
+    """Of examples, [n, size + 1] and [n, classes]: their outer product is an example's clipped slope, in units of the bound.
+
+    The cross-entropy's slope is what is seen of the example times what the classifier is off by; the first is scaled to length
+    1, the second takes the rest and is clipped to it.
+    """
+    seen = features(intensities(x))
     off = jax.nn.softmax(logits(features, weights, seen)) - y
-    return (jnp.append(seen, 1.0)[:, None] * off).reshape(-1)
+    whole = jnp.concatenate([seen, jnp.ones((len(seen), 1))], axis=1)
+    length = jnp.linalg.norm(whole, axis=1, keepdims=True)
+    off = off * length / bound
+    return whole / length, off / jnp.maximum(jnp.linalg.norm(off, axis=1, keepdims=True), 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bits:
+    """Of whole numbers that stand for a slope's two factors; a product has both together."""
+
+    seen: int
+    off: int
+
+    @property
+    def both(self) -> int:
+        return self.seen + self.off
+
+    @property
+    def at_once(self) -> int:
+        """Examples whose products a float32 adds up without error."""
+        return 1 << (EXACT - self.both)
+
+
+def bits_for(size: int, records: int) -> Bits:
+    """As many as fit: the sum over so many records has 31 bits at most, and so have the squares of a row of so many numbers."""
+    room = min(MOST_BITS, WIDE - records.bit_length())
+    seen = min((room + 2) // 2, (WIDE - size.bit_length()) // 2)
+    if room < LEAST_BITS or seen < LEAST_BITS // 2:
+        raise SpecError(f"slopes of {records:,} records of {size:,} numbers do not add up in {WIDE} bits")
+    return Bits(seen, room - seen)
+
+
+def in_whole(rows: Array, bits: int) -> Array:
+    """Rows of length at most 1 in units of 2^-bits, float32 whole numbers.
+
+    Guarantee: squares of a row add up to at most 4^bits, whatever came in: a row that rounding made longer is cut off towards
+    zero instead, and one that is still longer, or not finite, counts as 0.
+    """
+    unit = 1 << bits
+    scaled = jnp.clip(jnp.where(jnp.isfinite(rows), rows, 0.0) * (unit - SPARE), -unit, unit)
+
+    def fits(whole: Array) -> Array:
+        return jnp.sum(jnp.square(whole.astype(jnp.int32)), axis=1, keepdims=True) <= unit * unit
+
+    near, shorter = jnp.round(scaled), jnp.trunc(scaled)
+    return jnp.where(fits(near), near, jnp.where(fits(shorter), shorter, 0.0))
+
+
+def restored(bits: Bits) -> float:
+    """What a sum of products of `in_whole` factors is multiplied by, beyond their units, to be what it stands for."""
+    return (1 << bits.both) / (((1 << bits.seen) - SPARE) * ((1 << bits.off) - SPARE))
 
 
 def made(gan: Gan, theta: Array, count: int, key: Array) -> tuple[Array, Array]:
@@ -50,12 +113,8 @@ def generated_slope(
 ) -> Array:
     """The mean of clipped slopes of so many generated examples, in units of the bound: a product, no slope is written out."""
     x, y = made(gan, theta, count, key)
-    seen = features(x)
-    off = jax.nn.softmax(logits(features, weights, seen)) - y
-    whole = jnp.concatenate([seen, jnp.ones((count, 1))], axis=1)
-    lengths = jnp.linalg.norm(whole, axis=1) * jnp.linalg.norm(off, axis=1) / bound
-    off = off / (bound * jnp.maximum(lengths, 1))[:, None]
-    return (whole.T @ off).reshape(-1) / count
+    seen, off = pairs(features, weights, x, y, bound)
+    return (seen.T @ off).reshape(-1) / count
 
 
 @functools.partial(
@@ -88,8 +147,7 @@ def learn_alone(
         slope = jnp.sum(slopes * told[:, None], axis=0) / jnp.maximum(jnp.sum(told), 1)
         change, state = optimiser.update(slope, state)
         weights = weights + change
-        kept = jnp.minimum(average, (1 + done) / (10 + done))
-        return (weights, state, kept * mean + (1 - kept) * weights), None
+        return (weights, state, averaged(mean, weights, done, average)), None
 
     start = jnp.zeros((features.size + 1) * gan.maker.classes)
     items = (jnp.arange(steps), jax.random.split(key, steps))

@@ -47,6 +47,12 @@ def fresh(values: Array, rate: float, betas: Betas = USUAL) -> Half:
     return Half(values, optax.adam(rate, *betas).init(values))
 
 
+def averaged(average: Array, values: Array, done: Array, decay: float) -> Array:
+    """A running mean of the parameters that forgets its start."""
+    weight = jnp.minimum(decay, (1 + done) / (10 + done))
+    return weight * average + (1 - weight) * values
+
+
 def drawn_at_once(rows: int, probability: float) -> int:
     """How many examples of a Poisson batch are computed together."""
     expected = rows * probability
@@ -55,26 +61,30 @@ def drawn_at_once(rows: int, probability: float) -> int:
 
 def total_of(contribution: Callable[[Array], Any], drawn: Array, at_once: int) -> Any:
     """The sum of `contribution(row)` over the rows drawn, however many they are, `at_once` at a time."""
+
+    def block(places: Array, there: Array) -> Any:
+        def added(leaf: Array) -> Array:
+            kept = jnp.where(there.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, jnp.zeros_like(leaf))
+            return jnp.sum(kept, axis=0, dtype=leaf.dtype)
+
+        return jax.tree.map(added, jax.vmap(contribution)(places))
+
+    return total_of_blocks(block, drawn, at_once)
+
+
+def total_of_blocks(block: Callable[[Array, Array], Any], drawn: Array, at_once: int) -> Any:
+    """`total_of` where `block(rows, there)` adds up `at_once` of them itself; those not `there` must not count."""
     rows = len(drawn)
     order = jnp.argsort(~drawn, stable=True)
     order = jnp.concatenate([order, jnp.zeros(-rows % at_once, order.dtype)])
     count = jnp.sum(drawn)
-    shapes = jax.eval_shape(contribution, order[0])
+    shapes = jax.eval_shape(block, order[:at_once], drawn[jnp.zeros(at_once, order.dtype)])
     start = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
 
     def some(carry: tuple[Array, Any]) -> tuple[Array, Any]:
         at, total = carry
         places = jax.lax.dynamic_slice_in_dim(order, at, at_once)
-        there = at + jnp.arange(at_once) < count
-        each = jax.vmap(contribution)(places)
-        added = jax.tree.map(
-            lambda leaf: jnp.sum(
-                jnp.where(there.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, jnp.zeros_like(leaf)),
-                axis=0,
-                dtype=leaf.dtype,
-            ),
-            each,
-        )
-        return at + at_once, jax.tree.map(jnp.add, total, added)
+        found = block(places, at + jnp.arange(at_once) < count)
+        return at + at_once, jax.tree.map(jnp.add, total, found)
 
     return jax.lax.while_loop(lambda carry: carry[0] < count, some, (jnp.zeros((), count.dtype), start))[1]

@@ -49,27 +49,38 @@ class VaeImages(ImageGenerator):
 
     def draw_pixels(self, labels: Array, key: Array) -> Array:
         z = jax.random.normal(key, (len(labels), self.vae.latent))
-        return _decoded(self.vae, jnp.asarray(self.theta), z, jnp.asarray(labels))
+        return decoded(self.vae, jnp.asarray(self.theta), z, jnp.asarray(labels))
 
     def arrays(self) -> dict[str, Array]:
-        net = next(name for name, kind in NETS.items() if isinstance(self.vae, kind))
-        fields = [field.name for field in dataclasses.fields(self.vae) if field.name not in ("shape", "classes")]
-        design = {"net": net, **{name: getattr(self.vae, name) for name in fields}}
-        return {
-            "theta": np.asarray(self.theta, np.float32),
-            "design": np.frombuffer(json.dumps(design).encode(), np.uint8),
-        }
+        return {"theta": np.asarray(self.theta, np.float32), "design": told_design(self.vae)}
 
     @classmethod
     def from_arrays(cls, shape: tuple[int, ...], classes: int, arrays: Mapping[str, Array]) -> VaeImages:
-        try:
-            design = json.loads(np.asarray(arrays["design"], np.uint8).tobytes())
-            vae = NETS[design.pop("net")](shape=shape, classes=classes, **design)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DataError(f"the model does not describe a decoder: {error!r}") from error
+        vae, _ = read_design(shape, classes, arrays)
         return cls(vae=vae, theta=arrays["theta"])
 
 
+def told_design(vae: ImageVae, **more: Any) -> Array:
+    """The network's kind and sizes, and what more there is to say, as bytes of JSON."""
+    net = next(name for name, kind in NETS.items() if isinstance(vae, kind))
+    fields = [field.name for field in dataclasses.fields(vae) if field.name not in ("shape", "classes")]
+    design = {"net": net, **more, **{name: getattr(vae, name) for name in fields}}
+    return np.frombuffer(json.dumps(design).encode(), np.uint8)
+
+
+def read_design(
+    shape: tuple[int, ...], classes: int, arrays: Mapping[str, Array], more: tuple[str, ...] = ()
+) -> tuple[ImageVae, dict[str, Any]]:
+    """The network that `told_design` told, and the rest of what it said; whatever else is there is refused."""
+    try:
+        design = json.loads(np.asarray(arrays["design"], np.uint8).tobytes())
+        rest = {name: design.pop(name) for name in more}
+        return NETS[design.pop("net")](shape=shape, classes=classes, **design), rest
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"the model does not describe a decoder: {error!r}") from error
+
+
 @functools.partial(jax.jit, static_argnames="vae")
-def _decoded(vae: ImageVae, theta: Array, z: Array, labels: Array) -> Array:
+def decoded(vae: ImageVae, theta: Array, z: Array, labels: Array) -> Array:
+    """Intensities of images with these codes and labels."""
     return vae.means(vae.decode(theta, z, vae.labels(labels)))

@@ -19,8 +19,8 @@ import numpy as np
 Array = Any
 
 ANGLES = 8
-SIDE = 7  # of a wavelet, in pixels
-WIDTHS = (1.0, 1.8)  # of the two scales
+SIDES = (5, 7)  # of a wavelet at either scale, in pixels
+WIDTHS = (1.0, 1.8)
 PITCHES = (3 * math.pi / 4, 3 * math.pi / 8)
 SLANT = 0.6  # how much longer than wide
 FAINT = 0.05  # a map weaker than this stays weak
@@ -49,13 +49,13 @@ class Scattering:
     def __call__(self, x: Array) -> Array:
         """[n, ..] intensities in [0, 1] to [n, size]."""
         pixels = jnp.moveaxis(x.reshape(-1, *self.shape[:2], self.colours), 3, 1).reshape(-1, *self.shape[:2], 1)
-        first = moduli(pixels, _bank((0, 1)))
-        fine = first[:, ::2, ::2, :ANGLES]  # the second scale is coarse enough for every other pixel
-        one_by_one = jnp.moveaxis(fine, 3, 1).reshape(-1, *fine.shape[1:3], 1)
-        second = moduli(one_by_one, _bank((0,)))
-        second = second.reshape(len(pixels), ANGLES, *fine.shape[1:3], ANGLES)
-        second = jnp.moveaxis(second, 1, 3).reshape(*fine.shape[:3], ANGLES * ANGLES)
-        parts = [self._averaged(part) for part in (pixels, first, second)]
+        fine = moduli(pixels, _bank(0), 1)
+        coarse = moduli(pixels, _bank(1), 2)  # smooth enough for every other pixel
+        one_by_one = jnp.moveaxis(fine[:, ::2, ::2], 3, 1)
+        high, wide = one_by_one.shape[2:]
+        second = moduli(one_by_one.reshape(-1, high, wide, 1), _bank(0), 1)  # on every other pixel: the coarse scale
+        second = jnp.moveaxis(second.reshape(-1, ANGLES, high, wide, ANGLES), 1, 3).reshape(-1, high, wide, ANGLES**2)
+        parts = [self._averaged(part) for part in (pixels, fine, coarse, second)]
         told = jnp.concatenate(parts, axis=-1).reshape(-1, self.colours, self.cells**2, self.maps // self.colours)
         scaled = told / (jnp.sqrt(jnp.mean(told**2, axis=2, keepdims=True) + TINY) + FAINT)  # weak maps speak up
         centred = scaled - jnp.mean(
@@ -70,14 +70,15 @@ class Scattering:
         return told.reshape(len(maps), self.cells**2, -1)
 
 
-def moduli(x: Array, kernels: Array) -> Array:
-    """[n, high, wide, 1] and complex kernels [SIDE * SIDE, k] to moduli [n, high, wide, k]; black beyond the edges."""
+def moduli(x: Array, kernels: Array, stride: int) -> Array:
+    """[n, high, wide, 1] and complex kernels [side, side, k] to moduli at every `stride`th pixel; black beyond the edges."""
     high, wide = x.shape[1:3]
-    half = SIDE // 2
+    side, _, count = kernels.shape
+    half = side // 2
     padded = jnp.pad(x, ((0, 0), (half, half), (half, half), (0, 0)))
-    near = [padded[:, i : i + high, j : j + wide] for i in range(SIDE) for j in range(SIDE)]
-    told = jnp.concatenate(near, axis=-1) @ jnp.concatenate([kernels.real, kernels.imag], axis=1)
-    cosine, sine = jnp.split(told, 2, axis=-1)
+    near = [padded[:, i : i + high : stride, j : j + wide : stride] for i in range(side) for j in range(side)]
+    both = jnp.concatenate([kernels.real, kernels.imag], axis=2).reshape(-1, 2 * count)
+    cosine, sine = jnp.split(jnp.concatenate(near, axis=-1) @ both, 2, axis=-1)
     return jnp.sqrt(cosine**2 + sine**2 + TINY)
 
 
@@ -91,20 +92,19 @@ def windows(side: int, cells: int) -> Array:
 
 
 @functools.lru_cache(maxsize=4)
-def _bank(scales: tuple[int, ...]) -> Array:
-    """Wavelets of these scales, [SIDE * SIDE, scales * ANGLES]."""
-    found = [
-        _morlet(WIDTHS[scale], PITCHES[scale], math.pi * angle / ANGLES) for scale in scales for angle in range(ANGLES)
-    ]
-    return np.stack(found, axis=1).astype(np.complex64)
+def _bank(scale: int) -> Array:
+    """Wavelets of a scale, [side, side, ANGLES]."""
+    found = [_morlet(scale, math.pi * angle / ANGLES) for angle in range(ANGLES)]
+    return np.stack(found, axis=2).astype(np.complex64)
 
 
-def _morlet(width: float, pitch: float, angle: float) -> Array:
-    """A wave of this pitch and direction under a bump, its mean taken away, of length 1; flat."""
-    down, across = np.meshgrid(*[np.arange(SIDE) - SIDE // 2] * 2, indexing="ij")
+def _morlet(scale: int, angle: float) -> Array:
+    """A wave of the scale's pitch and this direction under a bump, its mean taken away, of length 1."""
+    side, width, pitch = SIDES[scale], WIDTHS[scale], PITCHES[scale]
+    down, across = np.meshgrid(*[np.arange(side) - side // 2] * 2, indexing="ij")
     along = math.cos(angle) * down + math.sin(angle) * across
     beside = -math.sin(angle) * down + math.cos(angle) * across
     bump = np.exp(-(along**2 + (SLANT * beside) ** 2) / (2 * width**2))
     wave = bump * np.exp(1j * pitch * along)
     wave = wave - bump * wave.sum() / bump.sum()
-    return (wave / np.linalg.norm(wave)).ravel()
+    return wave / np.linalg.norm(wave)

@@ -9,34 +9,22 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from populace.errors import SpecError, out_of_range
+from populace.errors import SpecError
 from populace.models.generator import Synthesizer
+from populace.models.steps import averaged
 from populace.models.vae import Net, Vae
-from populace.privacy.accounting import epsilon_of, resolved_delta
-from populace.privacy.events import Event
-from populace.privacy.gaussian import GaussianSum, clip, quantile_step
+from populace.privacy.gaussian import clip, quantile_step
 from populace.privacy.guarantee import Guarantee
-from populace.privacy.ledger import Charge
-from populace.privacy.noised_steps import NoisedSteps, noised_steps, sampled_delta
-from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.source import Source
-from populace.protocols.base import Ask, Facts, Plan, Population, Replies, Shard
-from populace.protocols.vae_rounds import (
-    NUMBER,
-    Averaged,
-    averaged,
-    check_counts,
-    check_shares,
-    check_sizes,
-    generator_of,
-)
+from populace.protocols.base import Ask, Facts, Population, Replies, Shard
+from populace.protocols.client_updates import ClientUpdates, Updates
+from populace.protocols.training import NUMBER, check_counts, check_shares, check_sizes, generator_of
+from populace.protocols.vae_rounds import Averaged
 
 Array = Any
 
@@ -44,28 +32,11 @@ COUNT_SHARE = 20.0  # the count's noise, as a share of the clients expected: its
 QUANTILE_RATE = 0.2
 
 
-@dataclasses.dataclass(frozen=True)
-class Design:
-    """What both sides derive from public facts. Sums are in units of the bound, so that it may change."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Design(Updates):
+    """With the network."""
 
     vae: Vae
-    delta: float
-    said: tuple[str, ...]
-    release: NoisedSteps
-    step: Event  # one round, for every client, drawn or not
-    whole: Event
-
-    @property
-    def rounds(self) -> int:
-        return self.release.steps
-
-    @property
-    def mechanism(self) -> GaussianSum:
-        return self.release.mechanism
-
-    @property
-    def count(self) -> GaussianSum | None:
-        return self.release.count
 
 
 @jax.tree_util.register_dataclass
@@ -83,7 +54,7 @@ class State:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CDpdVae(Averaged):
+class CDpdVae(ClientUpdates, Averaged):
     """Guarantee: (epsilon, delta)-DP for everything one client holds, add or remove one client, for whoever sees the model and
     not the updates: the server is trusted. Every client is charged for every round, drawn or not.
 
@@ -122,23 +93,16 @@ class CDpdVae(Averaged):
     vectorises: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_epsilon(self.epsilon)
+        self.check_updates()
         self.check_vae()
         check_counts(turns=self.turns, epochs=self.epochs, batch=self.batch)
         check_sizes(bound=self.bound, rate=self.rate)
         check_shares(momentum=self.momentum, average=self.average, quantile=self.quantile, delta=self.delta)
-        if not 0 < self.share <= 1:
-            raise out_of_range("share", "in (0, 1]", self.share)
-        if not 0 <= self.noise < math.inf:
-            raise out_of_range("noise", "at least 0", self.noise)
         if self.shared not in ("decoder", "whole"):
             raise SpecError(f"expected shared in decoder, whole, got {self.shared!r}")
 
     def design(self, population: Population) -> Design:
         return design_of(self, population)
-
-    def rounds(self, population: Population) -> int:
-        return self.design(population).rounds
 
     def begin(self, population: Population, key: Array, warm: Any = None) -> State:
         design = self.design(population)
@@ -151,20 +115,8 @@ class CDpdVae(Averaged):
     def ask(self, state: State, population: Population, source: Source) -> Ask | None:
         if int(state.round) >= state.design.rounds:
             return None
-        everybody = jnp.arange(population.clients, dtype=jnp.int32)
-        drawn = jnp.asarray(source.coins(self.share, population.clients) if self.share < 1 else everybody >= 0)
         common = {"phi": state.phi, "theta": state.theta, "bound": state.bound}
-        return Ask(round=state.round, cohort=everybody, common=common, own=drawn)
-
-    @property
-    def secret_cohorts(self) -> bool:
-        return self.share < 1
-
-    def working(self, ask: Ask) -> Array:
-        return ask.own
-
-    def charge(self, ask: Ask, population: Population) -> Charge:
-        return Charge(event=self.design(population).step, unit="client")
+        return self.ask_drawn(state.round, population, source, common)
 
     def remember(self, population: Population, key: Array) -> Any:
         return self.unbegun(population)
@@ -182,11 +134,8 @@ class CDpdVae(Averaged):
         }, memory
 
     def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
-        design, present = state.design, replies.present
         vectors, counts = source.split(2)
-        total = jnp.sum(jnp.where(present[:, None], replies.values["change"], 0), axis=0, dtype=jnp.int32)
-        expected = self.share * len(ask.cohort)
-        told = design.mechanism.release(total, design.mechanism.noise(vectors)) / expected
+        told = self.mean_change(state.design, ask, replies, vectors)
         momentum = self.momentum * state.momentum + told * state.bound
         phi, step = state.phi, momentum
         if self.shared == "whole":
@@ -195,7 +144,7 @@ class CDpdVae(Averaged):
         return dataclasses.replace(
             state, round=state.round + 1, phi=phi, theta=theta, momentum=momentum,
             average=averaged(state.average, theta, state.round, self.average),
-            bound=self._next_bound(state, replies, expected, counts),
+            bound=self._next_bound(state, replies, self.share * len(ask.cohort), counts),
         )  # fmt: skip
 
     def _next_bound(self, state: State, replies: Replies, expected: float, source: Source) -> Array:
@@ -210,50 +159,12 @@ class CDpdVae(Averaged):
         return generator_of(state.design.vae, state.average if self.average else state.theta, population)
 
     def guarantee(self, population: Population) -> Guarantee:
-        design = self.design(population)
-        epsilon = epsilon_of(design.whole, delta=design.delta)
-        counted = "" if design.count is None else ", with the noisy count that moves the bound"
-        return Guarantee(
-            epsilon=epsilon,
-            delta=sampled_delta(design.delta, epsilon, design.release.draws),
-            unit="client",
-            neighbours="add-remove",
-            trust="central",
-            mechanism=f"{design.rounds} sums of clipped client updates with Gaussian noise (DP-FedAvg of a decoder)",
-            read_from_data=population.read_from_data,
-            derivation=(
-                f"each round: {design.step}{counted}; {design.mechanism.size:,} numbers clipped together",
-                f"composed over {design.rounds} rounds by privacy loss distributions; every client pays for every round",
-                "the encoder never leaves its client and enters the model only through the client's own clipped update",
-                "the sum is divided by the expected number of clients, which is public; rounding is in the sensitivity",
-            ),
-            assumptions=(
-                "the number of clients and the most records one holds are public",
-                "whom a round draws is kept secret by the server",
-                "a person's records sit at one client",
-                *design.said,
-            ),
-        )
+        how = "the encoder never leaves its client and enters the model only through the client's own clipped update"
+        return self.claim(population, "decoder", how)
 
-    def plan(self, population: Population) -> Plan:
-        design = self.design(population)
-        down, up = self._bytes(population)
-        noise = design.mechanism.scale * math.sqrt(design.mechanism.size) / (self.share * population.clients)
-        return Plan(
-            guarantee=self.guarantee(population), rounds=design.rounds, bytes_up=up, bytes_down=down, errors={},
-            notes=(
-                f"noise multiplier {design.release.noise_multiplier:.3g}; noise on the mean update is {noise:.2g} bounds long "
-                f"in all {design.mechanism.size:,} parameters",
-                "no error is predicted: training has no closed form",
-            ),
-        )  # fmt: skip
-
-    def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
-        return self._bytes(population)
-
-    def _bytes(self, population: Population) -> tuple[float, float]:
-        design = self.design(population)
-        return NUMBER * (design.vae.encoder_size + design.vae.decoder_size + 1), NUMBER * (design.mechanism.size + 1)
+    def traffic(self, population: Population) -> tuple[float, float]:
+        vae, size = self.vae(population), self.design(population).mechanism.size
+        return NUMBER * (vae.encoder_size + vae.decoder_size + 1), NUMBER * (size + 1)
 
 
 def _kept(drawn: Array, after: Any, before: Any) -> Any:
@@ -263,17 +174,6 @@ def _kept(drawn: Array, after: Any, before: Any) -> Any:
 @functools.lru_cache(maxsize=64)
 def design_of(protocol: CDpdVae, population: Population) -> Design:
     vae = protocol.vae(population)
-    delta, said = resolved_delta(protocol.delta, population.clients)
     size = vae.decoder_size + (vae.encoder_size if protocol.shared == "whole" else 0)
-    release = noised_steps(
-        epsilon=protocol.epsilon, delta=delta, probability=protocol.share, wanted=protocol.turns, each=1,
-        noise=protocol.noise, size=size,
-        counting=protocol.share * population.clients / COUNT_SHARE if protocol.quantile else 0.0,
-    )  # fmt: skip
-    if population.clients * 2 > np.iinfo(np.int32).max * release.mechanism.grid:
-        raise SpecError(
-            f"{population.clients:,} updates of {size:,} numbers do not add up in 32 bits; choose a smaller net"
-        )
-    return Design(
-        vae=vae, delta=delta, said=said, release=release, step=release.event(1), whole=release.event(release.steps)
-    )
+    counting = protocol.share * population.clients / COUNT_SHARE if protocol.quantile else 0.0
+    return Design(vae=vae, **protocol.calibrated(population, size, counting))

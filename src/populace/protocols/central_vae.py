@@ -20,7 +20,8 @@ from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.source import Source
 from populace.protocols.base import Ask, Facts, ImageShape, Plan, Population, Replies, Shard
-from populace.protocols.vae_rounds import VaeRounds, check_counts, check_sizes, generator_of, not_private
+from populace.protocols.training import check_counts, check_sizes, generator_of, not_private
+from populace.protocols.vae_rounds import VaeRounds
 
 Array = Any
 

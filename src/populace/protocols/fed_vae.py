@@ -8,13 +8,12 @@ training stands a bound on the updates, or noise of this deviation on the averag
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 
-from populace.errors import SpecError, out_of_range
+from populace.errors import SpecError
 from populace.models.generator import Synthesizer
 from populace.models.vae import Net, Vae
 from populace.privacy.events import NonPrivate
@@ -23,15 +22,18 @@ from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.source import Source
 from populace.protocols.base import Ask, Facts, Plan, Population, Replies, Shard
-from populace.protocols.vae_rounds import (
+from populace.protocols.training import (
+    NO_ERROR,
     NUMBER,
-    Averaged,
     check_counts,
+    check_not_negative,
     check_shares,
     check_sizes,
+    check_some,
     generator_of,
     not_private,
 )
+from populace.protocols.vae_rounds import Averaged
 
 Array = Any
 
@@ -91,12 +93,10 @@ class FedVae(Averaged):
         check_counts(turns=self.turns, epochs=self.epochs, batch=self.batch)
         check_sizes(rate=self.rate)
         check_shares(momentum=self.momentum)
-        if not 0 < self.share <= 1:
-            raise out_of_range("share", "in (0, 1]", self.share)
+        check_some(self.share)
+        check_not_negative(clip=self.clip, noise=self.noise)
         if self.shared not in ("decoder", "whole"):
             raise SpecError(f"expected shared in decoder, whole, got {self.shared!r}")
-        if not 0 <= self.clip < math.inf or not 0 <= self.noise < math.inf:
-            raise out_of_range("clip and noise", "at least 0", (self.clip, self.noise))
 
     def rounds(self, population: Population) -> int:
         return self.turns
@@ -169,7 +169,7 @@ class FedVae(Averaged):
             guarantee=self.guarantee(population), rounds=self.turns, bytes_up=up, bytes_down=down, errors={},
             notes=(
                 f"{vae.encoder_size:,} parameters of the encoder, {vae.decoder_size:,} of the decoder",
-                "NOT PRIVATE: a baseline", "no error is predicted: training has no closed form",
+                "NOT PRIVATE: a baseline", NO_ERROR,
             ),
         )  # fmt: skip
 

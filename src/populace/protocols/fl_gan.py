@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from populace.errors import SpecError, out_of_range
+from populace.errors import SpecError
 from populace.models.generator import Synthesizer
 from populace.models.steps import Examples
 from populace.privacy.accounting import epsilon_of, resolved_delta
@@ -33,9 +33,19 @@ from populace.privacy.noised_steps import NoisedSteps, noised_steps, sampled_del
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.source import Source
 from populace.protocols.base import Ask, Facts, Plan, Population, Replies, Shard
-from populace.protocols.gan_rounds import NUMBER, GanRounds, Net, coin_of, generator_of
+from populace.protocols.gan_rounds import GanRounds, Net
 from populace.protocols.gan_visit import Design, Manner, Recipe, Visit
 from populace.protocols.passes import order_of_passes
+from populace.protocols.training import (
+    NO_ERROR,
+    NUMBER,
+    check_counts,
+    check_not_negative,
+    check_shares,
+    check_sizes,
+    generator_of,
+    training_key,
+)
 
 Array = Any
 
@@ -115,18 +125,12 @@ class FlGan(GanRounds):
         self.check_gan()
         if self.recipe not in ("valid", "paper", "open"):
             raise SpecError(f"expected recipe in valid, paper, open, got {self.recipe!r}")
-        for name in ("iterations", "critics", "batch"):
-            if getattr(self, name) < 1:
-                raise out_of_range(name, "at least 1", getattr(self, name))
-        for name in ("bound", "critic_rate", "rate", "later", "beside"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise out_of_range(name, "above 0", getattr(self, name))
-        for name in ("noise", "replay", "ewc"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise out_of_range(name, "at least 0", getattr(self, name))
-        for name in ("average", "delta"):
-            if not 0 <= getattr(self, name) < 1:
-                raise out_of_range(name, "in [0, 1)", getattr(self, name))
+        check_counts(iterations=self.iterations, critics=self.critics, batch=self.batch)
+        check_sizes(
+            bound=self.bound, critic_rate=self.critic_rate, rate=self.rate, later=self.later, beside=self.beside
+        )
+        check_not_negative(noise=self.noise, replay=self.replay, ewc=self.ewc)
+        check_shares(average=self.average, delta=self.delta)
 
     @property
     def manner(self) -> Manner:
@@ -172,7 +176,7 @@ class FlGan(GanRounds):
         if design.labels is not None:
             held = jnp.sum(design.labels.on_grid(seen.y) * seen.mask[:, None], axis=0)
             counts = design.labels.release(held, design.labels.noise(labels))
-        visit = Visit(self.manner, design, common, seen, jnp.maximum(counts, 0), coin_of(coins))
+        visit = Visit(self.manner, design, common, seen, jnp.maximum(counts, 0), training_key(coins))
         critic, generator, average = visit.train(steps)
         found = {"omega": critic.values, "theta": generator.values, "average": average, "counts": counts}
         found["fisher"] = jnp.zeros(0) if design.fisher is None else visit.fisher(critic.values, average, fisher)
@@ -189,7 +193,7 @@ class FlGan(GanRounds):
         )
 
     def finish(self, state: State, population: Population, key: Array) -> Synthesizer:
-        return generator_of(state.design.gan, state.average if self.average else state.theta, population)
+        return generator_of(state.design.gan.maker, state.average if self.average else state.theta, population)
 
     def guarantee(self, population: Population) -> Guarantee:
         design = self.design(population)
@@ -232,7 +236,7 @@ class FlGan(GanRounds):
                 f"{design.release.steps // self.critics:,} steps of the generator, {self.critics} of the critic for each",
                 f"noise multiplier {design.release.noise_multiplier:.3g} at sampling rate {design.release.probability:.3g}; "
                 f"noise on the mean slope is {noise:.2g} bounds long in all {design.mechanism.size:,} parameters",
-                "no error is predicted: training has no closed form",
+                NO_ERROR,
             ),
         )  # fmt: skip
 
@@ -289,9 +293,11 @@ def design_of(protocol: FlGan, population: Population) -> Design:
         wanted=protocol.iterations * protocol.critics, each=protocol.critics, noise=protocol.noise, size=gan.critic_size,
         beside=beside,
     )  # fmt: skip
-    reason = {"valid": "", "open": "nothing is clipped and no noise is added"}.get(protocol.recipe) or (
-        as_published(release, protocol.batch, delta) if protocol.recipe == "paper" else ""
-    )
+    reason = ""
+    if protocol.recipe == "open":
+        reason = "nothing is clipped and no noise is added"
+    elif protocol.recipe == "paper":
+        reason = as_published(release, protocol.batch, delta)
     visit = release.whole if protocol.recipe == "valid" else NonPrivate(reason)
     return Design(
         gan=gan, delta=delta, said=said, release=release, labels=labels, fisher=fisher, visit=visit, reason=reason

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any, Literal
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-from populace.errors import SpecError, out_of_range
+from populace.errors import SpecError
 from populace.models.gan import ConvGan, DenseGan, Gan
-from populace.models.generator import Synthesizer
-from populace.models.parameters import unpack
-from populace.models.vae import NETS, ImageVae, RowsVae
-from populace.models.vae_images import VaeImages
-from populace.models.wae import Blocks, Decoder
-from populace.privacy.source import Source
+from populace.models.vae import NETS, RowsVae
+from populace.models.wae import Blocks
 from populace.protocols.base import ImageShape, Population, Protocol
+from populace.protocols.training import check_counts, check_not_negative
 from populace.tables.schema import Schema
 
 Array = Any
 Net = Literal["basis", "small"]
-
-NUMBER = 4.0  # bytes
 
 
 class GanRounds(Protocol):
@@ -40,11 +30,8 @@ class GanRounds(Protocol):
     def check_gan(self) -> None:
         if self.net not in ("basis", "small"):
             raise SpecError(f"expected net in basis, small, got {self.net!r}")
-        for name in ("width", "critic_width", "latent", "waves"):
-            if getattr(self, name) < 1:
-                raise out_of_range(name, "at least 1", getattr(self, name))
-        if not 0 <= self.penalty < math.inf:
-            raise out_of_range("penalty", "at least 0", self.penalty)
+        check_counts(width=self.width, critic_width=self.critic_width, latent=self.latent, waves=self.waves)
+        check_not_negative(penalty=self.penalty)
 
     def gan(self, population: Population) -> Gan:
         return design_gan(
@@ -75,16 +62,3 @@ def design_gan(
     )
     kind = DenseGan if net == "basis" else ConvGan
     return kind(maker=maker, width=critic_width, penalty=penalty)
-
-
-def generator_of(gan: Gan, theta: Array, population: Population) -> Synthesizer:
-    theta = np.asarray(theta)
-    if isinstance(gan.maker, ImageVae):
-        return VaeImages(vae=gan.maker, theta=theta)
-    return Decoder(schema=population.table_schema, layers=unpack(gan.maker.decoder_shapes, theta))
-
-
-def coin_of(source: Source) -> Array:
-    """A key for codes, labels and orders: nothing that protects anybody."""
-    words = [jnp.asarray(half.below(2**31 - 1), jnp.uint32) for half in source.split(2)]
-    return jax.random.wrap_key_data(jnp.stack(words))

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from populace.models.gan import Gan, Parts
 from populace.models.gan_training import BETAS, generator_step, mean_slope, replayed, slope_of_row
-from populace.models.steps import Examples, Half, drawn_at_once, fresh, moved, total_of
+from populace.models.steps import Examples, Half, averaged, drawn_at_once, fresh, moved, total_of
 from populace.privacy.events import Event
 from populace.privacy.gaussian import GaussianSum, clip_tree
 from populace.privacy.noised_steps import NoisedSteps
@@ -131,9 +131,7 @@ class Visit:
         def step(_: Any) -> tuple[Half, Array]:
             after = generator_step(gan, generator, critic.values, wanted, manner.batch, coins[3], manner.rate)
             after = _paced(generator, after, pace)
-            done = number // manner.critics
-            kept = jnp.minimum(manner.average, (1 + done) / (10 + done))
-            return after, kept * average + (1 - kept) * after.values
+            return after, averaged(average, after.values, number // manner.critics, manner.average)
 
         due = number % manner.critics == manner.critics - 1
         generator, average = jax.lax.cond(due, step, lambda _: (generator, average), None)
@@ -148,7 +146,8 @@ class Visit:
             total = noised_sum(self.design, slope_of, manner.bound, drawn, seen.mask)
             return total / self.denominator()
         places = jax.random.categorical(rows, jnp.where(seen.mask, 0.0, -jnp.inf), shape=(manner.batch,))
-        slopes = jax.tree.map(lambda leaf: leaf / manner.bound, jax.vmap(slope_of)(places))
+        some = jnp.any(seen.mask)  # of no records there is no slope
+        slopes = jax.tree.map(lambda leaf: some * leaf / manner.bound, jax.vmap(slope_of)(places))
         if manner.recipe == "paper":
             slopes = jax.tree.map(lambda leaf: jnp.clip(leaf, -1, 1), slopes)
         mean = self.design.gan.flat(jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), slopes))

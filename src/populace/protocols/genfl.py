@@ -22,20 +22,29 @@ import numpy as np
 from populace.errors import SpecError, out_of_range
 from populace.models.classifier_images import ClassifierImages
 from populace.models.generator import Synthesizer
-from populace.models.linear import generated_slope, learn_alone, optimiser_of, slope_of_one, validated_on
-from populace.models.steps import Examples, drawn_at_once, total_of
+from populace.models.linear import (
+    generated_slope,
+    in_whole,
+    learn_alone,
+    optimiser_of,
+    pairs,
+    restored,
+    validated_on,
+)
+from populace.models.steps import Examples, averaged, total_of_blocks
+from populace.models.sums import on_grid
 from populace.models.vae import ImageVae
 from populace.privacy.accounting import epsilon_of
-from populace.privacy.gaussian import clip
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.noised_steps import sampled_delta
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.source import Source
 from populace.protocols.base import Ask, Facts, Plan, Population, Replies, Shard
-from populace.protocols.gan_rounds import NUMBER, GanRounds, Net, coin_of
+from populace.protocols.gan_rounds import GanRounds, Net
 from populace.protocols.gan_visit import Manner, Visit
 from populace.protocols.genfl_design import Design, design_of
+from populace.protocols.training import NO_ERROR, NUMBER, check_counts, check_shares, check_sizes, training_key
 
 Array = Any
 
@@ -75,8 +84,8 @@ class GenFl(GanRounds):
     recipe: Literal["valid", "paper"] = "valid"
     turns: int = 100
     batch: int = 512
-    bound: float = 1.0
-    rate: float = 0.05
+    bound: float = 0.3
+    rate: float = 0.2
     momentum: float = 0.9
     target: float = 0.0
     average: float = 0.95
@@ -110,15 +119,18 @@ class GenFl(GanRounds):
         self.check_gan()
         if self.recipe not in ("valid", "paper"):
             raise SpecError(f"expected recipe in valid, paper, got {self.recipe!r}")
-        for name in ("turns", "batch", "iterations", "critics", "gan_batch", "features"):
-            if getattr(self, name) < 1:
-                raise out_of_range(name, "at least 1", getattr(self, name))
-        for name in ("bound", "rate", "gan_bound", "critic_rate", "gan_rate"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise out_of_range(name, "above 0", getattr(self, name))
-        for name in ("momentum", "average", "delta", "target"):
-            if not 0 <= getattr(self, name) < 1:
-                raise out_of_range(name, "in [0, 1)", getattr(self, name))
+        check_counts(
+            turns=self.turns, batch=self.batch, iterations=self.iterations, critics=self.critics,
+            gan_batch=self.gan_batch, features=self.features,
+        )  # fmt: skip
+        check_sizes(
+            bound=self.bound,
+            rate=self.rate,
+            gan_bound=self.gan_bound,
+            critic_rate=self.critic_rate,
+            gan_rate=self.gan_rate,
+        )
+        check_shares(momentum=self.momentum, average=self.average, delta=self.delta, target=self.target)
         if not 0 <= self.gamma <= 1:
             raise out_of_range("gamma", "in [0, 1]", self.gamma)
         if not 0 < self.gan_share < 1:
@@ -201,7 +213,7 @@ class GenFl(GanRounds):
         common = {"visited": jnp.int32(0), "omega": omega, "theta": theta, "average": theta, "fisher": (), "counts": ()}
         steps, coins = source.split(2)
         seen = Examples(*gan.read(shard.records), jnp.asarray(shard.mask))
-        visit = Visit(self.manner, design.first, common, seen, jnp.zeros(0), coin_of(coins))
+        visit = Visit(self.manner, design.first, common, seen, jnp.zeros(0), training_key(coins))
         return visit.train(steps)[2]
 
     def _slope(self, design: Design, weights: Array, memory: Any, shard: Shard, source: Source) -> Array:
@@ -217,7 +229,7 @@ class GenFl(GanRounds):
             slope = noised_sum(self, design, weights, x, y, drawn, noise) / self.batch
         if self.gamma:
             slope = slope + self.gamma * self._generated(
-                design, weights, memory["theta"], memory["told"], coin_of(coins)
+                design, weights, memory["theta"], memory["told"], training_key(coins)
             )
         return slope
 
@@ -240,8 +252,7 @@ class GenFl(GanRounds):
         slope = jnp.sum(jnp.where(present[:, None], replies.values["slope"], 0), axis=0) / heard
         change, optimiser = optimiser_of(self.rate, self.momentum).update(slope, state.optimiser)
         weights = state.weights + change
-        kept = jnp.minimum(self.average, (1 + done) / (10 + done))
-        average = kept * state.average + (1 - kept) * weights
+        average = averaged(state.average, weights, done, self.average)
         validated = state.validated
         if self.gamma:
             coin = jax.random.fold_in(state.coin, state.round)
@@ -313,7 +324,7 @@ class GenFl(GanRounds):
             guarantee=self.guarantee(population), rounds=self.rounds(population),
             bytes_up=NUMBER * (turns * weights + (1 - turns) * theta),
             bytes_down=NUMBER * (turns * weights + (1 - turns) * start), errors={},
-            notes=(*notes, "no error is predicted: training has no closed form"),
+            notes=(*notes, NO_ERROR),
         )  # fmt: skip
 
     def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
@@ -344,15 +355,18 @@ def noised_sum(
 ) -> Array:
     """Clipped slopes of the records drawn, added up, with noise; in units of the bound.
 
-    Guarantee: a record changes the sum by at most 1 in L2, rounding apart.
+    Guarantee: a record changes the sum by at most 1 in L2, rounding to the grid apart: it adds the product of two vectors of
+    whole numbers, each at most 1 long, and products are added without error, `at_once` of them in float32 and all in 32 bits.
     """
-    release = design.release
+    release, bits = design.release, design.bits
     if release is None:
         raise AssertionError("no record enters the classifier")
 
-    def contribution(row: Array) -> Array:
-        slope = slope_of_one(design.features, weights, x[row], y[row])
-        return release.mechanism.on_grid(clip(slope / protocol.bound, 1.0))
+    def block(places: Array, there: Array) -> Array:
+        seen, off = pairs(design.features, weights, x[places], y[places], protocol.bound)
+        seen, off = in_whole(seen, bits.seen), in_whole(off, bits.off) * there[:, None]
+        return jnp.matmul(seen.T, off, precision="highest").astype(jnp.int32)
 
-    total = total_of(contribution, drawn, drawn_at_once(len(drawn), release.probability))
-    return release.mechanism.release(total, noise)
+    total = total_of_blocks(block, drawn, bits.at_once).reshape(-1)
+    shift = round(math.log2(release.mechanism.grid)) + bits.both
+    return release.mechanism.release(on_grid(total, shift), noise) * restored(bits)

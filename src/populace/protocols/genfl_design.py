@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from populace.errors import SpecError
 from populace.models.gan import Gan
+from populace.models.linear import Bits, bits_for
 from populace.models.wavelets import Scattering
 from populace.privacy.accounting import resolved_delta
 from populace.privacy.events import Composed, Event, NonPrivate
@@ -31,6 +32,7 @@ class Design:
     said: tuple[str, ...]
     first: VisitDesign | None  # the GAN's steps, where there are generated examples
     release: NoisedSteps | None  # the classifier's, where records enter it
+    bits: Bits  # of the classifier's slopes
     opening: Event | None
     step: Event | None
     whole: Event
@@ -80,6 +82,7 @@ def design_of(protocol: GenFl, population: Population) -> Design:
     step = release.event(1) if release else None
     parts = [event for event in (opening, release.event(release.steps) if release else None) if event is not None]
     return Design(
-        gan=gan, features=features, delta=delta, said=said, first=first, release=release, opening=opening, step=step,
+        gan=gan, features=features, delta=delta, said=said, first=first, release=release,
+        bits=bits_for(features.size + 1, population.records), opening=opening, step=step,
         whole=parts[0] if len(parts) == 1 else Composed(tuple(parts)), reason="" if valid else REASON,
     )  # fmt: skip

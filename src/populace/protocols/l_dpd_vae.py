@@ -22,9 +22,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from populace.errors import SpecError, out_of_range
+from populace.errors import SpecError
 from populace.models.generator import Synthesizer
-from populace.models.steps import Examples, Half, drawn_at_once, fresh, moved, total_of
+from populace.models.steps import Examples, Half, averaged, drawn_at_once, fresh, moved, total_of
 from populace.models.vae import Net, Vae
 from populace.models.vae_training import (
     mean_loss,
@@ -44,17 +44,16 @@ from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.source import Source
 from populace.protocols.base import Ask, Facts, Plan, Population, Replies, Shard
 from populace.protocols.passes import order_of_passes, rounds_of_pass
-from populace.protocols.vae_rounds import (
+from populace.protocols.training import (
+    NO_ERROR,
     NUMBER,
-    Encoders,
-    VaeRounds,
-    averaged,
     check_counts,
+    check_not_negative,
     check_shares,
     check_sizes,
-    encoder_of,
     generator_of,
 )
+from populace.protocols.vae_rounds import Encoders, VaeRounds, encoder_of
 
 Array = Any
 
@@ -164,11 +163,8 @@ class LDpdVae(VaeRounds):
             fitting=self.fitting,
         )  # fmt: skip
         check_sizes(bound=self.bound, local_rate=self.local_rate, encoder_rate=self.encoder_rate, rate=self.rate)
-        if self.waves < 0:
-            raise out_of_range("waves", "at least 0", self.waves)
         check_shares(momentum=self.momentum, average=self.average, quantile=self.quantile, delta=self.delta)
-        if self.cohort < 0 or not 0 <= self.noise < math.inf:
-            raise out_of_range("cohort and noise", "at least 0", (self.cohort, self.noise))
+        check_not_negative(waves=self.waves, cohort=self.cohort, noise=self.noise)
         for name, known in (
             ("encoder", ("sleep", "frozen", "joint", "paper")), ("local", ("sgd", "adam")), ("server", ("adam", "sgd")),
         ):  # fmt: skip
@@ -308,7 +304,7 @@ class LDpdVae(VaeRounds):
             notes=(
                 f"noise multiplier {design.release.noise_multiplier:.3g} at sampling rate {design.release.probability:.3g}; "
                 f"noise on the mean slope of a round is {noise:.2g} bounds long in all {design.mechanism.size:,} parameters",
-                "no error is predicted: training has no closed form",
+                NO_ERROR,
             ),
         )  # fmt: skip
 

@@ -9,26 +9,21 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from populace.errors import SpecError, out_of_range
-from populace.models.generator import Synthesizer
-from populace.models.parameters import unpack
 from populace.models.steps import Examples, Half, fresh
-from populace.models.vae import NETS, ImageVae, Net, RowsVae, Vae
-from populace.models.vae_images import VaeImages
+from populace.models.vae import NETS, Net, RowsVae, Vae
 from populace.models.vae_training import fit, train_at_client
-from populace.models.wae import Blocks, Decoder
-from populace.privacy.guarantee import Guarantee
+from populace.models.wae import Blocks
 from populace.privacy.source import Source
 from populace.protocols.base import ImageShape, Population, Protocol, Shard
+from populace.protocols.training import training_key
 from populace.tables.images import Images
 from populace.tables.schema import Schema
 
 Array = Any
 
 WARM_SAMPLES, WARM_STEPS, WARM_RATE = 30_000, 8_000, 1e-3
-NUMBER = 4.0  # bytes
 
 
 class VaeRounds(Protocol):
@@ -100,14 +95,6 @@ class Averaged(VaeRounds):
         return change, Encoders(begun=jnp.asarray(True), half=after)
 
 
-def not_private(population: Population, reason: str) -> Guarantee:
-    """What a baseline may state."""
-    return Guarantee(
-        epsilon=math.inf, unit="client", neighbours="replace", trust="not-private", mechanism="none", reason=reason,
-        read_from_data=population.read_from_data,
-    )  # fmt: skip
-
-
 @functools.lru_cache(maxsize=64)
 def design_vae(net: Net, width: int, latent: int, beta: float, waves: int, schema: Schema | ImageShape) -> Vae:
     """The network for these public facts; `width` 0 and `waves` 0 are the design's own."""
@@ -118,37 +105,6 @@ def design_vae(net: Net, width: int, latent: int, beta: float, waves: int, schem
         return NETS[net](shape=schema.shape, classes=schema.classes, latent=latent, beta=beta, **chosen)
     blocks = Blocks(schema.sizes)
     return RowsVae(shape=(blocks.width,), classes=0, latent=latent, beta=beta, blocks=blocks, **chosen)
-
-
-def generator_of(vae: Vae, theta: Array, population: Population) -> Synthesizer:
-    theta = np.asarray(theta)
-    if isinstance(vae, ImageVae):
-        return VaeImages(vae=vae, theta=theta)
-    return Decoder(schema=population.table_schema, layers=unpack(vae.decoder_shapes, theta))
-
-
-def averaged(average: Array, values: Array, done: Array, decay: float) -> Array:
-    """A running mean of the parameters that forgets its start."""
-    weight = jnp.minimum(decay, (1 + done) / (10 + done))
-    return weight * average + (1 - weight) * values
-
-
-def check_counts(**values: int) -> None:
-    for name, value in values.items():
-        if value < 1:
-            raise out_of_range(name, "at least 1", value)
-
-
-def check_sizes(**values: float) -> None:
-    for name, value in values.items():
-        if not 0 < value < math.inf:
-            raise out_of_range(name, "above 0", value)
-
-
-def check_shares(**values: float) -> None:
-    for name, value in values.items():
-        if not 0 <= value < 1:
-            raise out_of_range(name, "in [0, 1)", value)
 
 
 @jax.tree_util.register_dataclass
@@ -167,9 +123,3 @@ def encoder_of(memory: Any, start: Array, rate: float) -> Half:
         return first
     kept: Half = jax.tree.map(lambda own, new: jnp.where(memory.begun, own, new), memory.half, first)
     return kept
-
-
-def training_key(source: Source) -> Array:
-    """A key for the order of batches and the draws of codes."""
-    words = [jnp.asarray(half.below(2**31 - 1), jnp.uint32) for half in source.split(2)]
-    return jax.random.wrap_key_data(jnp.stack(words))

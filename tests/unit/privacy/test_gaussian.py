@@ -246,10 +246,10 @@ def test_whatever_the_vector_its_norm_is_within_the_bound(numbers, bound):
     bad = ~np.isfinite(vector)
     assert np.all(found[bad] == 0)
     kept = np.where(bad, 0, vector).astype(np.float64)
-    if np.linalg.norm(kept) < bound * (1 - 7 * MARGIN) and np.all((np.abs(kept) > 1e-37) | (kept == 0)):
+    if np.linalg.norm(kept) < bound * (1 - 4 * MARGIN) and np.all((np.abs(kept) > 1e-37) | (kept == 0)):
         assert np.array_equal(found, kept)
     elif np.abs(kept).max() < 1e30 and np.linalg.norm(kept) > bound:
-        assert np.linalg.norm(found) == pytest.approx(bound, rel=7 * MARGIN)
+        assert np.linalg.norm(found) == pytest.approx(bound, rel=4 * MARGIN)
         assert found == pytest.approx(kept / np.linalg.norm(kept) * bound, rel=1e-5, abs=1e-7 * bound)
 
 
@@ -265,7 +265,7 @@ def test_long_vectors_stay_within_the_bound(size, kind):
     }[kind].astype(np.float32)
     for scale in (1e-12, 1.0, 1e12):
         found = np.asarray(clip_compiled(vector * np.float32(scale), 1e-13), np.float64)
-        assert 1 - 7 * MARGIN <= np.linalg.norm(found) * 1e13 <= 1 - MARGIN
+        assert 1 - 4 * MARGIN <= np.linalg.norm(found) * 1e13 <= 1 - MARGIN
 
 
 def test_zero_stays_zero_and_rows_are_clipped_alone():

@@ -301,7 +301,7 @@ def test_whole_shares_both_halves_and_keeps_nothing_at_home(kind, clients):
     assert kind(shared="decoder", **options).remember(population, jax.random.key(0)) != ()
     start = protocol.begin(population, jax.random.key(0))
     assert start.momentum.shape == (vae.encoder_size + vae.decoder_size,)
-    assert protocol._bytes(population)[1] == 4 * (vae.encoder_size + vae.decoder_size + 1)
+    assert protocol.plan(population).bytes_up == 4 * (vae.encoder_size + vae.decoder_size + 1)
     ask = protocol.ask(start, population, Keyed(jax.random.key(1)))
     change = np.concatenate([np.ones(vae.encoder_size), np.full(vae.decoder_size, 2)])
     values = {"change": jnp.asarray(np.tile(change, (CLIENTS, 1)), jnp.float32), "norm": jnp.ones(CLIENTS)}

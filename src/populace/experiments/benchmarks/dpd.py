@@ -19,9 +19,9 @@ import jax
 import numpy as np
 
 from populace.engines import simulation
-from populace.experiments.benchmarks.grid import Benchmark, Cell, Chart, Picture, Result, View, mean_over_seeds
-from populace.experiments.benchmarks.judged import load, prepare, scores, text
-from populace.experiments.benchmarks.strips import GAP, packed, strip
+from populace.experiments.benchmarks.grid import Cell, Chart, Picture, Result, View, largest, mean_over_seeds
+from populace.experiments.benchmarks.judged import load, on_images, scores, text
+from populace.experiments.benchmarks.strips import framed, packed
 from populace.experiments.run import make_key
 from populace.protocols.registry import make_protocol
 from populace.tables.partition import Clients, split
@@ -237,7 +237,7 @@ def views(data: str, results: Sequence[Result]) -> list[View]:
 def charts(data: str, results: Sequence[Result]) -> list[Chart]:
     """Figure 2 (lengths of updates) and figure 4 (CNN by epsilon, each trust by itself), at the largest scale there is."""
     del data
-    scale = "full" if any(r["cell"]["scale"] == "full" for r in results) else "small"
+    scale = largest(results)
     first = [r for r in results if r["cell"]["scale"] == scale and r["cell"]["seed"] == 0]
     norms = {
         str(r["cell"]["method"]): [(float(i + 1), float(v)) for i, v in enumerate(r["norms"][:50])]
@@ -269,7 +269,7 @@ def charts(data: str, results: Sequence[Result]) -> list[Chart]:
 
 def pictures(data: str, results: Sequence[Result]) -> list[Picture]:
     """Figures 3 and 5 to 7: a grid by class for every row and epsilon, at the largest scale there is."""
-    scale = "full" if any(r["cell"]["scale"] == "full" for r in results) else "small"
+    scale = largest(results)
     found = []
     for result in results:
         cell = result["cell"]
@@ -277,24 +277,18 @@ def pictures(data: str, results: Sequence[Result]) -> list[Picture]:
             continue
         epsilon = "" if cell["epsilon"] is None else f"-epsilon-{cell['epsilon']:g}"
         name = f"{data}-{cell['method']}{epsilon}".replace(", ", "-").replace(" ", "-").replace(".", "")
-        found.append(Picture(name=name, pixels=np.pad(strip(result), GAP, constant_values=96)))
+        found.append(Picture(name=name, pixels=framed(result)))
     return found
 
 
-def _benchmark(data: str, name: str, title: str) -> Benchmark:
-    return Benchmark(
-        name=name,
-        title=title,
-        reference="Pfitzner and Arnrich, DPD-fVAE, arXiv 2022, tables 1 and 2, figures 2 to 7",
-        revision=1,
-        prepare=functools.partial(prepare, data),
-        cells=functools.partial(cells, data),
-        measure=functools.partial(measure, data),
-        views=functools.partial(views, data),
-        charts=functools.partial(charts, data),
-        pictures=functools.partial(pictures, data),
-    )
-
-
-MNIST = _benchmark("mnist", "dpd-mnist", "DPD-fVAE on MNIST")
-FASHION = _benchmark("fashion_mnist", "dpd-fashion", "DPD-fVAE on Fashion-MNIST")
+_on = functools.partial(
+    on_images,
+    reference="Pfitzner and Arnrich, DPD-fVAE, arXiv 2022, tables 1 and 2, figures 2 to 7",
+    cells=cells,
+    measure=measure,
+    views=views,
+    charts=charts,
+    pictures=pictures,
+)
+MNIST = _on("mnist", "dpd-mnist", "DPD-fVAE on MNIST")
+FASHION = _on("fashion_mnist", "dpd-fashion", "DPD-fVAE on Fashion-MNIST")

@@ -26,12 +26,12 @@ from populace.engines.exchange import Outcome, population_of
 from populace.evaluation.attacks.scores import Scored, attack_scores
 from populace.evaluation.cnn import Cnn
 from populace.experiments.benchmarks import judged
-from populace.experiments.benchmarks.grid import Benchmark, Cell, Chart, Picture, Result, View, mean_over_seeds
-from populace.experiments.benchmarks.judged import load, prepare, some_of, text
-from populace.experiments.benchmarks.strips import GAP, packed, strip
+from populace.experiments.benchmarks.grid import Cell, Chart, Picture, Result, View, largest, mean_over_seeds
+from populace.experiments.benchmarks.judged import load, on_images, some_of, text
+from populace.experiments.benchmarks.strips import framed, packed
 from populace.experiments.run import make_key
-from populace.protocols.gan_rounds import generator_of
 from populace.protocols.registry import make_protocol
+from populace.protocols.training import generator_of
 from populace.tables.datasets import Split
 from populace.tables.images import Images
 from populace.tables.partition import Clients, split_even, split_labels
@@ -211,7 +211,7 @@ def trail_of(outcome: Outcome, clients: Clients, by: Cnn, count: int) -> list[di
     for theta, silo in zip(np.asarray(outcome.state.trail), np.ravel(outcome.state.order), strict=True):
         rows = clients.order[clients.starts[silo] : clients.starts[silo + 1]]
         held |= set(np.unique(data.y[rows]).tolist())
-        made = generator_of(outcome.state.design.gan, theta, population).sample(count, make_key(2_000))
+        made = generator_of(outcome.state.design.gan.maker, theta, population).sample(count, make_key(2_000))
         found.append({"held": sorted(held), "shares": judged.seen_in(made, by, data.classes)["shares"]})
     return found
 
@@ -322,7 +322,7 @@ def _attacks_view(head: str, some: Sequence[Result]) -> View:
 
 def charts(data: str, results: Sequence[Result]) -> list[Chart]:
     """Figures 4, 6 or 7, and 8, at the largest scale there is."""
-    some = [r for r in results if r["cell"]["method"] != REAL and _largest(r, results)]
+    some = [r for r in results if r["cell"]["method"] != REAL and r["cell"]["scale"] == largest(results)]
     found = []
     for kind, mine in _by_kind(some).items():
         alike = [r for r in mine if r["cell"]["split"] == "even" and r["cell"]["epsilon"] in (None, EPSILON)]
@@ -340,11 +340,6 @@ def charts(data: str, results: Sequence[Result]) -> list[Chart]:
                 name, title = f"{name}-{_tag(kind)}", f"{title}, {_whom(kind)}"
                 found.append(Chart(name=name, title=title, across=across, up=up, lines=lines, level=level))
     return found
-
-
-def _largest(result: Result, results: Sequence[Result]) -> bool:
-    scale = "full" if any(r["cell"]["scale"] == "full" for r in results) else "small"
-    return bool(result["cell"]["scale"] == scale)
 
 
 def _lines(some: Sequence[Result], metric: str, across: str) -> dict[str, list[tuple[float, float]]]:
@@ -373,28 +368,22 @@ def pictures(data: str, results: Sequence[Result]) -> list[Picture]:
     for result in results:
         cell = result["cell"]
         usual = cell["clients"] in (0, SILOS) and cell["seed"] == 0 and "images" in result
-        if not usual or not _largest(result, results):
+        if not usual or cell["scale"] != largest(results):
             continue
         epsilon = "" if cell["epsilon"] is None else f"-epsilon-{cell['epsilon']:g}"
         name = f"flgan-{data}-{cell['method']}-{cell['split']}{epsilon}".replace(", ", "-").replace(" ", "-")
-        found.append(Picture(name=name, pixels=np.pad(strip(result), GAP, constant_values=96)))
+        found.append(Picture(name=name, pixels=framed(result)))
     return found
 
 
-def _benchmark(data: str, name: str, title: str) -> Benchmark:
-    return Benchmark(
-        name=name,
-        title=title,
-        reference="Xin et al., private FL-GAN, Neurocomputing 2021, figures 2, 4 and 6 to 8",
-        revision=1,
-        prepare=functools.partial(prepare, data),
-        cells=functools.partial(cells, data),
-        measure=functools.partial(measure, data),
-        views=functools.partial(views, data),
-        charts=functools.partial(charts, data),
-        pictures=functools.partial(pictures, data),
-    )
-
-
-MNIST = _benchmark("mnist", "flgan-mnist", "GANs that travel, on MNIST")
-FASHION = _benchmark("fashion_mnist", "flgan-fashion", "GANs that travel, on Fashion-MNIST without coats and shirts")
+_on = functools.partial(
+    on_images,
+    reference="Xin et al., private FL-GAN, Neurocomputing 2021, figures 2, 4 and 6 to 8",
+    cells=cells,
+    measure=measure,
+    views=views,
+    charts=charts,
+    pictures=pictures,
+)
+MNIST = _on("mnist", "flgan-mnist", "GANs that travel, on MNIST")
+FASHION = _on("fashion_mnist", "flgan-fashion", "GANs that travel, on Fashion-MNIST without coats and shirts")

@@ -24,9 +24,9 @@ import numpy as np
 from populace.engines import simulation
 from populace.evaluation.attacks.scores import Scored, attack_scores
 from populace.evaluation.dense import Logistic
-from populace.experiments.benchmarks.grid import Benchmark, Cell, Chart, Picture, Result, View, mean_over_seeds
-from populace.experiments.benchmarks.judged import load, prepare, text
-from populace.experiments.benchmarks.strips import GAP, packed, strip
+from populace.experiments.benchmarks.grid import Cell, Chart, Picture, Result, View, largest, mean_over_seeds
+from populace.experiments.benchmarks.judged import load, on_images, text
+from populace.experiments.benchmarks.strips import framed, packed
 from populace.experiments.run import make_key
 from populace.models.classifier_images import AT_ONCE
 from populace.models.wavelets import Scattering
@@ -71,7 +71,7 @@ class Row:
 FULL = Scale(clients=10, records=5_000, outsiders=10_000, tested=10_000, shadows=1)
 SMALL = Scale(clients=3, records=80, outsiders=120, tested=300, shadows=1)
 GAMMAS = (1.0, 0.6, 0.2)
-LEARNING: dict[str, Any] = {"turns": 100, "batch": 512, "rate": 0.2, "features": 4}
+LEARNING: dict[str, Any] = {"turns": 100, "batch": 512, "bound": 0.3, "rate": 0.2, "features": 4}
 FEW: dict[str, Any] = {"turns": 3, "batch": 32, "features": 2}
 FEW_MADE: dict[str, Any] = {**FEW, "iterations": 4, "critics": 2, "gan_batch": 16, "width": 16, "critic_width": 16}
 #: Of the classifier without privacy: L-BFGS, and what its features are multiplied by, so that its penalty is light.
@@ -264,7 +264,7 @@ def views(data: str, results: Sequence[Result]) -> list[View]:
 def charts(data: str, results: Sequence[Result]) -> list[Chart]:
     """Accuracy and precision by gamma, at the largest scale there is; what is not private apart."""
     del data
-    scale = "full" if any(r["cell"]["scale"] == "full" for r in results) else "small"
+    scale = largest(results)
     some = [r for r in results if r["cell"]["scale"] == scale]
     found = []
     for (metric, up), kind in itertools.product(
@@ -292,30 +292,24 @@ def charts(data: str, results: Sequence[Result]) -> list[Chart]:
 
 def pictures(data: str, results: Sequence[Result]) -> list[Picture]:
     """Images of the generators by class, at the largest scale there is."""
-    scale = "full" if any(r["cell"]["scale"] == "full" for r in results) else "small"
+    scale = largest(results)
     found = []
     for result in results:
         cell = result["cell"]
         if cell["scale"] == scale and cell["seed"] == 0 and "images" in result:
             name = f"{data}-{cell['method']}-gamma-{cell['gamma']:g}".replace(" ", "-").replace(".", "")
-            found.append(Picture(name=name, pixels=np.pad(strip(result), GAP, constant_values=96)))
+            found.append(Picture(name=name, pixels=framed(result)))
     return found
 
 
-def _benchmark(data: str, name: str, title: str) -> Benchmark:
-    return Benchmark(
-        name=name,
-        title=title,
-        reference="Li et al., DP-GenFL, Science China Information Sciences 2023, table 1",
-        revision=1,
-        prepare=functools.partial(prepare, data),
-        cells=functools.partial(cells, data),
-        measure=functools.partial(measure, data),
-        views=functools.partial(views, data),
-        charts=functools.partial(charts, data),
-        pictures=functools.partial(pictures, data),
-    )
-
-
-MNIST = _benchmark("mnist", "genfl-mnist", "DP-GenFL on MNIST")
-FASHION = _benchmark("fashion_mnist", "genfl-fashion", "DP-GenFL on Fashion-MNIST")
+_on = functools.partial(
+    on_images,
+    reference="Li et al., DP-GenFL, Science China Information Sciences 2023, table 1",
+    cells=cells,
+    measure=measure,
+    views=views,
+    charts=charts,
+    pictures=pictures,
+)
+MNIST = _on("mnist", "genfl-mnist", "DP-GenFL on MNIST")
+FASHION = _on("fashion_mnist", "genfl-fashion", "DP-GenFL on Fashion-MNIST")

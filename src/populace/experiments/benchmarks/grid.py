@@ -157,6 +157,11 @@ def _claim(folder: Path, benchmark: Benchmark) -> None:
     write_json(mark, {"benchmark": benchmark.name})
 
 
+def largest(results: Sequence[Result]) -> str:
+    """The largest scale there is: what charts and pictures show."""
+    return "full" if any(result["cell"]["scale"] == "full" for result in results) else "small"
+
+
 def mean_over_seeds(results: Sequence[Result], keys: Sequence[str], by: Sequence[str]) -> dict[tuple[Any, ...], Any]:
     """The mean of each key over results that agree on the parameters `by`; a missing value counts nowhere."""
     groups: dict[tuple[Any, ...], list[Result]] = {}

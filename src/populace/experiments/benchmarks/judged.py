@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from populace.evaluation.cnn import Cnn
 from populace.evaluation.dense import Logistic, Mlp
 from populace.evaluation.images import frechet
+from populace.experiments.benchmarks.grid import Benchmark, Cell, Chart, Picture, Result, View
 from populace.tables import datasets
 from populace.tables.images import Images
 
@@ -100,3 +101,23 @@ def judge(train: Images, images: int, steps: int) -> Cnn:
 
 def text(value: Any, digits: int = 3) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
+
+
+def on_images(
+    data: str,
+    name: str,
+    title: str,
+    reference: str,
+    *,
+    cells: Callable[..., list[Cell]],
+    measure: Callable[..., Result],
+    views: Callable[..., list[View]],
+    charts: Callable[..., list[Chart]],
+    pictures: Callable[..., list[Picture]],
+) -> Benchmark:
+    """A grid on one of the image data sets; its functions take the data's name first."""
+    about = functools.partial
+    return Benchmark(
+        name=name, title=title, reference=reference, revision=1, prepare=about(prepare, data), cells=about(cells, data),
+        measure=about(measure, data), views=about(views, data), charts=about(charts, data), pictures=about(pictures, data),
+    )  # fmt: skip

@@ -19,9 +19,9 @@ import jax
 import numpy as np
 
 from populace.engines import simulation
-from populace.experiments.benchmarks.grid import Benchmark, Cell, Chart, Picture, Result, View, mean_over_seeds
-from populace.experiments.benchmarks.judged import load, prepare, scores, text
-from populace.experiments.benchmarks.strips import GAP, packed, strip
+from populace.experiments.benchmarks.grid import Cell, Chart, Picture, Result, View, largest, mean_over_seeds
+from populace.experiments.benchmarks.judged import load, on_images, scores, text
+from populace.experiments.benchmarks.strips import framed, packed
 from populace.experiments.run import make_key
 from populace.protocols.moments import Moments
 from populace.tables.images import Images
@@ -157,7 +157,7 @@ def views(data: str, results: Sequence[Result]) -> list[View]:
 def charts(data: str, results: Sequence[Result]) -> list[Chart]:
     """CNN by epsilon for each number of clients, one chart for each trust, at the largest scale there is."""
     del data
-    scale = "full" if any(r["cell"]["scale"] == "full" for r in results) else "small"
+    scale = largest(results)
     some = [r for r in results if r["cell"]["scale"] == scale]
     real = {f"{r['cell']['trust']} images": float(r["cnn"]) for r in some if r["cell"]["trust"] == REAL}
     found = []
@@ -187,7 +187,7 @@ def charts(data: str, results: Sequence[Result]) -> list[Chart]:
 
 def pictures(data: str, results: Sequence[Result]) -> list[Picture]:
     """A grid by class for each trust and epsilon at the usual number of clients."""
-    scale = "full" if any(r["cell"]["scale"] == "full" for r in results) else "small"
+    scale = largest(results)
     found = []
     for result in results:
         cell = result["cell"]
@@ -196,24 +196,18 @@ def pictures(data: str, results: Sequence[Result]) -> list[Picture]:
             continue
         epsilon = "" if cell["epsilon"] is None else f"-epsilon-{cell['epsilon']:g}".replace(".", "-")
         name = f"moments-{data}-{cell['trust']}{epsilon}"
-        found.append(Picture(name=name, pixels=np.pad(strip(result), GAP, constant_values=96)))
+        found.append(Picture(name=name, pixels=framed(result)))
     return found
 
 
-def _benchmark(data: str, name: str, title: str) -> Benchmark:
-    return Benchmark(
-        name=name,
-        title=title,
-        reference="no paper: populace's own method; published figures of others stand beside, with their trust and unit",
-        revision=1,
-        prepare=functools.partial(prepare, data),
-        cells=functools.partial(cells, data),
-        measure=functools.partial(measure, data),
-        views=functools.partial(views, data),
-        charts=functools.partial(charts, data),
-        pictures=functools.partial(pictures, data),
-    )
-
-
-MNIST = _benchmark("mnist", "moments-mnist", "One noisy message per client on MNIST")
-FASHION = _benchmark("fashion_mnist", "moments-fashion", "One noisy message per client on Fashion-MNIST")
+_on = functools.partial(
+    on_images,
+    reference="no paper: populace's own method; published figures of others stand beside, with their trust and unit",
+    cells=cells,
+    measure=measure,
+    views=views,
+    charts=charts,
+    pictures=pictures,
+)
+MNIST = _on("mnist", "moments-mnist", "One noisy message per client on MNIST")
+FASHION = _on("fashion_mnist", "moments-fashion", "One noisy message per client on Fashion-MNIST")

@@ -108,7 +108,7 @@ def measure(setting: Setting, cell: Cell) -> Result:
     """One run and its figures."""
     if cell["part"] == "baseline":
         train = load(setting.data)
-        return _scores(train, train, load(setting.data, "test"))
+        return judged_rows(train, train, load(setting.data, "test"))
     table = load(str(cell.get("data") or setting.data))
     seed = int(cell["seed"] or 0)
     method = str(cell.get("method") or "poll")
@@ -119,10 +119,11 @@ def measure(setting: Setting, cell: Cell) -> Result:
     synthetic = outcome.generator.sample(ROWS, make_key(seed + 1_000))
     test = load(setting.data, "test") if cell.get("target") == "schema" else None
     found = {"bits": 8 * outcome.traffic.to_json()["bytes_from_one_client_per_message"]}
-    return {**found, **_scores(synthetic, table, test)}
+    return {**found, **judged_rows(synthetic, table, test)}
 
 
-def _scores(synthetic: Table, real: Table, test: Table | None) -> dict[str, Any]:
+def judged_rows(synthetic: Table, real: Table, test: Table | None) -> dict[str, Any]:
+    """Distances to the real rows, and, with test rows, what models trained on the synthetic ones get right there."""
     columns = len(real.schema.columns)
     found: dict[str, Any] = {"two_way": mean_over_pairs(two_way_distances(real, synthetic))}
     for width in (2, 4):
@@ -211,7 +212,7 @@ def measure_variant(cell: Cell) -> Result:
         given["target"] = "none"
     outcome = simulation.run(make_protocol("poll", given), split(table), root=make_key(seed))
     test = load("adult9", "test") if cell["target"] == "schema" else None
-    return _scores(outcome.generator.sample(ROWS, make_key(seed + 1_000)), table, test)
+    return judged_rows(outcome.generator.sample(ROWS, make_key(seed + 1_000)), table, test)
 
 
 def ablation_views(results: Sequence[Result]) -> list[View]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # the command line lists the names and must not wait for JAX
 BENCHMARKS: dict[str, str] = {
     "dpd-fashion": "populace.experiments.benchmarks.dpd:FASHION",
     "dpd-mnist": "populace.experiments.benchmarks.dpd:MNIST",
+    "flgan-adult9": "populace.experiments.benchmarks.flgan_adult:ADULT9",
     "flgan-fashion": "populace.experiments.benchmarks.flgan:FASHION",
     "flgan-mnist": "populace.experiments.benchmarks.flgan:MNIST",
     "genfl-fashion": "populace.experiments.benchmarks.genfl:FASHION",

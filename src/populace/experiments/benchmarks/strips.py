@@ -35,3 +35,8 @@ def strip(result: Result) -> Array:
     pixels = np.frombuffer(zlib.decompress(base64.b64decode(result["images"])), np.uint8).reshape(result["shape"])
     framed = np.pad(pixels, ((0, 0), (0, 0), (0, GAP), (0, GAP)), constant_values=96)
     return np.concatenate([np.concatenate(list(column), axis=0) for column in framed], axis=1)
+
+
+def framed(result: Result) -> Array:
+    """The strip with a grey edge."""
+    return np.pad(strip(result), GAP, constant_values=96)

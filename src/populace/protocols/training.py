@@ -1,0 +1,76 @@
+"""What methods that train networks share: checks of their settings, keys, the generator, a baseline's statement."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from populace.errors import out_of_range
+from populace.models.generator import Synthesizer
+from populace.models.parameters import unpack
+from populace.models.vae import ImageVae, Vae
+from populace.models.vae_images import VaeImages
+from populace.models.wae import Decoder
+from populace.privacy.guarantee import Guarantee
+from populace.privacy.source import Source
+from populace.protocols.base import Population
+
+Array = Any
+
+NUMBER = 4.0  # bytes
+NO_ERROR = "no error is predicted: training has no closed form"
+
+
+def check_counts(**values: int) -> None:
+    for name, value in values.items():
+        if value < 1:
+            raise out_of_range(name, "at least 1", value)
+
+
+def check_sizes(**values: float) -> None:
+    for name, value in values.items():
+        if not 0 < value < math.inf:
+            raise out_of_range(name, "above 0", value)
+
+
+def check_not_negative(**values: float) -> None:
+    for name, value in values.items():
+        if not 0 <= value < math.inf:
+            raise out_of_range(name, "at least 0", value)
+
+
+def check_shares(**values: float) -> None:
+    for name, value in values.items():
+        if not 0 <= value < 1:
+            raise out_of_range(name, "in [0, 1)", value)
+
+
+def check_some(share: float) -> None:
+    if not 0 < share <= 1:
+        raise out_of_range("share", "in (0, 1]", share)
+
+
+def training_key(source: Source) -> Array:
+    """A key for orders of batches, codes and labels: nothing that protects anybody."""
+    words = [jnp.asarray(half.below(2**31 - 1), jnp.uint32) for half in source.split(2)]
+    return jax.random.wrap_key_data(jnp.stack(words))
+
+
+def generator_of(maker: Vae, theta: Array, population: Population) -> Synthesizer:
+    """What the decoder `theta` of this network makes."""
+    theta = np.asarray(theta)
+    if isinstance(maker, ImageVae):
+        return VaeImages(vae=maker, theta=theta)
+    return Decoder(schema=population.table_schema, layers=unpack(maker.decoder_shapes, theta))
+
+
+def not_private(population: Population, reason: str) -> Guarantee:
+    """What a baseline may state."""
+    return Guarantee(
+        epsilon=math.inf, unit="client", neighbours="replace", trust="not-private", mechanism="none", reason=reason,
+        read_from_data=population.read_from_data,
+    )  # fmt: skip
