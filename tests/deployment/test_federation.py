@@ -33,7 +33,16 @@ PROTOCOLS = {
     "dp-fed-wae": make_protocol("dp-fed-wae", {"epsilon": 2.0, "cohort": 6, "classes": 2}),
     "ufl-gan": make_protocol(
         "ufl-gan",
-        {"epsilon": 2.0, "delta": 1e-4, "iterations": 1, "critics": 1, "batch": 1, "width": 3, "critic_width": 3, "latent": 2},
+        {
+            "epsilon": 2.0,
+            "delta": 1e-4,
+            "iterations": 1,
+            "critics": 1,
+            "batch": 1,
+            "width": 3,
+            "critic_width": 3,
+            "latent": 2,
+        },
     ),
     "relay": Relay(epsilon=2.0, passes=2),
 }

@@ -41,7 +41,14 @@ SMALL = Effort(samples=6_000, seed=1)
 #: Reports about few values with the whole epsilon at once: an audit must see most of it.
 TIGHT_MECHANISMS = ("grr", "subset", "oue", "sue", "olh", "hadamard")
 TIGHT_METHODS = ("poll", "independent", "samprivsyn", "calm")
-SLOW_METHODS = ("poll", "calm", "locop", "l-dpd-vae", "chain", "ufl-gan")  # their clients answer by code others exercise
+SLOW_METHODS = (
+    "poll",
+    "calm",
+    "locop",
+    "l-dpd-vae",
+    "chain",
+    "ufl-gan",
+)  # their clients answer by code others exercise
 FEW_STEPS = {"iterations": 1, "critics": 2, "batch": 1, "width": 4, "critic_width": 4, "latent": 2}
 SETTINGS = {"fl-gan": FEW_STEPS, "ufl-gan": FEW_STEPS}  # six thousand whole trainings of thousands of steps take hours
 

@@ -9,7 +9,6 @@ import pytest
 
 from populace.models.wavelets import ANGLES, PITCHES, Scattering, _bank, moduli, windows
 
-
 #: Compiled whole: one operation after the other takes longer than all the rest.
 look = jax.jit(lambda features, x: features(x), static_argnums=0)
 
