@@ -31,19 +31,6 @@ PROTOCOLS = {
     "poll": make_protocol("poll", {"epsilon": 2.0, "batch": 5, "classes": 4, "spread": 1.0, "chains": 1, "moves": 24}),
     "samprivsyn": make_protocol("samprivsyn", {"epsilon": 2.0, "batch": 5}),
     "dp-fed-wae": make_protocol("dp-fed-wae", {"epsilon": 2.0, "cohort": 6, "classes": 2}),
-    "ufl-gan": make_protocol(
-        "ufl-gan",
-        {
-            "epsilon": 2.0,
-            "delta": 1e-4,
-            "iterations": 1,
-            "critics": 1,
-            "batch": 1,
-            "width": 3,
-            "critic_width": 3,
-            "latent": 2,
-        },
-    ),
     "relay": Relay(epsilon=2.0, passes=2),
 }
 DRILL = Relay(epsilon=3.0, passes=3)
@@ -77,8 +64,9 @@ def test_three_sites_end_where_the_debug_engine_ends(federation, runs, rows, nam
     protocol = PROTOCOLS[name]
     found = federation.state(runs[name])
     clients = split(rows, records_per_client=1)
-    if name in ("dp-fed-wae", "ufl-gan"):
-        # Very slow where nothing is compiled; tests/conformance holds simulation to the debug engine.
+    if (
+        name == "dp-fed-wae"
+    ):  # very slow where nothing is compiled; tests/conformance holds simulation to the debug engine
         state, charges = (
             (outcome := simulation.run(protocol, clients, root=make_key(5))).state,
             outcome.ledger.spent()["charges"],
