@@ -48,38 +48,37 @@ class Scattering:
 
     def __call__(self, x: Array) -> Array:
         """[n, ..] intensities in [0, 1] to [n, size]."""
-        pixels = jnp.moveaxis(x.reshape(-1, *self.shape[:2], self.colours), 3, 1).reshape(-1, *self.shape[:2], 1)
+        pixels = jnp.moveaxis(x.reshape(-1, *self.shape[:2], self.colours), 3, 1).reshape(-1, 1, *self.shape[:2])
         fine = moduli(pixels, _bank(0), 1)
         coarse = moduli(pixels, _bank(1), 2)  # smooth enough for every other pixel
-        one_by_one = jnp.moveaxis(fine[:, ::2, ::2], 3, 1)
-        high, wide = one_by_one.shape[2:]
-        second = moduli(one_by_one.reshape(-1, high, wide, 1), _bank(0), 1)  # on every other pixel: the coarse scale
-        second = jnp.moveaxis(second.reshape(-1, ANGLES, high, wide, ANGLES), 1, 3).reshape(-1, high, wide, ANGLES**2)
-        parts = [self._averaged(part) for part in (pixels, fine, coarse, second)]
-        told = jnp.concatenate(parts, axis=-1).reshape(-1, self.colours, self.cells**2, self.maps // self.colours)
-        scaled = told / (jnp.sqrt(jnp.mean(told**2, axis=2, keepdims=True) + TINY) + FAINT)  # weak maps speak up
-        centred = scaled - jnp.mean(
-            scaled, axis=(2, 3), keepdims=True
-        )  # what all images share would only slow learning
+        half = fine[:, :, ::2, ::2]
+        second = moduli(half.reshape(-1, 1, *half.shape[2:]), _bank(0), 1)  # on every other pixel: the coarse scale
+        parts = [self._averaged(part) for part in (pixels, fine, coarse, second.reshape(len(half), -1, *half.shape[2:]))]
+        told = jnp.concatenate(parts, axis=1).reshape(-1, self.colours, self.maps // self.colours, self.cells**2)
+        scaled = told / (jnp.sqrt(jnp.mean(told**2, axis=3, keepdims=True) + TINY) + FAINT)  # weak maps speak up
+        centred = scaled - jnp.mean(scaled, axis=(2, 3), keepdims=True)  # what all share would only slow learning
         flat = centred.reshape(len(centred), -1)
         return flat / jnp.sqrt(jnp.sum(flat**2, axis=1, keepdims=True) + TINY)
 
     def _averaged(self, maps: Array) -> Array:
-        down, across = (windows(side, self.cells) for side in maps.shape[1:3])
-        told = jnp.einsum("nhwm,hi,wj->nijm", maps, down, across)
-        return told.reshape(len(maps), self.cells**2, -1)
+        down, across = (windows(side, self.cells) for side in maps.shape[2:])
+        return jnp.einsum("nmhw,hi,wj->nmij", maps, down, across).reshape(*maps.shape[:2], self.cells**2)
 
 
 def moduli(x: Array, kernels: Array, stride: int) -> Array:
-    """[n, high, wide, 1] and complex kernels [side, side, k] to moduli at every `stride`th pixel; black beyond the edges."""
-    high, wide = x.shape[1:3]
+    """[n, 1, high, wide] and complex kernels [side, side, k] to moduli [n, k, ..] at every `stride`th pixel.
+
+    Black beyond the edges.
+    """
+    n, _, high, wide = x.shape
     side, _, count = kernels.shape
     half = side // 2
-    padded = jnp.pad(x, ((0, 0), (half, half), (half, half), (0, 0)))
-    near = [padded[:, i : i + high : stride, j : j + wide : stride] for i in range(side) for j in range(side)]
+    padded = jnp.pad(x, ((0, 0), (0, 0), (half, half), (half, half)))
+    near = [padded[:, :, i : i + high : stride, j : j + wide : stride] for i in range(side) for j in range(side)]
     both = jnp.concatenate([kernels.real, kernels.imag], axis=2).reshape(-1, 2 * count)
-    cosine, sine = jnp.split(jnp.concatenate(near, axis=-1) @ both, 2, axis=-1)
-    return jnp.sqrt(cosine**2 + sine**2 + TINY)
+    told = jnp.einsum("kc,nkp->ncp", both, jnp.concatenate(near, axis=1).reshape(n, side * side, -1))
+    cosine, sine = told[:, :count], told[:, count:]
+    return jnp.sqrt(cosine**2 + sine**2 + TINY).reshape(n, count, *near[0].shape[2:])
 
 
 @functools.lru_cache(maxsize=8)
