@@ -90,4 +90,9 @@ def make_method(spec: RunSpec) -> Protocol:
             raise SpecError(f"method {name!r} works with trust {' or '.join(facts.trust)}, not {spec.trust!r}")
         if "trust" in fields:
             settings["trust"] = spec.trust
-    return make_protocol(name, settings)
+    method = make_protocol(name, settings)
+    if not method.makes_data:
+        raise SpecError(
+            f"method {name!r} with these settings learns a classifier and makes no data; see `populace benchmark`"
+        )
+    return method

@@ -53,7 +53,9 @@ class Scattering:
         coarse = moduli(pixels, _bank(1), 2)  # smooth enough for every other pixel
         half = fine[:, :, ::2, ::2]
         second = moduli(half.reshape(-1, 1, *half.shape[2:]), _bank(0), 1)  # on every other pixel: the coarse scale
-        parts = [self._averaged(part) for part in (pixels, fine, coarse, second.reshape(len(half), -1, *half.shape[2:]))]
+        parts = [
+            self._averaged(part) for part in (pixels, fine, coarse, second.reshape(len(half), -1, *half.shape[2:]))
+        ]
         told = jnp.concatenate(parts, axis=1).reshape(-1, self.colours, self.maps // self.colours, self.cells**2)
         scaled = told / (jnp.sqrt(jnp.mean(told**2, axis=3, keepdims=True) + TINY) + FAINT)  # weak maps speak up
         centred = scaled - jnp.mean(scaled, axis=(2, 3), keepdims=True)  # what all share would only slow learning

@@ -196,6 +196,11 @@ class Protocol(abc.ABC):
         raise SpecError(f"method {self.facts.name!r} has no noise that can be set, and cannot be the second of a chain")
 
     @property
+    def makes_data(self) -> bool:
+        """Whether the result can be drawn from; a baseline may learn a classifier alone."""
+        return True
+
+    @property
     def secret_cohorts(self) -> bool:
         """Whether the claim needs that nobody learns whom a round asked."""
         return False

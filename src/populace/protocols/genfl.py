@@ -144,6 +144,10 @@ class GenFl(GanRounds):
             bound=self.gan_bound, critic_rate=self.critic_rate, rate=self.gan_rate, average=0.99,
         )  # fmt: skip
 
+    @property
+    def makes_data(self) -> bool:
+        return self.gamma > 0
+
     def design(self, population: Population) -> Design:
         return design_of(self, population)
 

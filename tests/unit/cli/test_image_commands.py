@@ -59,6 +59,10 @@ CASES = {
         "images have no column 'sex'",
     ),
     "a table method": (["synthesize", "real.npz", "--epsilon", "1", "--method", "poll", "--out", "new"], "takes table"),
+    "a classifier alone": (
+        ["synthesize", "real.npz", "--epsilon", "1", "--method", "dp-fl", "--out", "new"],
+        "makes no data",
+    ),
     "a target": (["synthesize", "real.npz", "--epsilon", "1", "--target", "y", "--out", "new"], "images take none of"),
     "wide tiles": (
         ["synthesize", "real.npz", "--method", "dp-fed-wae", "--epsilon", "1", "--set", "tile=9", "--out", "new"],
