@@ -66,10 +66,12 @@ class ClassifierImages(ImageGenerator):
         owner = np.asarray(jax.random.randint(which, (len(labels),), 0, len(self.thetas)))
         z = jax.random.normal(codes, (len(labels), self.vae.latent))
         x = np.empty((len(labels), *self.shape), np.float32)
+        most = int(np.bincount(owner).max())
         for number in np.unique(owner):
-            mine = owner == number
-            made = decoded(self.vae, jnp.asarray(self.thetas[number]), z, jnp.asarray(labels))
-            x[mine] = np.asarray(made)[mine]
+            mine = np.flatnonzero(owner == number)
+            some = np.resize(mine, most)  # as many for each, so that all run the same code
+            made = decoded(self.vae, jnp.asarray(self.thetas[number]), z[some], jnp.asarray(labels)[some])
+            x[mine] = np.asarray(made)[: len(mine)]
         return x
 
     def scores(self, images: Images) -> Array:

@@ -14,11 +14,11 @@ from populace.errors import SpecError
 from populace.models.gan import Gan
 from populace.models.gan_training import drawn_labels
 from populace.models.steps import averaged
+from populace.models.sums import EXACT, WIDE
 from populace.models.wavelets import Scattering
 
 Array = Any
 
-EXACT, WIDE = 24, 31  # bits of whole numbers that a float32 adds without error, and of a sum
 MOST_BITS, LEAST_BITS = 18, 12  # of a product
 SPARE = 2  # units left for rounding, so that it seldom makes a row too long
 VALIDATED = 1_000  # generated images a classifier is tried on

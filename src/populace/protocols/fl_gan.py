@@ -7,8 +7,8 @@ travels, critic and generator, is covered. The universal form adds two things ag
 replay   part of each critic step is taken on samples of the generator received: clipped alike, not noised, not counted
 ewc      a pull towards the critic received, by its Fisher information, which is released with noise; added after the noise
 
-`recipe` valid is that; `paper` clips each coordinate and adds noise to the mean, as published, and reports inf; `open` neither
-clips nor adds noise.
+`recipe` valid is that; `paper` clips each coordinate and adds noise to the mean, as published, and reports inf; `open` leaves
+the slopes of records as they are.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class FlGan(GanRounds):
     `iterations` steps of the generator; with a noise multiplier given, as many take place as the budget allows, at most
     `iterations`. `beside` is the noise multiplier of label counts and Fisher information, which are released once each, and
     only where they are used. `replay` is how many times a record seen before counts as one seen now. `trail` keeps the
-    generator after each visit. A silo that does not answer is passed over.
+    generator after each visit. `later` is the pace of all silos but the first. A silo that does not answer is asked again, and
+    a federation waits for it; a simulation in which it is absent passes it over.
     """
 
     epsilon: float

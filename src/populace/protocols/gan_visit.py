@@ -84,11 +84,11 @@ class Visit:
         return jnp.sum(past) / every, past / jnp.maximum(jnp.sum(past), 1.0), (past + now + 1e-6) / every
 
     def denominator(self) -> Array:
-        """Of a sum over a batch: what is expected of it, by the noisy count of records if there is one."""
+        """Of a sum over a batch: what is expected of it, by the noisy count of records or the most that one silo holds."""
+        most = jnp.float32(self.design.release.probability * len(self.seen.mask))
         if self.design.labels is None:
-            return jnp.float32(self.manner.batch)
-        expected = self.design.release.probability * jnp.sum(self.counts)
-        return jnp.clip(expected, LEAST_SHARE * self.manner.batch, self.manner.batch)
+            return most
+        return jnp.clip(self.design.release.probability * jnp.sum(self.counts), LEAST_SHARE * most, most)
 
     def train(self, source: Source) -> tuple[Half, Half, Array]:
         """Critic, generator and the generator's running mean after all steps: compiled whole, or drawn for one by one."""

@@ -74,7 +74,8 @@ class GenFl(GanRounds):
     `gan_share` of epsilon is what the GAN's stage alone would cost; the rest follows by composition.
     Edge cases: `gamma` 1 learns from generated examples alone, and all of epsilon is the GAN's; `gamma` 0 is `dp-fl`: there is
     no generator, and drawing from the result is refused. `target` above 0 ends the run when the classifier is right for that
-    share of generated images. A client that does not tell its generator is left out of the validation and of the mixture.
+    share of the generators' images, tried after each round. A client that does not tell its generator is left out of the
+    validation and of the mixture.
     """
 
     epsilon: float
@@ -135,6 +136,10 @@ class GenFl(GanRounds):
             raise out_of_range("gamma", "in [0, 1]", self.gamma)
         if not 0 < self.gan_share < 1:
             raise out_of_range("gan_share", "in (0, 1)", self.gan_share)
+        if self.target and not 0 < self.gamma < 1:
+            raise SpecError(
+                "expected target 0 where gamma is 0 or 1: there are no rounds to end, or no generated images to try"
+            )
 
     @property
     def manner(self) -> Manner:
@@ -230,7 +235,10 @@ class GenFl(GanRounds):
             y = jax.nn.one_hot(shard.records["y"], classes)
             drawn = jnp.asarray(batches.coins(design.release.probability, len(x))) & jnp.asarray(shard.mask)
             noise = jnp.asarray(design.release.mechanism.noise(noises))
-            slope = noised_sum(self, design, weights, x, y, drawn, noise) / self.batch
+            expected = design.release.probability * len(
+                x
+            )  # of the batch, where a client holds as many as the batch asks
+            slope = noised_sum(self, design, weights, x, y, drawn, noise) * (1 - self.gamma) / expected
         if self.gamma:
             slope = slope + self.gamma * self._generated(
                 design, weights, memory["theta"], memory["told"], training_key(coins)
@@ -258,7 +266,7 @@ class GenFl(GanRounds):
         weights = state.weights + change
         average = averaged(state.average, weights, done, self.average)
         validated = state.validated
-        if self.gamma:
+        if self.target:
             coin = jax.random.fold_in(state.coin, state.round)
             right = validated_on(state.design.gan, state.design.features, average, state.thetas, state.told, coin)
             validated = validated.at[done].set(right)
@@ -289,8 +297,16 @@ class GenFl(GanRounds):
         valid = not design.reason
         epsilon = epsilon_of(design.whole, delta=design.delta)
         draws = sum(each.draws for each in (design.first.release if design.first else None, design.release) if each)
-        both = [f"stage 1, a generator at each client: {design.opening}"] if design.first else []
-        both += [f"stage 2, the classifier, {self.turns} rounds, each: {design.step}"] if design.release else []
+        lines = []
+        if design.first:
+            lines.append(f"a generator at each client: {design.opening}")
+            lines.append("generated examples, the generators and the validation on them are post-processing of it")
+        if design.release:
+            lines.append(f"the classifier, {self.turns} rounds, each: {design.step}")
+            lines.append(
+                "records enter a step with a public probability, (1 - gamma) batch / records, and are clipped and counted"
+            )
+        lines.append("all composed by privacy loss distributions; the claim is that of every client")
         return Guarantee(
             epsilon=epsilon,
             delta=sampled_delta(design.delta, epsilon, draws) if valid else 0.0,
@@ -299,13 +315,7 @@ class GenFl(GanRounds):
             trust="local",
             mechanism=design.mechanism,
             read_from_data=population.read_from_data,
-            derivation=(
-                *both,
-                *(("both composed by privacy loss distributions; the claim is that of every client",) if valid else ()),
-                "generated examples, the generators and the validation on them are post-processing of stage 1",
-                "only records are clipped against the bound and counted; they enter a step with probability "
-                "(1 - gamma) batch / records",
-            ),
+            derivation=tuple(lines) if valid else (),
             assumptions=(
                 "the number of clients, who takes part, and the most records one holds are public",
                 "one record is one person's; a person with several is covered for each alone",
@@ -348,6 +358,11 @@ class DpFl(GenFl):
 
     gamma: float = 0.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.gamma:
+            raise SpecError(f"expected gamma 0 for dp-fl, got {self.gamma!r}; genfl mixes generated images in")
+
     facts: ClassVar[Facts] = dataclasses.replace(
         GenFl.facts, name="dp-fl", title="a classifier learned together from records by DP-SGD; record level (DP-FL)",
         traffic="a classifier down and its noised slope up, per round",
@@ -366,10 +381,14 @@ def noised_sum(
     if release is None:
         raise AssertionError("no record enters the classifier")
 
+    def factors(row: Array) -> tuple[Array, Array]:
+        seen, off = pairs(design.features, weights, x[row][None], y[row][None], protocol.bound)
+        return in_whole(seen, bits.seen)[0], in_whole(off, bits.off)[0]
+
     def block(places: Array, there: Array) -> Array:
-        seen, off = pairs(design.features, weights, x[places], y[places], protocol.bound)
-        seen, off = in_whole(seen, bits.seen), in_whole(off, bits.off) * there[:, None]
-        return jnp.matmul(seen.T, off, precision="highest").astype(jnp.int32)
+        # One record after the other, by the same code: its floats do not depend on who else is in the batch.
+        seen, off = jax.lax.map(factors, places)
+        return jnp.matmul(seen.T, off * there[:, None], precision="highest").astype(jnp.int32)
 
     total = total_of_blocks(block, drawn, bits.at_once).reshape(-1)
     shift = round(math.log2(release.mechanism.grid)) + bits.both

@@ -154,6 +154,16 @@ def test_the_claim_is_that_of_the_event_recomputed_from_what_makes_the_noise():
     assert without.mechanism.noise_multiplier < design.mechanism.noise_multiplier
 
 
+@pytest.mark.parametrize(("batch", "expected"), [(4, 4), (100, RECORDS)])
+def test_a_sum_is_divided_by_the_batch_expected_and_never_by_more_than_a_silo_holds(batch, expected):
+    plain = FlGan(epsilon=2.0, **{**TINY, "batch": batch})
+    assert float(visit_of(plain).denominator()) == pytest.approx(expected)
+    counted = visit_of(dataclasses.replace(plain, replay=1.0))
+    assert float(counted.denominator()) == pytest.approx(expected)  # noisy counts add up to what the silo holds
+    fewer = dataclasses.replace(counted, counts=counted.counts / 2)
+    assert float(fewer.denominator()) == pytest.approx(expected / 2)
+
+
 def test_generator_steps_follow_from_the_budget_and_the_noise():
     settings = {**TINY, "iterations": 60, "critics": 5}
     protocol = FlGan(epsilon=3.0, noise=3.0, **settings)

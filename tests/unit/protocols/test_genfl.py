@@ -255,12 +255,42 @@ def test_as_published_nothing_is_claimed_and_the_reason_is_said(gamma):
     [
         {"gamma": -0.1}, {"gamma": 1.1}, {"gan_share": 0.0}, {"gan_share": 1.0}, {"recipe": "none"}, {"turns": 0},
         {"bound": 0.0}, {"average": 1.0}, {"features": 0}, {"net": "large"}, {"epsilon": 0.0},
-        {"target": 1.0}, {"gan_rate": math.inf},
+        {"target": 1.0}, {"gan_rate": math.inf}, {"target": 0.9, "gamma": 1.0},
     ],
 )  # fmt: skip
 def test_bad_settings_are_refused_in_one_sentence(wrong):
     with pytest.raises(SpecError, match=r"expected"):
         dataclasses.replace(MIXED, **wrong)
+
+
+def test_the_baseline_mixes_nothing_in_and_its_statement_speaks_of_no_generator():
+    with pytest.raises(SpecError, match="expected gamma 0 for dp-fl"):
+        dataclasses.replace(ALONE, gamma=0.5)
+    said = {protocol: " ".join(protocol.guarantee(POPULATION).derivation) for protocol in (ALONE, ALL_MADE, MIXED)}
+    assert "generat" not in said[ALONE]
+    assert "the classifier" in said[ALONE]
+    assert "the classifier" not in said[ALL_MADE]
+    assert all(word in said[MIXED] for word in ("generated examples", "the classifier"))
+
+
+def test_a_batch_larger_than_a_client_is_all_it_holds():
+    """Records keep the share 1 - gamma of a step, however few they are."""
+    told = {}
+    for batch in (2 * RECORDS, 50 * RECORDS):
+        protocol = dataclasses.replace(MIXED, gamma=0.5, batch=batch)
+        design = protocol.design(POPULATION)
+        assert design.release.probability == 1.0
+        x, y = records(5)
+        shard = Shard(records={"x": x, "y": y}, mask=jnp.ones(RECORDS, bool), population=POPULATION)
+        weights, source = weights_of(design, 1.0), Keyed(jax.random.key(4))
+        memory = protocol.remember(POPULATION, jax.random.key(0))  # no generator yet: records alone
+        slope = protocol.answer({"weights": weights}, jnp.int32(0), shard, memory, source)[0]["slope"]
+        silent = jnp.zeros(design.weights, jnp.int32)
+        everybody = jnp.ones(RECORDS, bool)
+        plain = noised_sum(protocol, design, weights, jnp.asarray(x), jax.nn.one_hot(y, LABELS), everybody, silent)
+        noise = jnp.asarray(design.release.mechanism.noise(source.split(3)[1])) * design.release.mechanism.grid
+        told[batch] = np.asarray(slope - 0.5 * restored(design.bits) * noise / RECORDS, np.float64)
+        np.testing.assert_allclose(told[batch], 0.5 * np.asarray(plain) / RECORDS, atol=1e-4)
 
 
 # Runs

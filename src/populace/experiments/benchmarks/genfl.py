@@ -256,7 +256,7 @@ def views(data: str, results: Sequence[Result]) -> list[View]:
             View(
                 title=f"{whom}; {size} scale: {scale.clients} clients x {scale.records:,} images, accuracy on "
                 f"{scale.tested:,} test images; precision of a membership attack, half of whose {2 * scale.outsiders:,} "
-                "records are members, with its 95 % interval; published: precision / accuracy",
+                "records are members, with its 95 % interval (of each seed, averaged); published: precision / accuracy",
                 header=["method", "gamma", "guarantee", "accuracy", "precision", "interval", "s", "published"],
                 rows=body,
             )
