@@ -48,6 +48,8 @@ from populace.protocols.training import NO_ERROR, NUMBER, check_counts, check_sh
 
 Array = Any
 
+MOST_MADE = 128  # generated examples of one client in one step: they carry no noise, so that few tell their mean slope
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -247,7 +249,7 @@ class GenFl(GanRounds):
 
     def _generated(self, design: Design, weights: Array, theta: Array, told: Array, key: Array) -> Array:
         """The mean clipped slope of generated examples; 0 at a client that has no generator."""
-        count = max(1, round(self.gamma * self.batch))
+        count = min(MOST_MADE, max(1, round(self.gamma * self.batch)))
         return jnp.where(
             told, generated_slope(design.gan, design.features, weights, theta, count, self.bound, key), 0.0
         )
@@ -286,7 +288,7 @@ class GenFl(GanRounds):
         learned = state.average if self.average else state.weights
         if self.gamma == 1:
             learned = learn_alone(
-                design.gan, design.features, state.thetas, state.told, key, steps=self.turns, batch=self.batch,
+                design.gan, design.features, state.thetas, state.told, key, steps=self.turns, batch=min(MOST_MADE, self.batch),
                 bound=self.bound, rate=self.rate, momentum=self.momentum, average=self.average,
             )  # fmt: skip
         weights = np.asarray(learned).reshape(-1, maker.classes)
