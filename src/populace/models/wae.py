@@ -78,20 +78,21 @@ class Blocks:
 
     def _block_sums(self, logits: Array) -> Array:
         """logsumexp of each block of more than two values, [.., columns]; 0 for binary columns."""
-        masked = jnp.where(self.alone, -jnp.inf, logits)
-        each = jax.nn.one_hot(self.owner, len(self.sizes), dtype=jnp.float32)
-        top = jax.lax.stop_gradient(jnp.max(jnp.where(self.alone, 0.0, logits), axis=-1, keepdims=True))
-        sums = jnp.exp(masked - top) @ each
+        mine = (self.owner[:, None] == np.arange(len(self.sizes))) & ~self.alone[:, None]
         binary = np.asarray(self.sizes) == 2
-        return jnp.where(binary, 0.0, jnp.log(jnp.where(binary, 1.0, sums)) + top)
+        tops = jnp.max(
+            jnp.where(mine, logits[..., None], -jnp.inf), axis=-2
+        )  # of each block: others may be far above it
+        tops = jax.lax.stop_gradient(jnp.where(binary, 0.0, tops))
+        sums = jnp.exp(jnp.where(self.alone, -jnp.inf, logits - tops[..., self.owner])) @ mine.astype(np.float32)
+        return jnp.where(binary, 0.0, jnp.log(jnp.where(binary, 1.0, sums)) + tops)
 
     def probabilities(self, logits: Array) -> Array:
         """Of each place: sigmoid for binary columns, softmax within blocks."""
         if self.alone.all():
             return jax.nn.sigmoid(logits)
-        return jnp.where(
-            self.alone, jax.nn.sigmoid(logits), jnp.exp(logits - self._block_sums(logits)[..., self.owner])
-        )
+        within = jnp.where(self.alone, 0.0, logits - self._block_sums(logits)[..., self.owner])
+        return jnp.where(self.alone, jax.nn.sigmoid(logits), jnp.exp(within))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,6 +4,7 @@ import itertools
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -24,6 +25,21 @@ def test_blocks_one_place_for_binary_columns():
     assert blocks.widths == (3, 1, 1, 4)
     x = np.asarray(blocks.encode(np.array([[2, 1, 0, 3], [0, 0, 0, 0]])))
     assert x.tolist() == [[0, 0, 1, 1, 1, 0, 0, 0, 1], [1, 0, 0, 0, 1, 1, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("scale", [1.0, 100.0, 1e4])
+def test_logits_far_apart_have_probabilities_and_slopes(scale):
+    """A block far below another, and binary columns of any size."""
+    blocks = Blocks((2, 5, 3, 2, 4))
+    logits = scale * jax.random.normal(jax.random.key(0), (6, blocks.width))
+    p = np.asarray(blocks.probabilities(logits), np.float64)
+    each = np.eye(len(blocks.sizes))[blocks.owner]
+    np.testing.assert_allclose((p @ each)[:, [1, 2, 4]], 1.0, rtol=1e-5)
+    np.testing.assert_allclose(p[:, 0], jax.nn.sigmoid(logits[:, 0]), rtol=1e-6)
+    slopes = jax.grad(
+        lambda logits: jnp.sum(blocks.probabilities(logits) ** 2) + jnp.sum(blocks.log_normaliser(logits))
+    )
+    assert np.isfinite(np.asarray(slopes(logits))).all()
 
 
 def test_probabilities_of_all_records_sum_to_one():
