@@ -85,9 +85,10 @@ def charts(results: Sequence[Result]) -> list[Chart]:
     some = [r for r in results if r["cell"]["scale"] == largest(results)]
     real = {str(r["cell"]["method"]): float(r["auc"]) for r in some if r["cell"]["method"] == "real rows" and r["auc"]}
     found = []
-    for unit in dict.fromkeys(str(r["unit"]) for r in some if "unit" in r):
+    made = [r for r in some if r["cell"]["method"] != "real rows"]
+    for unit in dict.fromkeys(str(r.get("unit", "-")) for r in made):
         lines: dict[str, list[tuple[float, float]]] = {}
-        means = mean_over_seeds([r for r in some if r.get("unit") == unit], ("auc",), ("method", "epsilon"))
+        means = mean_over_seeds([r for r in made if str(r.get("unit", "-")) == unit], ("auc",), ("method", "epsilon"))
         for (name, epsilon), values in means.items():
             if values["auc"] is not None:
                 lines.setdefault(str(name), []).append((float(epsilon), float(values["auc"])))
