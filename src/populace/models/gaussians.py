@@ -30,6 +30,7 @@ STEP = 0.8
 FLOOR = 1e-4  # of the largest: eigenvalues below it are not divided by
 MOST_LONGER = 3.5  # times the length wanted: what clipped pixels cannot reach is not run after
 MOST_MOVED = 4.0  # times the move tried
+MOST_SPREAD = 10.0  # times as far, in one step: where all that is made looks alike no factor brings the variance wanted
 TRIES = 24  # draws of rows under a condition before those that do not meet it are made to
 
 
@@ -138,7 +139,7 @@ def _matched(
             longer = min(longer, MOST_LONGER)
         if rank:
             apart = (phi - reached) @ directions
-            moved = root @ _power(root @ (apart.T @ apart / DRAWS) @ root, -0.5) @ root
+            moved = _at_most(root @ _power(root @ (apart.T @ apart / DRAWS) @ root, -0.5) @ root, MOST_SPREAD)
             inner = ((1 - STEP) * np.eye(rank) + STEP * moved) @ inner
     return centre, directions @ inner, longer
 
@@ -147,6 +148,12 @@ def _power(matrix: Array, exponent: float) -> Array:
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
     values = np.maximum(values, FLOOR * max(values[-1], 1e-12))
     return (vectors * values**exponent) @ vectors.T
+
+
+def _at_most(matrix: Array, most: float) -> Array:
+    """A symmetric matrix with its eigenvalues cut off."""
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    return (vectors * np.minimum(values, most)) @ vectors.T
 
 
 def _lengths(lengths: Array, normal: Array) -> Array:

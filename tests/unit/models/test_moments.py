@@ -134,6 +134,19 @@ def test_what_is_made_has_the_moments_asked_for():
     assert np.linalg.norm(again, axis=1).mean() == pytest.approx(length.mean(), rel=0.1)
 
 
+def test_variance_that_nothing_made_can_have_is_not_run_after():
+    """Noise told of an image so dark that every pixel is black: all that is made is the same."""
+    features = ImageFeatures((8, 8), 2, 4, 0.5)
+    directions = np.eye(features.size)[:, :2]
+    found = Estimates(
+        shares=np.full(2, 0.5), means=np.zeros((2, features.size)), covariances=(np.eye(features.size),) * 2,
+        variances=(np.array([0.3, 0.2]),) * 2, directions=(directions,) * 2, lengths=np.array([[1e-6, 0.0], [0.5, 0.1]]),
+    )  # fmt: skip
+    model = fit(features, found, np.random.default_rng(6))
+    assert np.isfinite(model.factors).all()
+    assert np.abs(model.factors).max() < 1e9
+
+
 def test_a_model_that_is_none_is_refused():
     good = {
         "shares": np.ones(2), "centres": np.zeros((2, 4)), "factors": np.zeros((2, 4, 1)), "grain": np.zeros((2, 4)),
