@@ -134,16 +134,18 @@ class TestFederation:
         """One job that works through a run of each method, so that processes start once."""
         places = {name: self.plan(protocol, f"run-{name}") for name, protocol in protocols.items()}
         link = self.federation.connect()
-        job_id = link.submit(write_job(self.folder / "job", *places.values()))
-        until = time.monotonic() + seconds
-        while any(read_status(place)["state"] != "finished" for place in places.values()):
-            stands = {name: read_status(place) for name, place in places.items()}
-            assert time.monotonic() < until, stands
-            assert not any(status["state"] == "stopped" for status in stands.values()), stands
-            time.sleep(0.2)
-        while not link.over(job_id) and time.monotonic() < until:
-            time.sleep(0.2)
-        link.close()
+        try:
+            job_id = link.submit(write_job(self.folder / "job", *places.values()))
+            until = time.monotonic() + seconds
+            while any(read_status(place)["state"] != "finished" for place in places.values()):
+                stands = {name: read_status(place) for name, place in places.items()}
+                assert time.monotonic() < until, stands
+                assert not any(status["state"] == "stopped" for status in stands.values()), stands
+                time.sleep(0.2)
+            while not link.over(job_id) and time.monotonic() < until:
+                time.sleep(0.2)
+        finally:
+            link.close()
         return places
 
     def charges(self, run: str) -> dict[str, list[int]]:
