@@ -44,6 +44,11 @@ def test_noise_is_refused_and_never_crashes(data):
         unpack(data)
 
 
+def written(message):
+    arrays = [[name, array.dtype.name, list(array.shape)] for name, array in message.arrays.items()]
+    return json.dumps([message.kind, message.fields, arrays], ensure_ascii=False, separators=(",", ":"))
+
+
 @given(st.data())
 def test_a_changed_byte_is_refused_or_changes_the_content_only(data):
     good = pack(SMALL)
@@ -54,9 +59,8 @@ def test_a_changed_byte_is_refused_or_changes_the_content_only(data):
         found = unpack(bytes(bad))
     except WireError:
         return
+    assert len(written(found)) <= len(written(SMALL))  # in letters: JSON may write one byte in six
     assert sum(array.nbytes for array in found.arrays.values()) == sum(array.nbytes for array in SMALL.arrays.values())
-    assert len(found.fields) <= len(SMALL.fields)
-    assert unpack(pack(found)).fields == found.fields
 
 
 @pytest.mark.parametrize(

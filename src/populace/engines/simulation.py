@@ -30,6 +30,7 @@ Array = Any
 MOST_BYTES_ON_DEVICE = 4 * 2**30
 MOST_MEMORY_ON_DEVICE = 2 * 2**30  # of what all clients keep at home; more stays with the host
 CLIENTS_AT_ONCE = 256  # whose memories are made together on the host
+MOST_TRAINING_AT_ONCE = 64  # clients that train networks of their own on an accelerator, whose slopes fill its memory
 SLOTS = 8  # a cohort of varying size is filled up to a multiple of this, so that few shapes are compiled
 PATIENCE = 10  # a checkpoint that takes long is written when so many times its duration have passed
 LONG_CHECKPOINT = 1.0  # seconds
@@ -180,11 +181,18 @@ def _answer_held(
     sources = Keyed(jax.vmap(lambda client: keys.answer(ask.round, client))(ask.cohort))
     shards = Shard(records=records, mask=mask, population=population)
     each = (ask.own, shards, held, sources)
-    if protocol.together(ask, population) or jax.default_backend() != "cpu":
+    if protocol.together(ask, population):
         values, kept = jax.vmap(protocol.answer, in_axes=(None, 0, 0, 0, 0))(ask.common, *each)
     else:
-        values, kept = jax.lax.map(lambda one: protocol.answer(ask.common, *one), each)
+        at_once = None if jax.default_backend() == "cpu" else _training_at_once(len(ask.cohort))
+        values, kept = jax.lax.map(lambda one: protocol.answer(ask.common, *one), each, batch_size=at_once)
     return Replies(clients=ask.cohort, present=ask.cohort >= 0, values=values), kept
+
+
+def _training_at_once(clients: int) -> int:
+    """As many as may be, and if it can be a divisor, so that no remainder is compiled by itself."""
+    most = min(clients, MOST_TRAINING_AT_ONCE)
+    return next((count for count in range(most, most // 2, -1) if clients % count == 0), most)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

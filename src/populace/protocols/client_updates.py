@@ -7,6 +7,7 @@ of clients expected. Rounds that draw nobody release noise alone.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import math
 from typing import Any
@@ -69,9 +70,9 @@ class ClientUpdates(Protocol):
         check_some(self.share)
         check_not_negative(noise=self.noise)
 
+    @abc.abstractmethod
     def design(self, population: Population) -> Updates:
         """What both sides derive from public facts."""
-        raise NotImplementedError
 
     def calibrated(self, population: Population, size: int, counting: float = 0.0) -> dict[str, Any]:
         """The fields of `Updates` for updates of so many numbers."""
@@ -150,9 +151,9 @@ class ClientUpdates(Protocol):
             ),
         )  # fmt: skip
 
+    @abc.abstractmethod
     def traffic(self, population: Population) -> tuple[float, float]:
         """Bytes to and from one client in a round."""
-        raise NotImplementedError
 
     def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
         return self.traffic(population)

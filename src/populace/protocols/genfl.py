@@ -237,9 +237,8 @@ class GenFl(GanRounds):
             y = jax.nn.one_hot(shard.records["y"], classes)
             drawn = jnp.asarray(batches.coins(design.release.probability, len(x))) & jnp.asarray(shard.mask)
             noise = jnp.asarray(design.release.mechanism.noise(noises))
-            expected = design.release.probability * len(
-                x
-            )  # of the batch, where a client holds as many as the batch asks
+            # Of a batch, what is expected: fewer than it asks for where a client holds fewer.
+            expected = design.release.probability * len(x)
             slope = noised_sum(self, design, weights, x, y, drawn, noise) * (1 - self.gamma) / expected
         if self.gamma:
             slope = slope + self.gamma * self._generated(

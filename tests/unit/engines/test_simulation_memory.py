@@ -110,3 +110,33 @@ def test_a_checkpoint_that_takes_long_is_written_less_often(
     assert saved == wanted
     resumed = simulation.run(DIARY, clients, root=jax.random.key(99), checkpoint=checkpoint, compiled=False)
     same(resumed, undisturbed)
+
+
+class Training(Diary):
+    """As if a client trained a network of its own."""
+
+    vectorises = False
+
+
+@pytest.mark.parametrize(("most", "blocks"), [(3, 2), (2, 2), (64, 4)])
+def test_clients_that_train_answer_in_blocks_on_an_accelerator(clients, undisturbed, monkeypatch, most, blocks):
+    """Slopes of every record of every client at once would not fit; how many answer together changes no reply."""
+    found, real = [], jax.lax.map
+
+    def in_blocks(function, each, *, batch_size=None):
+        found.append(batch_size)
+        return real(function, each, batch_size=batch_size)
+
+    monkeypatch.setattr(simulation.jax.lax, "map", in_blocks)
+    monkeypatch.setattr(simulation.jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(simulation, "MOST_TRAINING_AT_ONCE", most)
+    jax.clear_caches()
+    same(simulation.run(Training(cohort=4, total_rounds=6), clients, root=ROOT, compiled=False), undisturbed)
+    assert set(found) == {blocks}
+
+
+@pytest.mark.parametrize(
+    ("clients", "expected"), [(500, 50), (9_343, 64), (100, 50), (6, 6), (64, 64), (1, 1), (67, 64)]
+)
+def test_blocks_leave_no_remainder_where_they_can(clients, expected):
+    assert simulation._training_at_once(clients) == expected

@@ -67,18 +67,20 @@ FULL = {
 SMALL = {name: Scale(clients=10, records=60, images=1_000, steps=60, tested=1_000) for name in FULL}
 FEW: dict[str, Any] = {"turns": 4, "share": 0.5, "epochs": 2, "width": 4}
 CODE: dict[str, Any] = {"latent": 16, "beta": 0.001}
-FED: dict[str, Any] = {**CODE, "turns": 250, "share": 0.1, "momentum": 0.9}
+FED: dict[str, Any] = {
+    "latent": 16, "beta": 0.002, "width": 64, "turns": 300, "share": 0.1, "momentum": 0.9, "rate": 0.001,
+}  # fmt: skip
 CDPD: dict[str, Any] = {"latent": 16, "beta": 0.002, "bound": 1.5, "epochs": 10, "rate": 0.002}
 FEW_STEPS: dict[str, Any] = {"participations": 4, "codes": 1, "width": 4}
-THEN = "net=small,width=16,latent=16,beta=0.001,participations=10,rate=0.001"
-CHAIN: dict[str, Any] = {"first": "moments", "then": "l-dpd-vae", "share": 0.9, "then_set": THEN}
+THEN = "net=small,latent=16,beta=0.001,participations=10,rate=0.001"
+CHAIN: dict[str, Any] = {"first": "moments", "then": "l-dpd-vae", "share": 0.9, "then_set": f"{THEN},width=16"}
 SHORT: dict[str, Any] = {"then_set": "net=small,width=4,participations=2,codes=1,fitting=50"}
 
 #: Where a client holds five times the images: fewer rounds of as many batches, and batches of the same share of them.
 MANY_RECORDS: dict[str, dict[str, Any]] = {
-    "fed-vae": {"turns": 60},
+    "fed-vae": {"turns": 80},
     "l-dpd-vae": {"batch": 100},
-    "chain": {"then_set": f"{THEN},batch=100"},
+    "chain": {"then_set": f"{THEN},batch=100,width=32,fitting=20000,codes=1"},
 }
 
 ROWS: dict[str, Row] = {
