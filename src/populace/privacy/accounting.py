@@ -15,6 +15,7 @@ from typing import Any, Literal
 from populace.errors import SpecError, out_of_range
 from populace.privacy import events
 from populace.privacy.events import Event
+from populace.privacy.sampled_loss import sampled_gaussian_loss
 
 Accountant = Literal["pld", "rdp"]
 RELATIVE_TOLERANCE = 1e-3
@@ -65,11 +66,11 @@ def _loss_distribution(event: Event, interval: float) -> Any:
     if isinstance(event, events.Pure):
         return pld.from_privacy_parameters(common.DifferentialPrivacyParameters(event.epsilon, 0.0), **grid)
     if isinstance(event, events.Gaussian):
-        return pld.from_gaussian_mechanism(event.noise_multiplier, **grid)
+        return sampled_gaussian_loss(event.noise_multiplier, 1.0, interval)
     if isinstance(event, events.PoissonSampled):
         inner = event.event
         if isinstance(inner, events.Gaussian):
-            return pld.from_gaussian_mechanism(inner.noise_multiplier, sampling_prob=event.probability, **grid)
+            return sampled_gaussian_loss(inner.noise_multiplier, event.probability, interval)
         if isinstance(inner, events.Pure):  # amplification by sampling of a pure mechanism, exact for the worst case
             amplified = math.log1p(event.probability * math.expm1(inner.epsilon))
             return pld.from_privacy_parameters(common.DifferentialPrivacyParameters(amplified, 0.0), **grid)

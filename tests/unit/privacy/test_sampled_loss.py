@@ -1,0 +1,58 @@
+"""The privacy loss distribution computed by arrays is the one dp-accounting computes point by point."""
+
+import math
+
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution as pld
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from populace.privacy.sampled_loss import sampled_gaussian_loss
+
+CASES = [(1.0, 1.0), (0.3, 1.0), (20.0, 1.0), (1.0, 0.1), (0.5, 0.004), (3.0, 0.9), (40.0, 0.5), (0.8, 1 - 1e-9)]
+
+
+def assert_same(noise, probability, interval, deltas=(1e-2, 1e-5, 1e-10)):
+    found = sampled_gaussian_loss(noise, probability, interval)
+    oracle = pld.from_gaussian_mechanism(noise, sampling_prob=probability, value_discretization_interval=interval)
+    for epsilon in (0.0, 0.01, 0.3, 1.0, 5.0):
+        one, other = found.get_delta_for_epsilon(epsilon), oracle.get_delta_for_epsilon(epsilon)
+        assert one == pytest.approx(other, rel=1e-9, abs=1e-15)
+    for steps, within in ((1, 1e-9), (7, 1e-6)):  # composed by Fourier transforms, whose rounding shows in the tail
+        one, other = (each.self_compose(steps) if steps > 1 else each for each in (found, oracle))
+        for delta in deltas:
+            assert one.get_epsilon_for_delta(delta) == pytest.approx(other.get_epsilon_for_delta(delta), rel=within)
+
+
+@pytest.mark.parametrize(("noise", "probability"), CASES)
+def test_it_is_dp_accountings(noise, probability):
+    assert_same(noise, probability, 1e-3)
+
+
+def test_also_at_the_interval_claims_are_made_with():
+    assert_same(1.3, 0.05, 1e-4)
+
+
+@settings(max_examples=25, deadline=None)
+@given(noise=st.floats(0.3, 30), probability=st.floats(1e-4, 1), interval=st.sampled_from([1e-2, 3e-3]))
+def test_it_is_dp_accountings_wherever_one_looks(noise, probability, interval):
+    assert_same(noise, probability, interval)
+
+
+def test_masses_agree_one_by_one():
+    found = sampled_gaussian_loss(0.9, 0.2, 1e-2)
+    oracle = pld.from_gaussian_mechanism(0.9, sampling_prob=0.2, value_discretization_interval=1e-2)
+    for name in ("_pmf_remove", "_pmf_add"):
+        one, other = (getattr(each, name).to_dense_pmf() for each in (found, oracle))
+        assert one._lower_loss == other._lower_loss
+        assert math.isclose(one._infinity_mass, other._infinity_mass, rel_tol=1e-9)
+        np.testing.assert_allclose(one._probs, other._probs, rtol=1e-7, atol=1e-15)
+
+
+def test_a_wrong_rate_or_noise_would_be_seen():
+    """The comparison has power: one per cent less of either is another distribution."""
+    oracle = pld.from_gaussian_mechanism(1.0, sampling_prob=0.1, value_discretization_interval=1e-3)
+    for noise, probability in ((0.99, 0.1), (1.0, 0.101)):
+        other = sampled_gaussian_loss(noise, probability, 1e-3)
+        assert other.get_epsilon_for_delta(1e-5) > 1.001 * oracle.get_epsilon_for_delta(1e-5)
