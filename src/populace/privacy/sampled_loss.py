@@ -1,7 +1,8 @@
 """The privacy loss distribution of a Poisson-sampled Gaussian: dp-accounting's, point by point the same, computed by arrays.
 
-dp-accounting inverts the privacy loss for one point of its grid after another, which takes most of the time of a calibration. Here
-all points are inverted at once; bounds, truncation and the pessimistic rounding to the grid ("connect the dots") remain its own.
+dp-accounting inverts the privacy loss for one point of its grid after another, which takes most of the time of a calibration.
+Here all points are inverted at once; bounds, truncation and the pessimistic rounding to the grid ("connect the dots") remain
+its own.
 """
 
 from __future__ import annotations

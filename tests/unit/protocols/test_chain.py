@@ -15,7 +15,7 @@ from populace.protocols.registry import make_protocol
 from populace.tables.images import Images
 from populace.tables.partition import split
 
-THEN = "net=small,width=2,latent=2,participations=2,batch=2,codes=1,asleep=1,fitting=3"
+THEN = "net=basis,width=2,waves=2,latent=2,participations=2,batch=2,codes=1,asleep=1,fitting=3"
 CHAIN = Chain(epsilon=5.0, share=0.7, then_set=THEN)
 KEY = jax.random.key(5)
 

@@ -214,10 +214,10 @@ def test_a_batch_larger_than_a_client_is_all_it_holds():
         shard = Shard(records={"x": x, "y": y}, mask=jnp.ones(RECORDS, bool), population=POPULATION)
         weights, source = weights_of(design, 1.0), Keyed(jax.random.key(4))
         memory = protocol.remember(POPULATION, jax.random.key(0))  # no generator yet: records alone
-        slope = protocol.answer({"weights": weights}, jnp.int32(0), shard, memory, source)[0]["slope"]
+        slope = jax.jit(protocol.answer)({"weights": weights}, jnp.int32(0), shard, memory, source)[0]["slope"]
         silent = jnp.zeros(design.weights, jnp.int32)
-        everybody = jnp.ones(RECORDS, bool)
-        plain = noised_sum(protocol, design, weights, jnp.asarray(x), jax.nn.one_hot(y, LABELS), everybody, silent)
+        told_by = jax.jit(functools.partial(noised_sum, protocol, design))
+        plain = told_by(weights, jnp.asarray(x), jax.nn.one_hot(y, LABELS), jnp.ones(RECORDS, bool), silent)
         noise = jnp.asarray(design.release.mechanism.noise(source.split(3)[1])) * design.release.mechanism.grid
         told[batch] = np.asarray(slope - 0.5 * restored(design.bits) * noise / RECORDS, np.float64)
         np.testing.assert_allclose(told[batch], 0.5 * np.asarray(plain) / RECORDS, atol=1e-4)
