@@ -181,10 +181,12 @@ def _answer_held(
     sources = Keyed(jax.vmap(lambda client: keys.answer(ask.round, client))(ask.cohort))
     shards = Shard(records=records, mask=mask, population=population)
     each = (ask.own, shards, held, sources)
-    if protocol.together(ask, population):
+    on_processors = jax.default_backend() == "cpu"
+    shared = not on_processors and len(jax.devices()) > 1  # each accelerator computes its part of the clients
+    if protocol.together(ask, population) or shared:
         values, kept = jax.vmap(protocol.answer, in_axes=(None, 0, 0, 0, 0))(ask.common, *each)
     else:
-        at_once = None if jax.default_backend() == "cpu" else _training_at_once(len(ask.cohort))
+        at_once = None if on_processors else _training_at_once(len(ask.cohort))
         values, kept = jax.lax.map(lambda one: protocol.answer(ask.common, *one), each, batch_size=at_once)
     return Replies(clients=ask.cohort, present=ask.cohort >= 0, values=values), kept
 

@@ -1,4 +1,4 @@
-"""The privacy loss distribution of a Poisson-sampled Gaussian: dp-accounting's, point by point the same, computed by arrays.
+"""The privacy loss distribution of a Poisson-sampled Gaussian: dp-accounting's, up to float rounding, computed by arrays.
 
 dp-accounting inverts the privacy loss for one point of its grid after another, which takes most of the time of a calibration.
 Here all points are inverted at once; bounds, truncation and the pessimistic rounding to the grid ("connect the dots") remain
@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 Array = Any
+
+LARGE = 50.0  # e to it has no use for a 1 beside it
 
 
 def sampled_gaussian_loss(noise_multiplier: float, probability: float, interval: float) -> Any:
@@ -47,8 +49,10 @@ def _where_lost(epsilons: Array, noise_multiplier: float, probability: float, re
     losses = epsilons
     if probability < 1:
         sign = 1 if removed else -1
-        most, least = sign * epsilons - math.log(probability), math.log(1 / probability - 1)
+        told = sign * epsilons
+        small = np.minimum(told, LARGE)
         with np.errstate(divide="ignore", invalid="ignore"):
-            whole = most + np.log1p(-np.exp(least - most))
-        losses = sign * np.where(most > least, whole, -math.inf)
+            whole = np.log1p(np.maximum(np.expm1(small) / probability, -1.0))  # log of 0: no outcome, or every one
+        whole = np.where(told <= LARGE, whole, told - math.log(probability))
+        losses = sign * whole
     return (0.0 if removed else 1.0) - 0.5 - losses * noise_multiplier**2

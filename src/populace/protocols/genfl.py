@@ -73,7 +73,8 @@ class GenFl(GanRounds):
     """Guarantee: (epsilon, delta)-LDP for one record, add or remove one, against everybody, the server included: noise is added
     at the client, in both stages, which are composed. With `recipe` paper nothing is guaranteed.
 
-    `gan_share` of epsilon is what the GAN's stage alone would cost; the rest follows by composition.
+    `gan_share` of epsilon is what the GAN's stage alone would cost; the rest follows by composition. Half was chosen on public
+    images (`docs/methods/genfl.md`).
     Edge cases: `gamma` 1 learns from generated examples alone, and all of epsilon is the GAN's; `gamma` 0 is `dp-fl`: there is
     no generator, and drawing from the result is refused. `target` above 0 ends the run when the classifier is right for that
     share of the generators' images, tried after each round. A client that does not tell its generator is left out of the
@@ -83,7 +84,7 @@ class GenFl(GanRounds):
     epsilon: float
     delta: float = 0.0
     gamma: float = 0.2
-    gan_share: float = 0.3
+    gan_share: float = 0.5
     recipe: Literal["valid", "paper"] = "valid"
     turns: int = 100
     batch: int = 512

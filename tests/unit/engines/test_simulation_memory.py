@@ -118,9 +118,10 @@ class Training(Diary):
     vectorises = False
 
 
-@pytest.mark.parametrize(("most", "blocks"), [(3, 2), (2, 2), (64, 4)])
-def test_clients_that_train_answer_in_blocks_on_an_accelerator(clients, undisturbed, monkeypatch, most, blocks):
+@pytest.mark.parametrize(("cohort", "most", "blocks"), [(4, 3, 2), (4, 64, 4), (5, 3, 3)])
+def test_clients_that_train_answer_in_blocks_on_an_accelerator(clients, monkeypatch, cohort, most, blocks):
     """Slopes of every record of every client at once would not fit; how many answer together changes no reply."""
+    undisturbed = simulation.run(Diary(cohort=cohort, total_rounds=6), clients, root=ROOT, compiled=False)
     found, real = [], jax.lax.map
 
     def in_blocks(function, each, *, batch_size=None):
@@ -131,7 +132,7 @@ def test_clients_that_train_answer_in_blocks_on_an_accelerator(clients, undistur
     monkeypatch.setattr(simulation.jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(simulation, "MOST_TRAINING_AT_ONCE", most)
     jax.clear_caches()
-    same(simulation.run(Training(cohort=4, total_rounds=6), clients, root=ROOT, compiled=False), undisturbed)
+    same(simulation.run(Training(cohort=cohort, total_rounds=6), clients, root=ROOT, compiled=False), undisturbed)
     assert set(found) == {blocks}
 
 

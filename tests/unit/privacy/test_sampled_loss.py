@@ -35,14 +35,20 @@ def test_also_at_the_interval_claims_are_made_with():
 
 
 @settings(max_examples=25, deadline=None)
-@given(noise=st.floats(0.3, 30), probability=st.floats(1e-4, 1), interval=st.sampled_from([1e-2, 3e-3]))
+@given(
+    noise=st.floats(0.3, 30),
+    probability=st.floats(1e-4, 1 - 1e-9) | st.just(1.0),
+    interval=st.sampled_from([1e-2, 3e-3]),
+)
 def test_it_is_dp_accountings_wherever_one_looks(noise, probability, interval):
     assert_same(noise, probability, interval)
 
 
-def test_masses_agree_one_by_one():
-    found = sampled_gaussian_loss(0.9, 0.2, 1e-2)
-    oracle = pld.from_gaussian_mechanism(0.9, sampling_prob=0.2, value_discretization_interval=1e-2)
+@pytest.mark.parametrize(("noise", "probability"), [(0.9, 0.2), (0.1, 0.01), (0.7, 1e-4), (2.0, 0.999)])
+def test_masses_agree_one_by_one(noise, probability):
+    """Noise .1 has losses above 100, whose exponentials need care."""
+    found = sampled_gaussian_loss(noise, probability, 1e-2)
+    oracle = pld.from_gaussian_mechanism(noise, sampling_prob=probability, value_discretization_interval=1e-2)
     for name in ("_pmf_remove", "_pmf_add"):
         one, other = (getattr(each, name).to_dense_pmf() for each in (found, oracle))
         assert one._lower_loss == other._lower_loss

@@ -1,5 +1,7 @@
 """A chain: both methods under one budget, the second begun from the first."""
 
+import dataclasses
+
 import dp_accounting
 import jax
 import numpy as np
@@ -107,3 +109,14 @@ def test_a_site_knows_the_shape_of_every_question(clients):
 def test_what_does_not_fit_is_one_sentence(clients, settings, message):
     with pytest.raises(SpecError, match=message):
         make_protocol("chain", {"epsilon": 2.0, **settings}).guarantee(population_of(clients))
+
+
+def test_clients_answer_together_where_the_method_in_turn_does(clients):
+    """`moments` does, convolutions do not."""
+    population = population_of(clients)
+    chain = Chain(epsilon=5.0, share=0.7, then_set=THEN.replace("net=basis", "net=small"))
+    first = chain.question(population, 0)[0]
+    ask = chain.ask(chain.begin(population, KEY), population, Keyed(KEY))
+    assert set(ask.common) == set(first) == {"first"}
+    assert chain.together(ask, population)
+    assert not chain.together(dataclasses.replace(ask, common={"then": ()}), population)

@@ -114,10 +114,11 @@ def on_images(
     views: Callable[..., list[View]],
     charts: Callable[..., list[Chart]],
     pictures: Callable[..., list[Picture]],
+    revision: int = 1,
 ) -> Benchmark:
     """A grid on one of the image data sets; its functions take the data's name first."""
     about = functools.partial
     return Benchmark(
-        name=name, title=title, reference=reference, revision=1, prepare=about(prepare, data), cells=about(cells, data),
+        name=name, title=title, reference=reference, revision=revision, prepare=about(prepare, data), cells=about(cells, data),
         measure=about(measure, data), views=about(views, data), charts=about(charts, data), pictures=about(pictures, data),
     )  # fmt: skip
