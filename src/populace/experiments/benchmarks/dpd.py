@@ -2,8 +2,8 @@
 
 60,000 synthetic labelled images, five sets of them in the rows that are compared most, fewer in the others (`Row.sets`),
 three classifiers tested on the real test images (appendix C.2), and the Frechet distance on the features of that CNN trained
-on the real images. How settings were chosen is said in `docs/methods/dpd-vae.md`; none was by the test images. The small scale is
-for processors: a fiftieth of the clients, few rounds, one set; it shows that all runs, not what it reaches.
+on the real images. How settings were chosen is said in `docs/methods/dpd-vae.md`; none was by the test images. The small scale
+is for processors: a fiftieth of the clients, few rounds, one set; it shows that all runs, not what it reaches.
 """
 
 from __future__ import annotations
