@@ -25,7 +25,9 @@ from populace.experiments.federation.coordinator import Federation, read_proposa
 from populace.experiments.federation.site import Hosting, SiteFolder
 from populace.experiments.federation.supervisor import Options, Supervisor
 from populace.privacy.ledger import SqliteLedger
+from populace.protocols.base import ImageShape
 from populace.tables.files import read_json, write_json
+from populace.tables.images import Images
 
 HERE = Path(__file__).parent
 SITES = ("site-1", "site-2", "site-3")
@@ -61,14 +63,19 @@ def environment():
 
 
 class TestFederation:
-    """Three sites over one table; `protocols` are what all of them agreed to."""
+    """Three sites over one table, or images, so many to a client; `protocols` are what all of them agreed to."""
 
     __test__ = False
 
-    def __init__(self, folder: Path, table, protocols, *, name: str = "study", seed: int | None = 5) -> None:
-        self.folder, self.table, self.protocols, self.seed = folder, table, list(protocols), seed
+    def __init__(
+        self, folder: Path, table, protocols, *, name: str = "study", seed: int | None = 5, records: int = 1
+    ) -> None:
+        self.folder, self.table, self.protocols, self.seed, self.records = folder, table, list(protocols), seed, records
+        self.schema = (
+            ImageShape(shape=tuple(table.shape), classes=table.classes) if isinstance(table, Images) else table.schema
+        )
         self.federation = Federation(folder / "federation")
-        agreements = [Agreement(protocol=protocol, schema=table.schema) for protocol in self.protocols]
+        agreements = [Agreement(protocol=protocol, schema=self.schema) for protocol in self.protocols]
         self.fingerprint = self.federation.found(agreements[0], name=name, host="localhost", port=free_port())
         self._make_hostile()
         self.sites = {site: SiteFolder(folder / site) for site in SITES}
@@ -78,9 +85,13 @@ class TestFederation:
             site = SITES[number]
             place = self.sites[site]
             _, signed = self.federation.approve(place.request(name=site, org=f"org{number}", federation=name))
-            data = folder / f"{site}.parquet"
-            pq.write_table(table.take(np.arange(edges[number], edges[number + 1])).frame, data)
-            hosting = Hosting(data=data, by="rows", epsilon=99.0, delta=1e-3, seed=seed)
+            part = table.take(np.arange(edges[number], edges[number + 1]))
+            data = folder / f"{site}.{'npz' if isinstance(part, Images) else 'parquet'}"
+            if isinstance(part, Images):
+                np.savez(data, x=part.x, y=part.y)
+            else:
+                pq.write_table(part.frame, data)
+            hosting = Hosting(data=data, by="rows", records_per_client=records, epsilon=99.0, delta=1e-3, seed=seed)
             place.set_up(signed, read_proposal(self.federation.proposal_path), hosting, fingerprint=self.fingerprint)
             own = read_json(place.file_path)  # a site's owner may agree to more than one method, also to one of its own
             write_json(
@@ -119,7 +130,7 @@ class TestFederation:
 
     def plan(self, protocol, run: str, *, timeout: float = 30.0, least: int = 3) -> Path:
         place = self.federation.run_folder(run)
-        agreement = Agreement(protocol=protocol, schema=self.table.schema)
+        agreement = Agreement(protocol=protocol, schema=self.schema)
         Plan(run=run, agreement=agreement, seed=self.seed, least=least, timeout=timeout).save(place)
         return place
 
@@ -159,7 +170,7 @@ class TestFederation:
 
     def hosted(self) -> dict[str, int]:
         edges = (0, len(self.table) // 2, 3 * len(self.table) // 4, len(self.table))
-        return {site: edges[i + 1] - edges[i] for i, site in enumerate(self.sites)}
+        return {site: -(-(edges[i + 1] - edges[i]) // self.records) for i, site in enumerate(self.sites)}
 
     def kill(self, kit: Path) -> None:
         """As a power cut does it: the process and all it started, at once."""

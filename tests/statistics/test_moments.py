@@ -1,5 +1,6 @@
 """`moments` as a whole: the noise in its total has the scale claimed and no other, and canaries see no more than is claimed."""
 
+import functools
 import math
 
 import jax
@@ -45,6 +46,7 @@ def noise_left(protocol, images, per_client, *, key, exact=False):
     return outcome.state.total - whole, design, len(clients)
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def protocol_sum(design, records):
     return summed(design.features, design.layout, records, np.ones(len(records["y"]), bool))
 

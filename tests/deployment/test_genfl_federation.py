@@ -1,0 +1,40 @@
+"""`genfl` on NVIDIA FLARE: images at three sites in processes of their own; both stages, one ledger at each client."""
+
+import jax
+import numpy as np
+import pytest
+from federation_for_tests import TestFederation, environment
+
+from populace.engines import simulation
+from populace.engines.exchange import make_key
+from populace.protocols.genfl import GenFl
+from populace.tables.images import Images
+from populace.tables.partition import split
+
+pytest.importorskip("nvflare")
+
+RECORDS = 4
+MIXED = GenFl(
+    epsilon=2.0, gamma=0.5, iterations=1, critics=2, gan_batch=2, turns=2, batch=4, features=1, width=3, critic_width=3,
+    latent=2, waves=2,
+)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_three_sites_end_where_a_simulation_ends(tmp_path):
+    rng = np.random.default_rng(0)
+    images = Images(x=rng.integers(0, 256, (16, 5, 5)).astype(np.uint8), y=np.arange(16) % 2, classes=2)
+    with environment():
+        made = TestFederation(tmp_path, images, [MIXED], records=RECORDS)
+        try:
+            made.start()
+            place = made.run_all({"genfl": MIXED})["genfl"]
+            found, charges = made.state(place), made.charges("run-genfl")
+        finally:
+            made.stop()
+    wanted = simulation.run(MIXED, split(images, records_per_client=RECORDS), root=make_key(5))
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted.state), strict=True):
+        if not jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
+            np.testing.assert_allclose(a, b, atol=1e-4)
+    assert made.hosted() == {"site-1": 2, "site-2": 1, "site-3": 1}
+    assert charges == {site: [wanted.rounds] * count for site, count in made.hosted().items()}
