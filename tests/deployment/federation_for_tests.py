@@ -11,6 +11,7 @@ import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import jax
 import numpy as np
 import psutil
 import pyarrow.parquet as pq
@@ -159,6 +160,15 @@ class TestFederation:
             link.close()
         return places
 
+    def ran(self, name: str, protocol):
+        """One run from start to stop: the protocol's state at its end, and how often each client was charged."""
+        try:
+            self.start()
+            place = self.run_all({name: protocol})[name]
+            return self.state(place), self.charges(f"run-{name}")
+        finally:
+            self.stop()
+
     def charges(self, run: str) -> dict[str, list[int]]:
         """For each site, how often each hosted client was charged in a run."""
         found = {}
@@ -190,6 +200,13 @@ class TestFederation:
         return "\n".join(
             path.read_bytes()[mark.get(path, 0) :].decode(errors="replace") for path in sorted(self.mark_logs(kit))
         )
+
+
+def assert_alike(found, wanted) -> None:
+    """Two states, but for their keys."""
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        if not jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
+            np.testing.assert_allclose(a, b, atol=1e-4)
 
 
 def client_job(folder: Path, marker: Path, *, executor=None, custom: str = "", **parts) -> Path:
