@@ -10,8 +10,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
+from populace.models.codes import Codes, codes_found
 from populace.models.parameters import pack, unpack
 from populace.models.steps import Examples, Half, fresh, moved
 from populace.models.vae import Vae
@@ -20,6 +22,8 @@ Array = Any
 
 SAMPLES_AT_ONCE = 256  # of the decoder's own, for one step of the encoder
 BATCH = 128  # of training on samples or pooled records
+CODED = 30_000  # examples whose codes are measured
+CODED_AT_ONCE = 1_000
 RISING = 0.02  # share of the rounds over which a server's steps grow to their size
 LAST = 0.05  # of that size at the end
 
@@ -99,13 +103,14 @@ def _mean_loss_of_one(vae: Vae, phi: Array, theta: Array, x: Array, y: Array, no
     )
 
 
-def train_asleep(vae: Vae, encoder: Half, theta: Array, key: Array, *, steps: int, rate: float) -> Half:
-    """The encoder on the decoder's own samples: labels evenly, codes from the prior. No record of anybody."""
+def train_asleep(vae: Vae, encoder: Half, theta: Array, known: Codes, key: Array, *, steps: int, rate: float) -> Half:
+    """The encoder on the decoder's own samples: labels evenly, codes as they are known to lie. No record of anybody."""
 
     def step(encoder: Half, key: Array) -> tuple[Half, None]:
         labels, codes = jax.random.split(key)
-        y = vae.labels(jax.random.randint(labels, (SAMPLES_AT_ONCE,), 0, max(1, vae.classes)))
-        z = jax.random.normal(codes, (SAMPLES_AT_ONCE, vae.latent))
+        numbers = jax.random.randint(labels, (SAMPLES_AT_ONCE,), 0, max(1, vae.classes))
+        y = vae.labels(numbers)
+        z = known.drawn(numbers, jax.random.normal(codes, (SAMPLES_AT_ONCE, vae.latent)))
         x = vae.means(vae.decode(theta, z, y))
         slope = jax.grad(lambda phi: jnp.mean(vae.misses(phi, x, y, z)))(encoder.values)
         return moved(encoder, slope, rate), None
@@ -143,3 +148,22 @@ def _fit_step(
         )
     )
     return encoder, decoder
+
+
+def measured_codes(vae: Vae, phi: Array, records: Any, rows: int, key: Array) -> Codes:
+    """Where this encoder puts the codes of records that may all be seen; of the first `CODED` of them."""
+    count = min(rows, CODED)
+    found, labels = [], []
+    for start in range(0, count, CODED_AT_ONCE):
+        places = np.arange(start, start + CODED_AT_ONCE) % rows  # one size, so that one shape is compiled
+        z, y = _coded(vae, phi, records, places, jax.random.fold_in(key, start))
+        found.append(np.asarray(z)[: count - start])
+        labels.append(np.asarray(y)[: count - start])
+    return codes_found(np.concatenate(found), np.concatenate(labels), vae.classes)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _coded(vae: Vae, phi: Array, records: Any, places: Array, key: Array) -> tuple[Array, Array]:
+    x, y = vae.read(jax.tree.map(lambda leaf: leaf[places], records))
+    z, _ = vae.codes(phi, x, y, jax.random.normal(key, (len(places), vae.latent)))
+    return z, jnp.argmax(y, axis=1) if vae.classes else jnp.zeros(len(places), jnp.int32)

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import optax
 
 from populace.errors import SpecError
+from populace.models.codes import Codes
 from populace.models.generator import Synthesizer
 from populace.models.steps import Examples, Half, averaged, drawn_at_once, fresh, moved, total_of
 from populace.models.vae import Net, Vae
@@ -90,12 +91,14 @@ class Design:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class State:
-    """The server's decoder with its optimiser and running mean, the public encoder, the bound, and the order of clients."""
+    """The server's decoder with its optimiser and running mean, the public encoder and where its codes lie, the bound, and
+    the order of clients."""
 
     round: Array
     coin: Array
     order: Array
     encoder: Half
+    codes: Codes
     theta: Array
     optimiser: Any
     average: Array
@@ -187,17 +190,17 @@ class LDpdVae(VaeRounds):
     def begin(self, population: Population, key: Array, warm: Any = None) -> State:
         design = self.design(population)
         start, coin, order, asleep = jax.random.split(key, 4)
-        phi, theta = self.starts(design.vae, start, warm)
+        phi, theta, codes = self.starts(design.vae, start, warm)
         encoder = fresh(phi, ASLEEP_RATE)
         if self.encoder == "sleep" and warm is None:
-            encoder = _asleep(design.vae, encoder, theta, asleep, 20 * self.asleep)
+            encoder = _asleep(design.vae, encoder, theta, codes, asleep, 20 * self.asleep)
         return State(
             round=jnp.int32(0), coin=coin,
             order=order_of_passes(
                 clients=population.clients, cohort=self.cohort_size(population), passes=design.participations, key=order
             ),
-            encoder=encoder, theta=theta, optimiser=self._optimiser(self.rounds(population)).init(theta), average=theta,
-            bound=jnp.float32(self.bound), design=design,
+            encoder=encoder, codes=codes, theta=theta, average=theta,
+            optimiser=self._optimiser(self.rounds(population)).init(theta), bound=jnp.float32(self.bound), design=design,
         )  # fmt: skip
 
     def _optimiser(self, rounds: int) -> optax.GradientTransformation:
@@ -249,7 +252,7 @@ class LDpdVae(VaeRounds):
         encoder = state.encoder
         if self.encoder == "sleep":
             coin = jax.random.fold_in(state.coin, state.round)
-            encoder = _asleep(design.vae, encoder, theta, coin, self.asleep)
+            encoder = _asleep(design.vae, encoder, theta, state.codes, coin, self.asleep)
         bound = state.bound
         if design.count is not None:
             below = jnp.sum(jnp.where(present, replies.values["below"], 0.0)) / heard
@@ -260,7 +263,8 @@ class LDpdVae(VaeRounds):
         )  # fmt: skip
 
     def finish(self, state: State, population: Population, key: Array) -> Synthesizer:
-        return generator_of(state.design.vae, state.average if self.average else state.theta, population)
+        theta = state.average if self.average else state.theta
+        return generator_of(state.design.vae, theta, population, state.codes)
 
     def guarantee(self, population: Population) -> Guarantee:
         design = self.design(population)
@@ -322,9 +326,9 @@ class LDpdVae(VaeRounds):
         return NUMBER * (vae.encoder_size + vae.decoder_size + 1), NUMBER * (vae.decoder_size + 1)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 4))
-def _asleep(vae: Vae, encoder: Half, theta: Array, key: Array, steps: int) -> Half:
-    return train_asleep(vae, encoder, theta, key, steps=steps, rate=ASLEEP_RATE)
+@functools.partial(jax.jit, static_argnums=(0, 5))
+def _asleep(vae: Vae, encoder: Half, theta: Array, codes: Codes, key: Array, steps: int) -> Half:
+    return train_asleep(vae, encoder, theta, codes, key, steps=steps, rate=ASLEEP_RATE)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.errors import out_of_range
+from populace.models.codes import Codes
 from populace.models.generator import Synthesizer
 from populace.models.parameters import unpack
 from populace.models.vae import ImageVae, Vae
@@ -60,12 +61,16 @@ def training_key(source: Source) -> Array:
     return jax.random.wrap_key_data(jnp.stack(words))
 
 
-def generator_of(maker: Vae, theta: Array, population: Population) -> Synthesizer:
-    """What the decoder `theta` of this network makes."""
+def generator_of(maker: Vae, theta: Array, population: Population, codes: Codes | None = None) -> Synthesizer:
+    """What the decoder `theta` of this network makes of codes that lie so; standard normal if it is not said."""
     theta = np.asarray(theta)
     if isinstance(maker, ImageVae):
-        return VaeImages(vae=maker, theta=theta)
-    return Decoder(schema=population.table_schema, layers=unpack(maker.decoder_shapes, theta))
+        return VaeImages(vae=maker, theta=theta, codes=codes)
+    layers = dict(unpack(maker.decoder_shapes, theta))
+    if codes is not None:  # rows have one class, whose codes the first layer takes in
+        mean, root = np.asarray(codes.means[0]), np.asarray(codes.roots[0])
+        layers |= {"up": root.T @ layers["up"], "up_bias": layers["up_bias"] + mean @ layers["up"]}
+    return Decoder(schema=population.table_schema, layers=layers)
 
 
 def not_private(population: Population, reason: str) -> Guarantee:

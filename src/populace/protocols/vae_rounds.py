@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from populace.errors import SpecError, out_of_range
+from populace.models.codes import Codes, standard
 from populace.models.steps import Examples, Half, fresh
 from populace.models.vae import NETS, Net, RowsVae, Vae
-from populace.models.vae_training import fit, train_at_client
+from populace.models.vae_training import BATCH, fit, measured_codes, train_at_client
 from populace.models.wae import Blocks
 from populace.privacy.source import Source
 from populace.protocols.base import ImageShape, Population, Protocol, Shard
@@ -23,7 +24,15 @@ from populace.tables.schema import Schema
 
 Array = Any
 
-WARM_SAMPLES, WARM_STEPS, WARM_RATE = 30_000, 8_000, 1e-3
+WARM_SAMPLES, WARM_STEPS, WARM_RATE = 120_000, 8_000, 1e-3
+
+
+class Start(NamedTuple):
+    """Encoder, decoder, and where the codes lie."""
+
+    phi: Array
+    theta: Array
+    codes: Codes
 
 
 class VaeRounds(Protocol):
@@ -45,25 +54,19 @@ class VaeRounds(Protocol):
     def vae(self, population: Population) -> Vae:
         return design_vae(self.net, self.width, self.latent, self.beta, getattr(self, "waves", 0), population.schema)
 
-    def starts(self, vae: Vae, key: Array, warm: Any) -> tuple[Array, Array]:
-        """Encoder and decoder to begin with; fitted to a generator's samples if one is given (post-processing of it)."""
+    def starts(self, vae: Vae, key: Array, warm: Any) -> Start:
+        """What to begin with; fitted to a generator's samples if one is given (post-processing of it)."""
         first, samples, training = jax.random.split(key, 3)
         phi, theta = vae.start(first)
         if warm is None:
-            return phi, theta
+            return Start(phi, theta, standard(vae.classes, vae.latent))
         steps = getattr(self, "fitting", WARM_STEPS)
-        drawn = warm.sample(WARM_SAMPLES, samples)
-        records = {"x": jnp.asarray(drawn.x), "y": jnp.asarray(drawn.y)} if isinstance(drawn, Images) else drawn.codes
-        return fit(
-            vae,
-            phi,
-            theta,
-            jax.tree.map(jnp.asarray, records),
-            WARM_SAMPLES,
-            training,
-            steps=steps,
-            rate=WARM_RATE,
-        )
+        count = min(WARM_SAMPLES, BATCH * steps)
+        drawn = warm.sample(count, samples)
+        records = {"x": drawn.x, "y": drawn.y} if isinstance(drawn, Images) else drawn.codes
+        records = jax.tree.map(jnp.asarray, records)
+        phi, theta = fit(vae, phi, theta, records, count, training, steps=steps, rate=WARM_RATE)
+        return Start(phi, theta, measured_codes(vae, phi, records, count, jax.random.fold_in(key, 3)))
 
 
 class Averaged(VaeRounds):
