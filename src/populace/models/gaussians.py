@@ -19,6 +19,7 @@ from populace.errors import DataError
 from populace.models.deformation import MOVES, TRIED
 from populace.models.generator import Generator
 from populace.models.images import ImageGenerator
+from populace.models.matrices import power_of
 from populace.models.moments import Estimates, Features, ImageFeatures, TableFeatures
 from populace.tables.schema import Schema
 
@@ -121,7 +122,7 @@ def _matched(
     normal = rng.standard_normal((DRAWS, rank)).astype(np.float32)
     if rank:
         normal -= normal.mean(axis=0)
-        normal = normal @ _power(normal.T @ normal / DRAWS, -0.5)
+        normal = normal @ power_of(normal.T @ normal / DRAWS, -0.5, FLOOR)
     grains = (rng.standard_normal((DRAWS, features.size)) * grain).astype(np.float32)
     long = _lengths(lengths, rng.standard_normal(DRAWS)).astype(np.float32)
     moves = (rng.standard_normal((DRAWS, len(MOVES))) * far).astype(np.float32) if far.any() else None
@@ -139,15 +140,9 @@ def _matched(
             longer = min(longer, MOST_LONGER)
         if rank:
             apart = (phi - reached) @ directions
-            moved = _at_most(root @ _power(root @ (apart.T @ apart / DRAWS) @ root, -0.5) @ root, MOST_SPREAD)
+            moved = _at_most(root @ power_of(root @ (apart.T @ apart / DRAWS) @ root, -0.5, FLOOR) @ root, MOST_SPREAD)
             inner = ((1 - STEP) * np.eye(rank) + STEP * moved) @ inner
     return centre, directions @ inner, longer
-
-
-def _power(matrix: Array, exponent: float) -> Array:
-    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
-    values = np.maximum(values, FLOOR * max(values[-1], 1e-12))
-    return (vectors * values**exponent) @ vectors.T
 
 
 def _at_most(matrix: Array, most: float) -> Array:

@@ -13,18 +13,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.errors import DataError
-from populace.models.codes import Codes
+from populace.models.code_law import CodeLaw
 from populace.models.images import ImageGenerator
 from populace.models.vae import NETS, ImageVae
 
 Array = Any
 
-CODES = ("means", "roots")
+LAW = ("means", "roots")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VaeImages(ImageGenerator):
-    """Codes, as they are known to lie or standard normal, through the decoder; an image is what is expected of each pixel.
+    """Codes, by their law or standard normal, through the decoder; an image is the intensity expected of each pixel.
 
     Labels come evenly: what share each has among the records was not asked. A network of one class was told no labels.
     """
@@ -32,7 +32,7 @@ class VaeImages(ImageGenerator):
     kind: ClassVar[str] = "vae-images"
     vae: ImageVae
     theta: Array
-    codes: Codes | None = None
+    law: CodeLaw | None = None
 
     def __post_init__(self) -> None:
         if np.shape(self.theta) != (self.vae.decoder_size,):
@@ -40,12 +40,12 @@ class VaeImages(ImageGenerator):
         if not np.isfinite(np.asarray(self.theta)).all():
             raise DataError("the decoder holds numbers that are not finite: it did not train; choose smaller steps")
         rows, latent = max(1, self.vae.classes), self.vae.latent
-        if self.codes is not None:
-            sizes = np.shape(self.codes.means), np.shape(self.codes.roots)
+        if self.law is not None:
+            sizes = np.shape(self.law.means), np.shape(self.law.roots)
             if sizes != ((rows, latent), (rows, latent, latent)):
-                raise DataError(f"expected codes of {rows} classes and {latent} numbers, got arrays of {sizes}")
-            if not all(np.isfinite(part).all() for part in (self.codes.means, self.codes.roots)):
-                raise DataError("the codes hold numbers that are not finite")
+                raise DataError(f"expected a law of codes of {latent} numbers in {rows} classes, got arrays of {sizes}")
+            if not all(np.isfinite(part).all() for part in (self.law.means, self.law.roots)):
+                raise DataError("the law of the codes holds numbers that are not finite")
 
     @property
     def shape(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -60,24 +60,25 @@ class VaeImages(ImageGenerator):
 
     def draw_pixels(self, labels: Array, key: Array) -> Array:
         z = jax.random.normal(key, (len(labels), self.vae.latent))
-        if self.codes is not None:
-            z = _drawn(self.codes, jnp.asarray(labels), z)
+        if self.law is not None:
+            z = _coded(self.law, jnp.asarray(labels), z)
         return decoded(self.vae, jnp.asarray(self.theta), z, jnp.asarray(labels))
 
     def arrays(self) -> dict[str, Array]:
-        found = {"theta": np.asarray(self.theta, np.float32), "design": told_design(self.vae)}
-        if self.codes is not None:
-            found |= {name: np.asarray(getattr(self.codes, name), np.float32) for name in CODES}
-        return found
+        theta = np.asarray(self.theta, np.float32)
+        if self.law is None:
+            return {"theta": theta, "design": told_design(self.vae)}
+        told = {name: np.asarray(getattr(self.law, name), np.float32) for name in LAW}
+        # Said in the design too: a reader that does not know of the law must not take the decoder without it.
+        return {"theta": theta, "design": told_design(self.vae, law=True), **told}
 
     @classmethod
     def from_arrays(cls, shape: tuple[int, ...], classes: int, arrays: Mapping[str, Array]) -> VaeImages:
-        vae, _ = read_design(shape, classes, arrays)
-        there = [name for name in CODES if name in arrays]
-        if there and len(there) < len(CODES):
-            raise DataError(f"the model tells only the {there[0]} of its codes; expected {' and '.join(CODES)}")
-        codes = Codes(**{name: arrays[name] for name in CODES}) if there else None
-        return cls(vae=vae, theta=arrays["theta"], codes=codes)
+        told = {name: arrays[name] for name in LAW if name in arrays}
+        if told and len(told) < len(LAW):
+            raise DataError(f"the model tells only the {next(iter(told))} of its codes; expected {' and '.join(LAW)}")
+        vae, _ = read_design(shape, classes, arrays, ("law",) if told else ())
+        return cls(vae=vae, theta=arrays["theta"], law=CodeLaw(**told) if told else None)
 
 
 def told_design(vae: ImageVae, **more: Any) -> Array:
@@ -107,5 +108,5 @@ def decoded(vae: ImageVae, theta: Array, z: Array, labels: Array) -> Array:
 
 
 @jax.jit
-def _drawn(codes: Codes, labels: Array, noise: Array) -> Array:
-    return codes.drawn(labels, noise)
+def _coded(law: CodeLaw, labels: Array, noise: Array) -> Array:
+    return law.draw(labels, noise)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from populace.models.codes import Codes, codes_found
+from populace.models.code_law import CodeLaw, measure_law
 from populace.models.parameters import pack, unpack
 from populace.models.steps import Examples, Half, fresh, moved
 from populace.models.vae import Vae
@@ -103,14 +103,14 @@ def _mean_loss_of_one(vae: Vae, phi: Array, theta: Array, x: Array, y: Array, no
     )
 
 
-def train_asleep(vae: Vae, encoder: Half, theta: Array, known: Codes, key: Array, *, steps: int, rate: float) -> Half:
-    """The encoder on the decoder's own samples: labels evenly, codes as they are known to lie. No record of anybody."""
+def train_asleep(vae: Vae, encoder: Half, theta: Array, law: CodeLaw, key: Array, *, steps: int, rate: float) -> Half:
+    """The encoder on the decoder's own samples: labels evenly, codes by their law. No record of anybody."""
 
     def step(encoder: Half, key: Array) -> tuple[Half, None]:
         labels, codes = jax.random.split(key)
         numbers = jax.random.randint(labels, (SAMPLES_AT_ONCE,), 0, max(1, vae.classes))
         y = vae.labels(numbers)
-        z = known.drawn(numbers, jax.random.normal(codes, (SAMPLES_AT_ONCE, vae.latent)))
+        z = law.draw(numbers, jax.random.normal(codes, (SAMPLES_AT_ONCE, vae.latent)))
         x = vae.means(vae.decode(theta, z, y))
         slope = jax.grad(lambda phi: jnp.mean(vae.misses(phi, x, y, z)))(encoder.values)
         return moved(encoder, slope, rate), None
@@ -150,7 +150,7 @@ def _fit_step(
     return encoder, decoder
 
 
-def measured_codes(vae: Vae, phi: Array, records: Any, rows: int, key: Array) -> Codes:
+def measure_codes(vae: Vae, phi: Array, records: Any, rows: int, key: Array) -> CodeLaw:
     """Where this encoder puts the codes of records that may all be seen; of the first `CODED` of them."""
     count = min(rows, CODED)
     found, labels = [], []
@@ -159,7 +159,7 @@ def measured_codes(vae: Vae, phi: Array, records: Any, rows: int, key: Array) ->
         z, y = _coded(vae, phi, records, places, jax.random.fold_in(key, start))
         found.append(np.asarray(z)[: count - start])
         labels.append(np.asarray(y)[: count - start])
-    return codes_found(np.concatenate(found), np.concatenate(labels), vae.classes)
+    return measure_law(np.concatenate(found), np.concatenate(labels), vae.classes)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -106,7 +106,7 @@ class CDpdVae(ClientUpdates, Averaged):
 
     def begin(self, population: Population, key: Array, warm: Any = None) -> State:
         design = self.design(population)
-        phi, theta, _ = self.starts(design.vae, key, warm)  # clients go on holding codes to the standard normal
+        phi, theta, _ = self.starts(design.vae, key, warm)
         return State(
             round=jnp.int32(0), phi=phi, theta=theta, momentum=jnp.zeros(design.mechanism.size), average=theta,
             bound=jnp.float32(self.bound), design=design,

@@ -29,6 +29,13 @@ Array = Any
 
 TOLERANCE = 1e-3  # of the second method's noise multiplier
 SEARCH = 1e-3  # discretisation while it is looked for: never optimistic
+#: A method that begins from samples knows nearly all it will: a larger network and few small steps, not what it needs alone.
+BEGUN: dict[str, dict[str, str]] = {
+    "l-dpd-vae": {
+        "net": "basis", "waves": "16", "width": "256", "latent": "64", "beta": "0.0003", "participations": "10",
+        "rate": "0.001", "codes": "1",
+    },
+}  # fmt: skip
 
 
 @jax.tree_util.register_dataclass
@@ -58,13 +65,14 @@ class Chain(Protocol):
     """Guarantee: (epsilon, delta)-LDP for one record, both methods together; a client's one ledger pays for both.
 
     `share` of the budget is the first method's, in squares of its noise multiplier's reciprocal. `first_set` and `then_set` are
-    settings of the methods, as `name=value` with commas between.
+    settings of the methods, as `name=value` with commas between; what they leave out is the method's own default, except for
+    `l-dpd-vae`, which has others where it begins from samples (`BEGUN`).
     Edge cases: both methods must protect the same unit under the same trust; others are refused.
     """
 
     epsilon: float
     delta: float = 0.0
-    share: float = 0.8
+    share: float = 0.9
     first: str = "moments"
     then: str = "l-dpd-vae"
     first_set: str = ""
@@ -89,7 +97,7 @@ class Chain(Protocol):
 
     def together(self, ask: Ask, population: Population) -> bool:
         links = self.links(population)
-        return (links.first if "first" in ask.common else links.then).vectorises
+        return (links.first if "first" in ask.common else links.then).together(ask, population)
 
     def links(self, population: Population) -> Links:
         return links_of(self, population)
@@ -183,7 +191,8 @@ class Chain(Protocol):
             read_from_data=population.read_from_data,
             derivation=(
                 *(line for part in parts for line in part.derivation),
-                "both composed by privacy loss distributions; fitting to the first method's samples is post-processing",
+                "both composed by privacy loss distributions; what is fitted to or measured of the first method's samples is "
+                "post-processing",
             ),
             assumptions=tuple(dict.fromkeys(line for part in parts for line in part.assumptions)),
         )
@@ -237,7 +246,7 @@ def _settings(text: str) -> dict[str, str]:
 @functools.lru_cache(maxsize=16)
 def links_of(chain: Chain, population: Population) -> Links:
     """Noise for both methods such that together they stay within the budget."""
-    first_set, then_set = _settings(chain.first_set), _settings(chain.then_set)
+    first_set, then_set = _settings(chain.first_set), {**BEGUN.get(chain.then, {}), **_settings(chain.then_set)}
     trial = make_protocol(chain.then, {**then_set, "epsilon": chain.epsilon, "delta": chain.delta})
     claimed = trial.guarantee(population)
     if math.isinf(claimed.epsilon):

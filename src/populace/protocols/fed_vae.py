@@ -104,7 +104,7 @@ class FedVae(Averaged):
     def begin(self, population: Population, key: Array, warm: Any = None) -> State:
         start, coin = jax.random.split(key)
         vae = self.vae(population)
-        phi, theta, _ = self.starts(vae, start, warm)  # clients go on holding codes to the standard normal
+        phi, theta, _ = self.starts(vae, start, warm)
         return State(
             round=jnp.int32(0), coin=coin, phi=phi, theta=theta, momentum=jnp.zeros(self._size(vae)),
             norms=jnp.zeros(self.turns), vae=vae,

@@ -6,7 +6,7 @@ noise and kept: then one record, through the encoder, changes every other record
 `encoder` says how its codes are made instead:
 
 `sleep`    trained by the server on the decoder's own samples: post-processing of what was released
-`frozen`   never trained: public and random
+`frozen`   never trained on records: public and random, or fitted to samples of the release it begins from
 `joint`    trained at the client, its slopes clipped and noised together with the decoder's; it still stays at home
 `paper`    as published; epsilon is inf
 """
@@ -23,12 +23,13 @@ import jax.numpy as jnp
 import optax
 
 from populace.errors import SpecError
-from populace.models.codes import Codes
+from populace.models.code_law import CodeLaw, make_standard_law
 from populace.models.generator import Synthesizer
 from populace.models.steps import Examples, Half, averaged, drawn_at_once, fresh, moved, total_of
 from populace.models.vae import Net, Vae
 from populace.models.vae_training import (
     mean_loss,
+    measure_codes,
     packed_slope,
     server_optimiser,
     slope_of_both,
@@ -54,7 +55,7 @@ from populace.protocols.training import (
     check_sizes,
     generator_of,
 )
-from populace.protocols.vae_rounds import Encoders, VaeRounds, encoder_of
+from populace.protocols.vae_rounds import Encoders, VaeRounds, encoder_of, warm_samples
 
 Array = Any
 
@@ -65,6 +66,7 @@ REASON = (
 COUNT_SHARE = 4.0  # the noise of the count of short slopes: a quarter of the batch expected at one client
 QUANTILE_RATE = 0.2
 ASLEEP_RATE = 1e-3
+MOST_SLOPES_AT_ONCE = 2**28  # numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +100,7 @@ class State:
     coin: Array
     order: Array
     encoder: Half
-    codes: Codes
+    law: CodeLaw
     theta: Array
     optimiser: Any
     average: Array
@@ -117,7 +119,8 @@ class LDpdVae(VaeRounds):
     many participations take place as the budget allows: clients drop out before the step that would overspend. `cohort` 0 asks
     everybody in every round. `server` adam takes the clients' changes as slopes; sgd adds them up with momentum, as published.
     `codes` are drawn for each record and their slopes averaged before clipping, which costs nothing. `fitting` steps
-    adapt the network to the samples of a generator it is begun from (`chain`). `quantile` above 0 moves
+    adapt the network to the samples of a generator it is begun from (`chain`), and codes are then drawn from where those of the
+    samples lie: post-processing. `quantile` above 0 moves
     the bound to that quantile of the slopes' lengths, paid by a noisy count.
     """
 
@@ -174,9 +177,11 @@ class LDpdVae(VaeRounds):
             if getattr(self, name) not in known:
                 raise SpecError(f"expected {name} in {', '.join(known)}, got {getattr(self, name)!r}")
 
-    @property
-    def vectorises(self) -> bool:  # type: ignore[override]
-        return self.net == "basis"  # slopes of convolutions for every record of every client at once would not fit
+    def together(self, ask: Ask, population: Population) -> bool:
+        """Unless the slopes of every record of every client at once would not fit; those of convolutions never do."""
+        release = self.design(population).release
+        rows = drawn_at_once(population.records, release.probability)
+        return self.net == "basis" and len(ask.cohort) * rows * release.mechanism.size <= MOST_SLOPES_AT_ONCE
 
     def design(self, population: Population) -> Design:
         return design_of(self, population)
@@ -190,16 +195,19 @@ class LDpdVae(VaeRounds):
     def begin(self, population: Population, key: Array, warm: Any = None) -> State:
         design = self.design(population)
         start, coin, order, asleep = jax.random.split(key, 4)
-        phi, theta, codes = self.starts(design.vae, start, warm)
+        phi, theta, samples = self.starts(design.vae, start, warm)
+        law = make_standard_law(design.vae.classes, design.vae.latent)
+        if samples is not None:
+            law = measure_codes(design.vae, phi, samples, warm_samples(design.vae, self.fitting), asleep)
         encoder = fresh(phi, ASLEEP_RATE)
         if self.encoder == "sleep" and warm is None:
-            encoder = _asleep(design.vae, encoder, theta, codes, asleep, 20 * self.asleep)
+            encoder = _asleep(design.vae, encoder, theta, law, asleep, 20 * self.asleep)
         return State(
             round=jnp.int32(0), coin=coin,
             order=order_of_passes(
                 clients=population.clients, cohort=self.cohort_size(population), passes=design.participations, key=order
             ),
-            encoder=encoder, codes=codes, theta=theta, average=theta,
+            encoder=encoder, law=law, theta=theta, average=theta,
             optimiser=self._optimiser(self.rounds(population)).init(theta), bound=jnp.float32(self.bound), design=design,
         )  # fmt: skip
 
@@ -252,7 +260,7 @@ class LDpdVae(VaeRounds):
         encoder = state.encoder
         if self.encoder == "sleep":
             coin = jax.random.fold_in(state.coin, state.round)
-            encoder = _asleep(design.vae, encoder, theta, state.codes, coin, self.asleep)
+            encoder = _asleep(design.vae, encoder, theta, state.law, coin, self.asleep)
         bound = state.bound
         if design.count is not None:
             below = jnp.sum(jnp.where(present, replies.values["below"], 0.0)) / heard
@@ -264,7 +272,7 @@ class LDpdVae(VaeRounds):
 
     def finish(self, state: State, population: Population, key: Array) -> Synthesizer:
         theta = state.average if self.average else state.theta
-        return generator_of(state.design.vae, theta, population, state.codes)
+        return generator_of(state.design.vae, theta, population, None if state.law.is_standard else state.law)
 
     def guarantee(self, population: Population) -> Guarantee:
         design = self.design(population)
@@ -272,7 +280,7 @@ class LDpdVae(VaeRounds):
         epsilon = epsilon_of(design.whole, delta=design.delta)
         how = {
             "sleep": "the encoder is trained on the decoder's own samples: post-processing",
-            "frozen": "the encoder is public and random, and never trained",
+            "frozen": "the encoder is never trained on records: public and random, or fitted to samples of an earlier release",
             "joint": "the encoder's slopes are clipped and noised with the decoder's; it stays at the client",
             "paper": REASON,
         }[self.encoder]
@@ -327,8 +335,8 @@ class LDpdVae(VaeRounds):
 
 
 @functools.partial(jax.jit, static_argnums=(0, 5))
-def _asleep(vae: Vae, encoder: Half, theta: Array, codes: Codes, key: Array, steps: int) -> Half:
-    return train_asleep(vae, encoder, theta, codes, key, steps=steps, rate=ASLEEP_RATE)
+def _asleep(vae: Vae, encoder: Half, theta: Array, law: CodeLaw, key: Array, steps: int) -> Half:
+    return train_asleep(vae, encoder, theta, law, key, steps=steps, rate=ASLEEP_RATE)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.errors import out_of_range
-from populace.models.codes import Codes
+from populace.models.code_law import CodeLaw
 from populace.models.generator import Synthesizer
 from populace.models.parameters import unpack
 from populace.models.vae import ImageVae, Vae
@@ -61,14 +61,14 @@ def training_key(source: Source) -> Array:
     return jax.random.wrap_key_data(jnp.stack(words))
 
 
-def generator_of(maker: Vae, theta: Array, population: Population, codes: Codes | None = None) -> Synthesizer:
-    """What the decoder `theta` of this network makes of codes that lie so; standard normal if it is not said."""
+def generator_of(maker: Vae, theta: Array, population: Population, law: CodeLaw | None = None) -> Synthesizer:
+    """What the decoder `theta` of this network makes of codes by this law; standard normal if none is given."""
     theta = np.asarray(theta)
     if isinstance(maker, ImageVae):
-        return VaeImages(vae=maker, theta=theta, codes=codes)
+        return VaeImages(vae=maker, theta=theta, law=law)
     layers = dict(unpack(maker.decoder_shapes, theta))
-    if codes is not None:  # rows have one class, whose codes the first layer takes in
-        mean, root = np.asarray(codes.means[0]), np.asarray(codes.roots[0])
+    if law is not None:  # rows have one class, whose law the first layer takes in
+        mean, root = np.asarray(law.means[0]), np.asarray(law.roots[0])
         layers |= {"up": root.T @ layers["up"], "up_bias": layers["up_bias"] + mean @ layers["up"]}
     return Decoder(schema=population.table_schema, layers=layers)
 

@@ -11,10 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from populace.errors import SpecError, out_of_range
-from populace.models.codes import Codes, standard
 from populace.models.steps import Examples, Half, fresh
 from populace.models.vae import NETS, Net, RowsVae, Vae
-from populace.models.vae_training import BATCH, fit, measured_codes, train_at_client
+from populace.models.vae_training import BATCH, fit, train_at_client
 from populace.models.wae import Blocks
 from populace.privacy.source import Source
 from populace.protocols.base import ImageShape, Population, Protocol, Shard
@@ -25,14 +24,15 @@ from populace.tables.schema import Schema
 Array = Any
 
 WARM_SAMPLES, WARM_STEPS, WARM_RATE = 120_000, 8_000, 1e-3
+MOST_WARM_PLACES = 2**28  # numbers in all samples together
 
 
 class Start(NamedTuple):
-    """Encoder, decoder, and where the codes lie."""
+    """Encoder and decoder, and the samples that they were fitted to, if there were any."""
 
     phi: Array
     theta: Array
-    codes: Codes
+    samples: Any = None
 
 
 class VaeRounds(Protocol):
@@ -59,14 +59,14 @@ class VaeRounds(Protocol):
         first, samples, training = jax.random.split(key, 3)
         phi, theta = vae.start(first)
         if warm is None:
-            return Start(phi, theta, standard(vae.classes, vae.latent))
+            return Start(phi, theta)
         steps = getattr(self, "fitting", WARM_STEPS)
-        count = min(WARM_SAMPLES, BATCH * steps)
+        count = warm_samples(vae, steps)
         drawn = warm.sample(count, samples)
         records = {"x": drawn.x, "y": drawn.y} if isinstance(drawn, Images) else drawn.codes
         records = jax.tree.map(jnp.asarray, records)
         phi, theta = fit(vae, phi, theta, records, count, training, steps=steps, rate=WARM_RATE)
-        return Start(phi, theta, measured_codes(vae, phi, records, count, jax.random.fold_in(key, 3)))
+        return Start(phi, theta, records)
 
 
 class Averaged(VaeRounds):
@@ -96,6 +96,11 @@ class Averaged(VaeRounds):
         if self.shared == "whole":
             return jnp.concatenate([after.values - common["phi"], change]), memory
         return change, Encoders(begun=jnp.asarray(True), half=after)
+
+
+def warm_samples(vae: Vae, steps: int) -> int:
+    """How many to draw: no more than are looked at once, nor than memory holds easily."""
+    return max(BATCH, min(WARM_SAMPLES, BATCH * steps, MOST_WARM_PLACES // math.prod(vae.shape)))
 
 
 @functools.lru_cache(maxsize=64)

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from populace.models.codes import Codes, standard
+from populace.models.code_law import CodeLaw, make_standard_law
 from populace.models.steps import Examples, drawn_at_once, fresh, total_of
 from populace.models.vae import BasisVae
-from populace.models.vae_training import fit, mean_loss, measured_codes, train_asleep, train_at_client
+from populace.models.vae_training import fit, mean_loss, measure_codes, train_asleep, train_at_client
 
 VAE = BasisVae(shape=(4, 4), classes=2, latent=2, width=4)
 ROWS, AT_ONCE = 7, 3
@@ -63,39 +63,38 @@ def test_what_is_padding_does_not_matter_and_a_client_without_records_sends_no_c
     np.testing.assert_array_equal(after, theta)
 
 
-FAR = Codes(means=jnp.asarray([[2.0, 0.0], [-2.0, 1.0]]), roots=0.3 * standard(2, 2).roots)
+STANDARD = make_standard_law(2, 2)
+FAR = CodeLaw(means=jnp.asarray([[2.0, 0.0], [-2.0, 1.0]]), roots=0.3 * STANDARD.roots)
 
 
 @jax.jit
-def asleep(phi, theta, codes):
-    return train_asleep(VAE, fresh(phi, 0.02), theta, codes, jax.random.key(2), steps=60, rate=0.02).values
+def asleep(phi, theta, law):
+    return train_asleep(VAE, fresh(phi, 0.02), theta, law, jax.random.key(2), steps=60, rate=0.02).values
 
 
-@pytest.mark.parametrize("codes", [standard(2, 2), FAR], ids=["standard", "elsewhere"])
-def test_asleep_the_encoder_learns_the_codes_of_the_decoders_samples(codes):
+@pytest.mark.parametrize("law", [STANDARD, FAR], ids=["standard", "elsewhere"])
+def test_asleep_the_encoder_learns_the_codes_of_the_decoders_samples(law):
     """Of those that lie where its codes do: trained on the others it knows them less well."""
     phi, theta = VAE.start(jax.random.key(0))
     labels = jnp.arange(40) % 2
-    z = codes.drawn(labels, jax.random.normal(jax.random.key(1), (40, 2)))
+    z = law.draw(labels, jax.random.normal(jax.random.key(1), (40, 2)))
     x, y = VAE.means(VAE.decode(theta, z, VAE.labels(labels))), VAE.labels(labels)
-    other = standard(2, 2) if codes is FAR else FAR
+    other = STANDARD if law is FAR else FAR
     before, wrong, later = (
-        float(VAE.misses(each, x, y, z).mean()) for each in (phi, asleep(phi, theta, other), asleep(phi, theta, codes))
+        float(VAE.misses(each, x, y, z).mean()) for each in (phi, asleep(phi, theta, other), asleep(phi, theta, law))
     )
     assert later < min(before, wrong) - 0.05
 
 
-def test_codes_are_measured_for_every_record_once_and_by_class(monkeypatch):
-    """An encoder that tells the label alone: two points, whatever size the pieces have."""
+def test_codes_are_measured_of_every_record_once_and_by_class(monkeypatch):
+    """In pieces of one size, of which the last is filled up with records that must not count."""
     monkeypatch.setattr("populace.models.vae_training.CODED_AT_ONCE", 4)
-    wide = BasisVae(shape=(4, 4), classes=2, latent=2, width=4, beta=0.0)
-    phi = wide.start(jax.random.key(0))[0]
+    phi, key = VAE.start(jax.random.key(0))[0], jax.random.key(1)
     rng = np.random.default_rng(0)
     records = {"x": jnp.asarray(rng.integers(0, 256, (9, 4, 4))), "y": jnp.asarray(np.arange(9) % 3 % 2)}
-    found = measured_codes(wide, phi, records, 9, jax.random.key(1))
-    x, y = wide.read(records)
-    noise = [np.asarray(jax.random.normal(jax.random.fold_in(jax.random.key(1), at), (4, 2))) for at in (0, 4, 8)]
-    z = np.asarray(wide.codes(phi, x, y, np.concatenate(noise)[:9])[0])
+    found = measure_codes(VAE, phi, records, 9, key)
+    noise = np.concatenate([jax.random.normal(jax.random.fold_in(key, at), (4, 2)) for at in (0, 4, 8)])[:9]
+    z = np.asarray(VAE.codes(phi, *VAE.read(records), noise)[0])
     for label in range(2):
         some = z[np.asarray(records["y"]) == label]
         np.testing.assert_allclose(found.means[label], some.mean(axis=0), atol=1e-5)

@@ -4,15 +4,21 @@ import dataclasses
 
 import dp_accounting
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from populace.engines import debug, simulation
+from populace.engines.checkpoint import Checkpoint
 from populace.engines.exchange import population_of
 from populace.errors import SpecError
+from populace.models.code_law import make_standard_law
+from populace.models.vae import BasisVae
+from populace.models.vae_training import BATCH
 from populace.privacy.source import Keyed
-from populace.protocols import vae_rounds
-from populace.protocols.chain import Chain
+from populace.protocols import l_dpd_vae, vae_rounds
+from populace.protocols.base import Replies
+from populace.protocols.chain import BEGUN, Chain
 from populace.protocols.registry import make_protocol
 from populace.tables.images import Images
 from populace.tables.partition import split
@@ -31,15 +37,7 @@ def clients():
 
 
 @pytest.fixture(scope="module")
-def short():
-    patch = pytest.MonkeyPatch()
-    patch.setattr(vae_rounds, "WARM_SAMPLES", 40)
-    yield
-    patch.undo()
-
-
-@pytest.fixture(scope="module")
-def outcome(clients, short):
+def outcome(clients):
     return simulation.run(CHAIN, clients, root=KEY)
 
 
@@ -77,13 +75,57 @@ def test_a_larger_share_gives_the_first_method_less_noise(clients):
 
 
 def test_the_second_method_begins_from_the_first_ones_samples(clients, outcome):
-    """Its decoder is not where it would have started by itself."""
+    """Its decoder is not where it would have started by itself, and its codes are drawn from where theirs lie."""
     population = population_of(clients)
     alone = CHAIN.begin(population, simulation.Keys(KEY).begin()).then
     assert np.abs(np.asarray(outcome.state.then.theta) - np.asarray(alone.theta)).max() > 1e-4
+    assert alone.law.is_standard
+    assert not outcome.state.then.law.is_standard
+    np.testing.assert_array_equal(outcome.generator.law.means, outcome.state.then.law.means)
+    np.testing.assert_array_equal(outcome.generator.law.roots, outcome.state.then.law.roots)
 
 
-def test_one_client_at_a_time_gives_the_same(clients, short, outcome):
+def test_asleep_the_encoder_sees_codes_by_the_law_that_was_measured(clients, outcome):
+    population = population_of(clients)
+    then, state = CHAIN.links(population).then, outcome.state.then
+    ask = then.ask(then.begin(population, KEY), population, Keyed(KEY))
+    values = {"change": jnp.zeros((3, len(state.theta))), "below": jnp.zeros(3)}
+    replies = Replies(clients=ask.cohort, present=jnp.ones(3, bool), values=values)
+    before = dataclasses.replace(state, law=make_standard_law(2, 2))
+    after = [then.absorb(each, ask, replies, Keyed(KEY)).encoder.values for each in (state, state, before)]
+    np.testing.assert_array_equal(after[0], after[1])
+    assert np.abs(after[0] - after[2]).max() > 1e-5
+
+
+def test_stopped_at_the_hand_over_and_resumed_it_ends_alike(clients, outcome, tmp_path, monkeypatch):
+    """The law is measured once, before the stop, and comes back with the state."""
+
+    class StopError(Exception):
+        pass
+
+    def stop(at):
+        if at.done == 2:
+            raise StopError
+
+    monkeypatch.setattr(simulation, "_next_chunk", lambda *_: 1)
+    checkpoint = Checkpoint(tmp_path / "c.npz")
+    with pytest.raises(StopError):
+        simulation.run(CHAIN, clients, root=KEY, checkpoint=checkpoint, progress=stop)
+    monkeypatch.setattr(l_dpd_vae, "measure_codes", None)
+    again = simulation.run(CHAIN, clients, root=jax.random.key(99), checkpoint=checkpoint)
+    np.testing.assert_array_equal(again.state.then.law.means, outcome.state.then.law.means)
+    np.testing.assert_allclose(again.state.then.theta, outcome.state.then.theta, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("shape", "steps", "wanted"),
+    [((28, 28), 2, 2 * BATCH), ((28, 28), 20_000, 120_000), ((512, 512, 3), 20_000, 341), ((40_000, 40_000), 9, BATCH)],
+)
+def test_as_many_samples_as_are_looked_at_and_fit(shape, steps, wanted):
+    assert vae_rounds.warm_samples(BasisVae(shape=shape, classes=2), steps) == wanted
+
+
+def test_one_client_at_a_time_gives_the_same(clients, outcome):
     other = debug.run(CHAIN, clients, root=KEY)
     np.testing.assert_allclose(other.state.then.theta, outcome.state.then.theta, atol=1e-4)
     assert other.traffic == outcome.traffic
@@ -112,11 +154,25 @@ def test_what_does_not_fit_is_one_sentence(clients, settings, message):
 
 
 def test_clients_answer_together_where_the_method_in_turn_does(clients):
-    """`moments` does, convolutions do not."""
+    """`moments` does, convolutions do not, and dense networks do as long as their slopes fit."""
     population = population_of(clients)
     chain = Chain(epsilon=5.0, share=0.7, then_set=THEN.replace("net=basis", "net=small"))
     first = chain.question(population, 0)[0]
     ask = chain.ask(chain.begin(population, KEY), population, Keyed(KEY))
     assert set(ask.common) == set(first) == {"first"}
     assert chain.together(ask, population)
-    assert not chain.together(dataclasses.replace(ask, common={"then": ()}), population)
+    turned = dataclasses.replace(ask, common={"then": ()})
+    assert not chain.together(turned, population)
+    assert CHAIN.together(turned, population)
+    crowd = dataclasses.replace(
+        turned, cohort=np.zeros(2**28 // CHAIN.links(population).then.design(population).mechanism.size)
+    )
+    assert not CHAIN.together(crowd, population)
+
+
+def test_what_is_not_set_is_what_suits_a_method_that_begins_from_samples(clients):
+    population = population_of(clients)
+    then = Chain(epsilon=5.0, then_set="participations=2,width=7").links(population).then
+    assert (then.width, then.participations) == (7, 2)
+    assert (then.latent, then.beta) == (int(BEGUN["l-dpd-vae"]["latent"]), float(BEGUN["l-dpd-vae"]["beta"]))
+    assert then.latent != l_dpd_vae.LDpdVae(epsilon=1.0).latent

@@ -88,7 +88,7 @@ def widest_difference(protocol, one, other, seed):
         np.testing.assert_array_equal(ends[0][1], ends[1][1])  # the same was released
         theta = theta + ends[0][1]
         if protocol.encoder == "sleep":
-            public = l_dpd_vae._asleep(design.vae, public, theta, state.codes, jax.random.key(number), protocol.asleep)
+            public = l_dpd_vae._asleep(design.vae, public, theta, state.law, jax.random.key(number), protocol.asleep)
         homes = [end[0] if keeps else fresh(public.values, protocol.encoder_rate) for end in ends]
     return widest
 

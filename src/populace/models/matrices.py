@@ -1,0 +1,16 @@
+"""Powers of symmetric matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Array = Any
+
+
+def power_of(matrix: Array, exponent: float, floor: float = 0.0) -> Array:
+    """The symmetric power; eigenvalues below `floor` times the largest, or below 0, count as that much."""
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    values = np.maximum(values, floor * max(values[-1], 1e-12))
+    return (vectors * values**exponent) @ vectors.T
