@@ -12,9 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from populace.errors import SpecError
+
 Array = Any
 
 LARGE = 50.0  # e to it has no use for a 1 beside it
+MOST_POINTS = 10**8  # of a grid; what has more loses thousands of epsilons
 
 
 def sampled_gaussian_loss(noise_multiplier: float, probability: float, interval: float) -> Any:
@@ -30,6 +33,8 @@ def sampled_gaussian_loss(noise_multiplier: float, probability: float, interval:
         kind = AdjacencyType.REMOVE if removed else AdjacencyType.ADD
         loss = GaussianPrivacyLoss(noise_multiplier, sampling_prob=probability, adjacency_type=kind)
         bounds = loss.connect_dots_bounds()
+        if not bounds.epsilon_upper - bounds.epsilon_lower < MOST_POINTS * interval:
+            raise SpecError(f"a noise multiplier of {noise_multiplier:g} protects nobody; choose more noise")
         low, high = math.floor(bounds.epsilon_lower / interval), math.ceil(bounds.epsilon_upper / interval)
         epsilons = np.arange(low, high + 1) * interval
         upto = _where_lost(epsilons, noise_multiplier, probability, removed)

@@ -6,6 +6,7 @@ Shared by the methods whose GANs learn at clients, because what is clipped, nois
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
@@ -146,21 +147,27 @@ class Visit:
             total = noised_sum(self.design, slope_of, manner.bound, drawn, seen.mask)
             return total / self.denominator()
         places = jax.random.categorical(rows, jnp.where(seen.mask, 0.0, -jnp.inf), shape=(manner.batch,))
-        some = jnp.any(seen.mask)  # of no records there is no slope
-        slopes = jax.tree.map(lambda leaf: some * leaf / manner.bound, jax.vmap(slope_of)(places))
-        if manner.recipe == "paper":
-            slopes = jax.tree.map(lambda leaf: jnp.clip(leaf, -1, 1), slopes)
-        mean = self.design.gan.flat(jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), slopes))
+        mean = jnp.any(seen.mask) * self.plain_mean(slope_of, places)  # of no records there is no slope
         if manner.recipe == "open":
             return mean
         return mean + jax.random.normal(coin, omega.shape) * self.design.release.noise_multiplier
 
+    def plain_mean(self, slope_of: Callable[[Array], Any], places: Array) -> Array:
+        """Over these rows in units of the bound, each number clipped by itself as published, or none."""
+        slopes = jax.tree.map(lambda leaf: leaf / self.manner.bound, jax.vmap(slope_of)(places))
+        if self.manner.recipe == "paper":
+            slopes = jax.tree.map(lambda leaf: jnp.clip(leaf, -1, 1), slopes)
+        return self.design.gan.flat(jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), slopes))
+
     def slope_of_replay(self, omega: Array, theta: Array, shares: Array, samples: Array, key: Array) -> Array:
+        """Of samples that were received, clipped the way records are, so that their weights mean the same."""
         manner, gan = self.manner, self.design.gan
 
         def some(_: Any) -> Array:
             again = replayed(gan, self.common["average"], shares, manner.batch, samples)
-            return mean_slope(gan, omega, theta, again, key, manner.bound)
+            if manner.recipe == "valid":
+                return mean_slope(gan, omega, theta, again, key, manner.bound)
+            return self.plain_mean(slope_of_row(gan, omega, theta, again, key), jnp.arange(manner.batch))
 
         return jax.lax.cond(self.common["visited"] > 0, some, lambda _: jnp.zeros_like(omega), None)
 

@@ -8,6 +8,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from populace.errors import SpecError
 from populace.privacy.sampled_loss import sampled_gaussian_loss
 
 CASES = [(1.0, 1.0), (0.3, 1.0), (20.0, 1.0), (1.0, 0.1), (0.5, 0.004), (3.0, 0.9), (40.0, 0.5), (0.8, 1 - 1e-9)]
@@ -62,3 +63,10 @@ def test_a_wrong_rate_or_noise_would_be_seen():
     for noise, probability in ((0.99, 0.1), (1.0, 0.101)):
         other = sampled_gaussian_loss(noise, probability, 1e-3)
         assert other.get_epsilon_for_delta(1e-5) > 1.001 * oracle.get_epsilon_for_delta(1e-5)
+
+
+@pytest.mark.parametrize("probability", [1.0, 0.1])
+def test_next_to_no_noise_is_refused_in_one_sentence_and_little_is_not(probability):
+    with pytest.raises(SpecError, match="1e-06 protects nobody"):
+        sampled_gaussian_loss(1e-6, probability, 1e-4)
+    assert sampled_gaussian_loss(0.1, probability, 1e-2).get_epsilon_for_delta(1e-5) > 50
