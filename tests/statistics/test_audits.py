@@ -50,7 +50,9 @@ SLOW_METHODS = (
     "ufl-gan",
 )  # their clients answer by code others exercise
 FEW_STEPS = {"iterations": 1, "critics": 2, "batch": 1, "width": 4, "critic_width": 4, "latent": 2}
-SETTINGS = {"fl-gan": FEW_STEPS, "ufl-gan": FEW_STEPS}  # six thousand whole trainings of thousands of steps take hours
+BEGUN = {"then_set": "participations=2,width=3,latent=2,asleep=1,fitting=2,batch=1"}
+#: Six thousand whole trainings of thousands of steps take hours.
+SETTINGS = {"fl-gan": FEW_STEPS, "ufl-gan": FEW_STEPS, "chain": BEGUN}
 
 
 @pytest.mark.parametrize("face", FACES)

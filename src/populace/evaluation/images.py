@@ -33,6 +33,7 @@ Array = np.ndarray[Any, Any]
 MOST_IMAGES = 5_000  # of each kind, drawn at random, for classifiers and features
 GROUPS = 20  # of the jackknife
 CNN_STEPS, CNN_BATCH = 400, 64
+BATCH, EPOCHS, LEAST_STEPS = 128, 12, 200  # of the MLP
 TITLES: dict[str, tuple[str, str]] = {
     "class_distance": ("distance of the shares of the classes", "lower"),
     "class_coverage": ("share of the classes covered", "higher"),
@@ -145,7 +146,9 @@ def _some(images: Images, seed: int) -> Images:
 
 
 def _mlp(rows: int, seed: int) -> Epochs:
-    return Epochs(MLPClassifier((100,), batch_size=min(128, rows), random_state=seed), 12)
+    batch = min(BATCH, rows)
+    epochs = max(EPOCHS, -(-LEAST_STEPS * batch // rows))  # of few images an epoch is a step or two
+    return Epochs(MLPClassifier((100,), batch_size=batch, random_state=seed), epochs)
 
 
 def _scores(tables: Mapping[str, Images], first: Images, second: Images, seed: int) -> dict[str, dict[str, Estimate]]:

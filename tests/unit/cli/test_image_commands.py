@@ -95,8 +95,10 @@ def test_evaluate_writes_figures_and_a_page_with_grids_by_class(place, capsys):
     assert call(["evaluate", str(place / "run"), "--real", str(place / "real.npz")]) == 0
     metrics = json.loads((place / "run" / "metrics.json").read_text())
     assert metrics["kind"] == "images"
-    assert metrics["metrics"]["accuracy: MLP"]["values"]["synthetic"]["value"] > 0.9
+    found = {name: metrics["metrics"][name]["values"] for name in ("accuracy: MLP", "auc: MLP")}
+    assert found["accuracy: MLP"]["real"]["value"] > 0.9  # sixty images are enough for the judge
+    assert found["auc: MLP"]["synthetic"]["value"] > 0.9  # and tell the classes apart, though 60 noisy messages shift them
     page = (place / "run" / "report.html").read_text()
     assert page.count("data:image/png") == 4
     assert "Class 1" in page
-    assert "8-LDP" in capsys.readouterr().out
+    assert re.search(r"\(7\.99\d*, 1e-05\)-LDP", capsys.readouterr().out)

@@ -32,7 +32,7 @@ def test_a_small_cell_is_measured(method, monkeypatch):
     assert ("unit" in found) == (method == "ufl-gan")
     if "unit" in found:
         assert (found["unit"], found["trust"]) == ("record", "local")
-        assert found["guarantee"].startswith("(8.0, ")
+        assert 7.9 < float(found["guarantee"].strip("(").split(",")[0]) <= 8
 
 
 def test_a_record_and_a_client_share_neither_a_table_nor_a_chart():

@@ -37,10 +37,13 @@ RANDOM_PAIRS = 2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Script:
-    """What one client is asked over a run: (common, own) of every round it takes part in; `ask` is the first of them."""
+    """What one client is asked over a run: (round, common, own) of every one it takes part in; `ask` is the first of them.
+
+    The round is the method's own: what a question costs may depend on it.
+    """
 
     name: str
-    steps: tuple[tuple[Any, Any], ...]
+    steps: tuple[tuple[Any, Any, Any], ...]
     ask: Ask
 
 
@@ -92,10 +95,10 @@ class Auditor(Protocol):
             return found
         if state >= self.rounds(population):
             return None
-        common, own = self.script.steps[state]
+        round_id, common, own = self.script.steps[state]
         cohort = jnp.arange(population.clients, dtype=jnp.int32)
         everybody = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(cohort), *np.shape(leaf))), own)
-        return Ask(round=jnp.int32(state), cohort=cohort, common=common, own=everybody)
+        return Ask(round=jnp.int32(round_id), cohort=cohort, common=common, own=everybody)
 
     def charge(self, ask: Ask, population: Population) -> Charge:
         return self.method.charge(ask, self.population)
@@ -151,11 +154,15 @@ def scripts_of(protocol: Protocol, population: Population, *, key: Array) -> lis
     found: dict[bytes, Script] = {}
     for client in most[np.linspace(0, len(most) - 1, min(len(most), 16 * MOST_SCRIPTS)).astype(int)]:
         steps = tuple(
-            (ask.common, jax.tree.map(functools.partial(_take, int(np.flatnonzero(cohort == client)[0])), ask.own))
+            (
+                ask.round,
+                ask.common,
+                jax.tree.map(functools.partial(_take, int(np.flatnonzero(cohort == client)[0])), ask.own),
+            )
             for ask, cohort in zip(asks, cohorts, strict=True)
             if (cohort == client).any()
         )
-        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves([own for _, own in steps])]
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves([own for *_, own in steps])]
         mark = b"".join(leaf.tobytes() for leaf in leaves)
         short = " ".join(str(leaf) for leaf in leaves if leaf.size == 1)
         name = f"{len(steps)} time(s)" + (f", question {short}" if short else "")
@@ -182,7 +189,7 @@ def reply_shape(protocol: Protocol, population: Population, script: Script) -> t
     def replies() -> list[Any]:
         memory = protocol.remember(population, jax.random.key(0))
         return [
-            protocol.answer(common, own, shard, memory, Keyed(jax.random.key(0)))[0] for common, own in script.steps
+            protocol.answer(common, own, shard, memory, Keyed(jax.random.key(0)))[0] for _, common, own in script.steps
         ]
 
     leaves = jax.tree.leaves(jax.eval_shape(replies))
