@@ -97,7 +97,9 @@ def test_evaluate_writes_figures_and_a_page_with_grids_by_class(place, capsys):
     assert metrics["kind"] == "images"
     found = {name: metrics["metrics"][name]["values"] for name in ("accuracy: MLP", "auc: MLP")}
     assert found["accuracy: MLP"]["real"]["value"] > 0.9  # sixty images are enough for the judge
-    assert found["auc: MLP"]["synthetic"]["value"] > 0.9  # and tell the classes apart, though 60 noisy messages shift them
+    assert (
+        found["auc: MLP"]["synthetic"]["value"] > 0.9
+    )  # and tell the classes apart, though 60 noisy messages shift them
     page = (place / "run" / "report.html").read_text()
     assert page.count("data:image/png") == 4
     assert "Class 1" in page
