@@ -15,7 +15,7 @@ import pytest
 
 from populace.errors import BudgetError, SpecError
 from populace.evaluation.audit import audit
-from populace.experiments.audits.auditor import scripts_of, worst_shards
+from populace.experiments.audits.auditor import Auditor, scripts_of, worst_shards
 from populace.experiments.audits.messages import (
     FACES,
     MECHANISMS,
@@ -179,6 +179,17 @@ def test_all_rounds_of_a_client_are_one_message(small_schema):
     scripts = scripts_of(Rounds(epsilon=EPSILON), population, key=jax.random.key(0))
     assert all(len(script.steps) == 3 for script in scripts)
     assert audit_method(Rounds(epsilon=EPSILON, dishonest=True), population, effort=SMALL).flagged
+
+
+def test_a_question_keeps_the_methods_own_round(small_schema):
+    """What it costs may depend on it: the questions of a chain do."""
+    population = Population(schema=small_schema, clients=40)
+    method = Rounds(epsilon=EPSILON)
+    script = scripts_of(method, population, key=jax.random.key(0))[0]
+    assert [int(round_id) for round_id, *_ in script.steps] == [0, 1, 2]
+    later = dataclasses.replace(script, steps=tuple((round_id + 5, *rest) for round_id, *rest in script.steps))
+    auditor = Auditor(method, population, later)
+    assert [int(auditor.ask(state, population, None).round) for state in range(3)] == [5, 6, 7]
 
 
 def test_the_ledger_refuses_an_auditor_too(small_schema):

@@ -29,13 +29,11 @@ Array = Any
 
 TOLERANCE = 1e-3  # of the second method's noise multiplier
 SEARCH = 1e-3  # discretisation while it is looked for: never optimistic
-#: A method that begins from samples knows nearly all it will: a larger network and few small steps, not what it needs alone.
-BEGUN: dict[str, dict[str, str]] = {
-    "l-dpd-vae": {
-        "net": "basis", "waves": "16", "width": "256", "latent": "64", "beta": "0.0003", "participations": "10",
-        "rate": "0.001", "codes": "1",
-    },
-}  # fmt: skip
+#: A method that begins from samples knows nearly all it will: few small steps, and a larger network than it could learn alone.
+BEGUN: dict[str, dict[str, str]] = {"l-dpd-vae": {"participations": "10", "rate": "0.001", "codes": "1"}}
+LARGER: dict[str, dict[str, str]] = {
+    "l-dpd-vae": {"net": "basis", "waves": "16", "width": "256", "latent": "64", "beta": "0.0003"}
+}
 
 
 @jax.tree_util.register_dataclass
@@ -66,7 +64,7 @@ class Chain(Protocol):
 
     `share` of the budget is the first method's, in squares of its noise multiplier's reciprocal. `first_set` and `then_set` are
     settings of the methods, as `name=value` with commas between; what they leave out is the method's own default, except for
-    `l-dpd-vae`, which has others where it begins from samples (`BEGUN`).
+    `l-dpd-vae`, which has others where it begins from samples (`BEGUN`, and `LARGER` unless another `net` is set).
     Edge cases: both methods must protect the same unit under the same trust; others are refused.
     """
 
@@ -243,10 +241,18 @@ def _settings(text: str) -> dict[str, str]:
     return found
 
 
+def _begun(method: str, given: dict[str, str]) -> dict[str, str]:
+    """What is given, and what suits a method that begins from samples where nothing is."""
+    larger = LARGER.get(method, {})
+    if larger and given.get("net", larger["net"]) != larger["net"]:
+        larger = {"width": "0"}  # the other network's own
+    return {**BEGUN.get(method, {}), **larger, **given}
+
+
 @functools.lru_cache(maxsize=16)
 def links_of(chain: Chain, population: Population) -> Links:
     """Noise for both methods such that together they stay within the budget."""
-    first_set, then_set = _settings(chain.first_set), {**BEGUN.get(chain.then, {}), **_settings(chain.then_set)}
+    first_set, then_set = _settings(chain.first_set), _begun(chain.then, _settings(chain.then_set))
     trial = make_protocol(chain.then, {**then_set, "epsilon": chain.epsilon, "delta": chain.delta})
     claimed = trial.guarantee(population)
     if math.isinf(claimed.epsilon):

@@ -18,7 +18,7 @@ from populace.models.vae_training import BATCH
 from populace.privacy.source import Keyed
 from populace.protocols import l_dpd_vae, vae_rounds
 from populace.protocols.base import Replies
-from populace.protocols.chain import BEGUN, Chain
+from populace.protocols.chain import LARGER, Chain
 from populace.protocols.registry import make_protocol
 from populace.tables.images import Images
 from populace.tables.partition import split
@@ -174,5 +174,9 @@ def test_what_is_not_set_is_what_suits_a_method_that_begins_from_samples(clients
     population = population_of(clients)
     then = Chain(epsilon=5.0, then_set="participations=2,width=7").links(population).then
     assert (then.width, then.participations) == (7, 2)
-    assert (then.latent, then.beta) == (int(BEGUN["l-dpd-vae"]["latent"]), float(BEGUN["l-dpd-vae"]["beta"]))
-    assert then.latent != l_dpd_vae.LDpdVae(epsilon=1.0).latent
+    assert (then.latent, then.beta) == (int(LARGER["l-dpd-vae"]["latent"]), float(LARGER["l-dpd-vae"]["beta"]))
+    alone = l_dpd_vae.LDpdVae(epsilon=1.0)
+    assert then.latent != alone.latent
+    other = Chain(epsilon=5.0, then_set="participations=2,net=small").links(population).then
+    assert (other.width, other.latent) == (0, alone.latent)  # sizes of a dense network are none for convolutions
+    assert other.rate == then.rate != alone.rate

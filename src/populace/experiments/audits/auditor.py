@@ -107,6 +107,9 @@ class Auditor(Protocol):
         agreed = dataclasses.replace(shard, population=self.population)
         return self.method.answer(common, own, agreed, memory, source)
 
+    def together(self, ask: Ask, population: Population) -> bool:
+        return self.method.together(ask, self.population)
+
     def absorb(self, state: Any, ask: Ask, replies: Replies, source: Source) -> Any:
         if self.script is None:
             return self.method.absorb(state, ask, replies, source)
