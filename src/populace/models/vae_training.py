@@ -150,8 +150,9 @@ def _fit_step(
     return encoder, decoder
 
 
-def measure_codes(vae: Vae, phi: Array, records: Any, rows: int, key: Array) -> CodeLaw:
+def measure_codes(vae: Vae, phi: Array, records: Any, key: Array) -> CodeLaw:
     """Where this encoder puts the codes of records that may all be seen; of the first `CODED` of them."""
+    rows = len(jax.tree.leaves(records)[0])
     count = min(rows, CODED)
     found, labels = [], []
     for start in range(0, count, CODED_AT_ONCE):

@@ -55,7 +55,7 @@ from populace.protocols.training import (
     check_sizes,
     generator_of,
 )
-from populace.protocols.vae_rounds import Encoders, VaeRounds, encoder_of, warm_samples
+from populace.protocols.vae_rounds import Encoders, VaeRounds, encoder_of
 
 Array = Any
 
@@ -120,8 +120,7 @@ class LDpdVae(VaeRounds):
     everybody in every round. `server` adam takes the clients' changes as slopes; sgd adds them up with momentum, as published.
     `codes` are drawn for each record and their slopes averaged before clipping, which costs nothing. `fitting` steps
     adapt the network to the samples of a generator it is begun from (`chain`), and codes are then drawn from where those of the
-    samples lie: post-processing. `quantile` above 0 moves
-    the bound to that quantile of the slopes' lengths, paid by a noisy count.
+    samples lie: post-processing. `quantile` above 0 moves the bound to that quantile of the lengths, paid by a noisy count.
     """
 
     epsilon: float
@@ -198,7 +197,7 @@ class LDpdVae(VaeRounds):
         phi, theta, samples = self.starts(design.vae, start, warm)
         law = make_standard_law(design.vae.classes, design.vae.latent)
         if samples is not None:
-            law = measure_codes(design.vae, phi, samples, warm_samples(design.vae, self.fitting), asleep)
+            law = measure_codes(design.vae, phi, samples, asleep)
         encoder = fresh(phi, ASLEEP_RATE)
         if self.encoder == "sleep" and warm is None:
             encoder = _asleep(design.vae, encoder, theta, law, asleep, 20 * self.asleep)

@@ -92,7 +92,7 @@ def test_codes_are_measured_of_every_record_once_and_by_class(monkeypatch):
     phi, key = VAE.start(jax.random.key(0))[0], jax.random.key(1)
     rng = np.random.default_rng(0)
     records = {"x": jnp.asarray(rng.integers(0, 256, (9, 4, 4))), "y": jnp.asarray(np.arange(9) % 3 % 2)}
-    found = measure_codes(VAE, phi, records, 9, key)
+    found = measure_codes(VAE, phi, records, key)
     noise = np.concatenate([jax.random.normal(jax.random.fold_in(key, at), (4, 2)) for at in (0, 4, 8)])[:9]
     z = np.asarray(VAE.codes(phi, *VAE.read(records), noise)[0])
     for label in range(2):

@@ -13,7 +13,6 @@ from dp_accounting import pld
 from populace.engines import debug, simulation
 from populace.engines.exchange import Keys, Traffic, new_ledger, population_of
 from populace.errors import BudgetError, PopulaceError, SpecError
-from populace.models.code_law import CodeLaw
 from populace.models.steps import Examples
 from populace.models.vae import BasisVae
 from populace.models.vae_images import VaeImages
@@ -25,7 +24,6 @@ from populace.protocols.c_dpd_vae import CDpdVae
 from populace.protocols.central_vae import CentralVae
 from populace.protocols.fed_vae import FedVae
 from populace.protocols.l_dpd_vae import LDpdVae, noised_sum
-from populace.protocols.training import generator_of
 from populace.tables.images import Images
 from populace.tables.partition import split
 
@@ -328,19 +326,6 @@ def test_a_warm_start_begins_from_a_generators_samples(monkeypatch):
         cold, hot, same = (protocol.begin(POPULATION, jax.random.key(0), warm=start) for start in (None, warm, warm))
         assert np.abs(cold.theta - hot.theta).max() > 1e-4
         np.testing.assert_array_equal(hot.theta, same.theta)
-
-
-def test_rows_take_the_law_of_their_codes_into_the_first_layer(small_schema):
-    population = Population(schema=small_schema, clients=2, records=2)
-    vae = FedVae(turns=1, width=3, latent=2).vae(population)
-    theta = vae.start(jax.random.key(0))[1] + 0.1
-    law = CodeLaw(means=jnp.asarray([[2.0, -1.0]]), roots=jnp.asarray([[[1.0, 0.6], [-0.2, 0.7]]]))
-    layers = generator_of(vae, theta, population, law).layers
-    noise = np.asarray(jax.random.normal(jax.random.key(1), (8, 2)))
-    found = np.maximum(noise @ layers["up"] + layers["up_bias"], 0) @ layers["out"] + layers["out_bias"]
-    z = law.draw(jnp.zeros(8, int), jnp.asarray(noise))
-    np.testing.assert_allclose(found, vae.decode(theta, z, jnp.zeros((8, 0))), atol=1e-5)
-    assert np.abs(found - np.asarray(vae.decode(theta, jnp.asarray(noise), jnp.zeros((8, 0))))).max() > 0.1
 
 
 @pytest.mark.parametrize(
