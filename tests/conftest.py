@@ -157,7 +157,7 @@ def small_schema() -> Schema:
         columns=(
             Column(name="colour", kind="categorical", categories=("red", "green", "blue")),
             Column(name="size", kind="ordinal", categories=("1", "2", "3", "4", "5"), dtype="integer", nullable=True),
-            Column(name="weight", kind="numeric", edges=(0.0, 1.0, 2.5, 10.0), dtype="float"),
+            Column(name="weight", kind="decimal", edges=(0.0, 1.0, 2.5, 10.0)),
             Column(name="sold", kind="categorical", categories=("false", "true"), dtype="boolean"),
         ),
         target="sold",

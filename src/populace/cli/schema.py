@@ -20,14 +20,14 @@ def command(
     """
     from populace.cli import show
     from populace.errors import InputError, RunError
-    from populace.tables.inference import infer
+    from populace.tables.proposal import propose
     from populace.tables.table import read_frame
 
     if output.suffix != ".toml":
         raise InputError(f"expected an output name ending in .toml, got {output.name!r}")
     if output.exists():
         raise RunError(f"{output} exists; choose another name, or remove it")
-    proposed = infer(read_frame(data))
+    proposed = propose(read_frame(data)).schema
     proposed.save(output)
     show.table(
         ["column", "kind", "values", "nullable", "domain"],

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
 
 from populace.engines.agreement import Agreement, agreement_from_json, schema_digest
 from populace.engines.exchange import make_key
@@ -25,7 +26,7 @@ from populace.tables.files import read_json, write_json
 from populace.tables.images import Images, read_images
 from populace.tables.partition import Clients, split, split_by_column
 from populace.tables.schema import Schema
-from populace.tables.table import make_table, read_frame, text_columns
+from populace.tables.table import make_table, read_frame
 
 FORMAT = 1
 By = Literal["rows", "column", "site"]
@@ -111,7 +112,7 @@ def read_hosted(file: SiteFile, schema: Schema | ImageShape) -> Hosted:
         if tuple(data.shape) != schema.shape:
             raise DataError(f"the images in {file.data} are {data.shape}, the agreement is about {schema.shape}")
     else:
-        frame = read_frame(file.data, text_columns=text_columns(schema))
+        frame = read_frame(file.data)
         data = make_table(frame, schema)
     accounts: tuple[str, ...]
     if file.by == "site":
@@ -134,7 +135,7 @@ def _by_column(file: SiteFile, frame: Any, data: Any) -> tuple[Clients, tuple[st
     if frame is None or name not in frame.column_names:
         raise DataError(f"no client column {name!r} in {file.data}")
     # As text always: a type guessed from the rows would rename accounts when the table grows (7, later 007).
-    column = read_frame(file.data, text_columns={name: ()}).column(name)
+    column = frame.column(name).cast(pa.string())
     clients = split_by_column(column, data, name=name)
     first = clients.order[clients.starts[:-1]]
     return clients, tuple(f"{name} {column[int(row)].as_py()}" for row in first)

@@ -119,6 +119,7 @@ class Memorise(Protocol):
             trust="not-private",
             mechanism="none: for the calibration of attacks only",
             read_from_data=population.table_schema.read_from_data,
+            domain_sources=population.domain_sources,
         )
 
     def plan(self, population: Population) -> Plan:

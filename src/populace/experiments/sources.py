@@ -9,7 +9,7 @@ from populace.tables import embedded
 from populace.tables.images import read_images
 from populace.tables.partition import Clients, split, split_by_column
 from populace.tables.schema import Schema
-from populace.tables.table import Table, make_table, read_frame, resolve_schema, text_columns
+from populace.tables.table import Table, make_table, read_frame, resolve_schema
 
 EMBEDDED = "embedded:"
 
@@ -21,7 +21,7 @@ def read_rows(data: str, schema: Schema | str | None, *, without: tuple[str, ...
             raise InputError(f"expected embedded:harbour, got {data!r}")
         table = embedded.harbour()
         return table.frame, (table if schema is None else make_table(table.frame, resolve_schema(table.frame, schema)))
-    frame = read_frame(data, text_columns=text_columns(schema))
+    frame = read_frame(data)
     return frame, make_table(frame, resolve_schema(frame, schema, without=without))
 
 

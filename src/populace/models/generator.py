@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 import importlib
 from collections.abc import Mapping, Sequence
@@ -141,16 +142,13 @@ class Generator(Synthesizer):
 
 
 def condition_code(schema: Schema, name: str, value: str) -> int:
-    """The code of `column=value`: a category, a bin label, or (numeric) a number inside a bin."""
+    """The code of `column=value`: a category, a cell's label, a number or date inside a cell, or how no value is written."""
     column = schema.column(name)
     if value in column.labels():
         return column.labels().index(value)
-    if column.kind == "numeric":
-        single = dataclasses.replace(column, nullable=False)
-        try:
-            return int(codec.encode_column(pa.chunked_array([pa.array([float(value)])]), single)[0])
-        except ValueError:
-            pass
+    with contextlib.suppress(DataError):
+        strict = dataclasses.replace(column, clip=False, other="")
+        return int(codec.encode_column(pa.array([value]), strict)[0])
     raise DataError(f"column {name!r} has no value {value!r}; its values are {', '.join(column.labels()[:12])}")
 
 

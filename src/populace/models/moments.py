@@ -182,7 +182,7 @@ class TableFeatures:
         )
 
     def _ordered(self, column: int) -> bool:
-        return self.schema.columns[column].kind != "categorical"
+        return self.schema.columns[column].is_ordered
 
     @property
     def groups(self) -> Array:

@@ -23,12 +23,16 @@ TRUSTS: dict[str, str] = {
     "central": "central: the server is trusted with clipped, un-noised updates and adds the noise",
     "not-private": "NOT PRIVATE: a baseline without protection",
 }
+NAMED = 8  # columns of one source that a statement names
 REPRODUCIBLE = "reproducible, not private: the noise was drawn from a seed, and whoever knows the seed can remove it"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Guarantee:
     """A differential-privacy guarantee with everything needed to compare it, and nothing that lets it be misread.
+
+    `read_from_data` names the columns whose domain was read from the private rows, `domain_sources` who says the others:
+    ("declared by: ward protocol", ("age", "sex")).
 
     Edge cases: epsilon is inf when nothing is guaranteed, and `reason` then says why; delta 0 means pure.
     """
@@ -41,6 +45,7 @@ class Guarantee:
     mechanism: str
     assumptions: tuple[str, ...] = ()
     read_from_data: tuple[str, ...] = ()
+    domain_sources: tuple[tuple[str, tuple[str, ...]], ...] = ()
     derivation: tuple[str, ...] = ()
     seeded: bool = False
     reason: str = ""
@@ -103,6 +108,7 @@ class Guarantee:
                 + ", ".join(self.read_from_data)
                 + " (declare a schema to cover it)"
             )
+        parts += [f"domains of {_names(columns)} {said}" for said, columns in self.domain_sources]
         parts += [f"assumption: {assumption}" for assumption in self.assumptions]
         if self.seeded:
             parts.append(REPRODUCIBLE)
@@ -129,6 +135,8 @@ class Guarantee:
         }
         if self.read_from_data:
             document["domains"] = dict.fromkeys(self.read_from_data, "read-from-data")
+        if self.domain_sources:
+            document["domain_sources"] = {said: list(columns) for said, columns in self.domain_sources}
         if self.reason:
             document["reason"] = self.reason
         return document
@@ -137,6 +145,13 @@ class Guarantee:
 def best_guess(epsilon: float, delta: float) -> float:
     """How often the best test between two equally likely neighbours is right, at most: (e^eps + delta) / (1 + e^eps)."""
     return min(1.0, (1 + delta * math.exp(-epsilon)) / (1 + math.exp(-epsilon)))
+
+
+def _names(columns: tuple[str, ...]) -> str:
+    """Columns by name; of very many the first few and how many more. The JSON document lists them all."""
+    if len(columns) <= NAMED:
+        return ", ".join(columns)
+    return f"{', '.join(columns[:NAMED])} and {len(columns) - NAMED} more"
 
 
 def _exact(number: float) -> str:
@@ -154,6 +169,7 @@ def guarantee_from_json(document: dict[str, Any]) -> Guarantee:
         mechanism=document["mechanism"],
         assumptions=tuple(document["assumptions"]),
         read_from_data=tuple(document.get("domains", ())),
+        domain_sources=tuple((said, tuple(names)) for said, names in document.get("domain_sources", {}).items()),
         derivation=tuple(document["derivation"]),
         seeded=document["randomness"] == REPRODUCIBLE,
         reason=document.get("reason", ""),

@@ -42,6 +42,7 @@ class ImageShape:
     shape: tuple[int, ...]
     classes: int
     read_from_data: tuple[str, ...] = ()
+    domain_sources: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,6 +67,11 @@ class Population:
     def read_from_data(self) -> tuple[str, ...]:
         """What of the public shape was read from the records."""
         return self.schema.read_from_data
+
+    @property
+    def domain_sources(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Who says the other domains, each with its columns."""
+        return self.schema.domain_sources
 
     @property
     def table_schema(self) -> Schema:

@@ -187,6 +187,7 @@ class Chain(Protocol):
             trust="local",
             mechanism=f"{self.first}, then {self.then}: {parts[0].mechanism}; {parts[1].mechanism}",
             read_from_data=population.read_from_data,
+            domain_sources=population.domain_sources,
             derivation=(
                 *(line for part in parts for line in part.derivation),
                 "both composed by privacy loss distributions; what is fitted to or measured of the first method's samples is "

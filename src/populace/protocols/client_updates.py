@@ -124,6 +124,7 @@ class ClientUpdates(Protocol):
             trust="central",
             mechanism=f"{design.rounds} sums of clipped client updates with Gaussian noise (DP-FedAvg of a {what})",
             read_from_data=population.read_from_data,
+            domain_sources=population.domain_sources,
             derivation=(
                 f"each round: {design.step}{counted}; {design.mechanism.size:,} numbers clipped together",
                 f"composed over {design.rounds} rounds by privacy loss distributions; every client pays for every round",

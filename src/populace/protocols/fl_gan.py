@@ -211,6 +211,7 @@ class FlGan(GanRounds):
             trust="not-private" if self.recipe == "open" else "local",
             mechanism=f"DP-SGD of a critic at the silo, {design.release.steps:,} noised steps" if valid else "none that holds",
             read_from_data=population.read_from_data,
+            domain_sources=population.domain_sources,
             derivation=(
                 f"one visit: {design.visit}; {design.mechanism.size:,} numbers clipped together for each record",
                 *([f"{' and '.join(extra)}: released once, with noise of their own, in the same ledger"] if extra else []),

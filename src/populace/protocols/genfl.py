@@ -317,6 +317,7 @@ class GenFl(GanRounds):
             trust="local",
             mechanism=design.mechanism,
             read_from_data=population.read_from_data,
+            domain_sources=population.domain_sources,
             derivation=tuple(lines) if valid else (),
             assumptions=(
                 "the number of clients, who takes part, and the most records one holds are public",

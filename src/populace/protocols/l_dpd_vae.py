@@ -291,6 +291,7 @@ class LDpdVae(VaeRounds):
             trust="local",
             mechanism=f"DP-SGD at the client, {design.participations} times {self.steps} noised steps",
             read_from_data=population.read_from_data,
+            domain_sources=population.domain_sources,
             derivation=(
                 f"each reply: {design.reply}; {design.mechanism.size:,} numbers clipped together for each record",
                 f"composed over {design.participations} replies by privacy loss distributions, for the client asked most often",

@@ -204,6 +204,7 @@ class Moments(Protocol):
             trust=self.trust,
             mechanism=f"one Gaussian release of counts, means and second moments per class; noise on {who}",
             read_from_data=population.read_from_data,
+            domain_sources=population.domain_sources,
             derivation=(
                 f"one release: {design.mechanism.event}; {layout.numbers:,} whole numbers, noise rounded to the same grid",
                 f"a record changes them by at most {layout.bound:.6g} units in L2, of which counts {layout.count:,}, lengths "

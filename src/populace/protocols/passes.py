@@ -56,6 +56,7 @@ class Passes(Protocol):
             trust="local",
             mechanism=f"{told}, each client {times}",
             read_from_data=population.read_from_data,
+            domain_sources=population.domain_sources,
             derivation=(
                 *derivation,
                 "reports of one client add up; its ledger refuses one more than it may send",

@@ -223,6 +223,7 @@ def one_report_guarantee(
         trust="local",
         mechanism=mechanism,
         read_from_data=population.table_schema.read_from_data,
+        domain_sources=population.domain_sources,
         derivation=(
             *derivation,
             "a record among several is drawn by the client's private coin",

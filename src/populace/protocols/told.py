@@ -24,7 +24,7 @@ def layout_of(schema: Schema, target: str | None) -> Layout:
     return Layout(
         sizes=schema.sizes,
         twins=tuple(domains.setdefault(column.labels(), len(domains)) for column in columns),
-        ordered=tuple(i for i, column in enumerate(columns) if column.kind in ("numeric", "ordinal")),
+        ordered=tuple(i for i, column in enumerate(columns) if column.is_ordered),
         nullable=tuple(i for i, column in enumerate(columns) if column.nullable),
         target=None if target is None else schema.index(target),
     )

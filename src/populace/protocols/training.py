@@ -78,4 +78,5 @@ def not_private(population: Population, reason: str) -> Guarantee:
     return Guarantee(
         epsilon=math.inf, unit="client", neighbours="replace", trust="not-private", mechanism="none", reason=reason,
         read_from_data=population.read_from_data,
+        domain_sources=population.domain_sources,
     )  # fmt: skip

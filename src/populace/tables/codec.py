@@ -1,12 +1,15 @@
 """Between an Arrow table, integer codes and one-hot rows.
 
-Encoding is strict: a value outside the public domain is an error, never a new category. Decoding a bin draws a value
-inside it, and encoding that value gives the bin back, so `encode(decode(codes)) == codes` for every schema.
+Encoding is strict: a value outside the public domain is an error, unless the column says that it is moved (`clip`, `other`),
+and then it is counted. All problems of a table are said together. Decoding a cell draws a value inside it, and encoding
+that value gives the cell back, so `encode(decode(codes)) == codes` for every schema.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,128 +17,167 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from populace.errors import DataError
-from populace.tables.schema import Column, Schema, parse_category
+from populace.tables import conversion
+from populace.tables.columns import Column, parse_category
+from populace.tables.conversion import arrow_type
+from populace.tables.conversion import plain as plain
+from populace.tables.dates import number_text
+from populace.tables.schema import Schema
 
 Array = np.ndarray[Any, Any]
 
-ARROW_TYPES = {"string": pa.string(), "integer": pa.int64(), "float": pa.float64(), "boolean": pa.bool_()}
-CAST_ERRORS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
+NOUNS = {"integer": "whole number", "decimal": "number"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Encoded:
+    """One column: its values in the type it declares, their codes, and how many were moved into the domain."""
+
+    values: pa.Array
+    codes: Array
+    moved: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncodedTable:
+    """The same of all columns of a schema."""
+
+    frame: pa.Table
+    codes: Array
+    clipped: Mapping[str, int]
+
+
+def encode_table(frame: pa.Table, schema: Schema) -> EncodedTable:
+    """The schema's columns as values and codes; other columns are left out. Raises one error for all problems."""
+    if frame.num_rows == 0:
+        raise DataError("the table has no rows; expected at least one")
+    absent = [name for name in schema.names if name not in frame.column_names]
+    problems = [f"column {name!r} is not in the table, which has {_some(tuple(frame.column_names))}" for name in absent]
+    if absent and len(schema.names) - len(absent) == 0:
+        problems = [f"none of the schema's columns ({_some(schema.names)}) is in the table, which has "
+                    f"{_some(tuple(frame.column_names))}"]  # fmt: skip
+    done = {}
+    for column in schema.columns:
+        if column.name not in absent:
+            try:
+                done[column.name] = encode_values(frame.column(column.name), column)
+            except DataError as error:
+                problems.append(str(error))
+    if problems:
+        raise DataError(listed(problems))
+    return EncodedTable(
+        frame=pa.table([done[name].values for name in schema.names], names=list(schema.names)),
+        codes=np.stack([done[name].codes for name in schema.names], axis=1),
+        clipped={name: one.moved for name, one in done.items() if one.moved},
+    )
+
+
+def listed(problems: list[str]) -> str:
+    """One sentence of several problems."""
+    return problems[0] if len(problems) == 1 else f"{len(problems)} problems: " + "; ".join(
+        f"({number}) {problem}" for number, problem in enumerate(problems, start=1)
+    )  # fmt: skip
 
 
 def store(frame: pa.Table, schema: Schema) -> pa.Table:
     """The schema's columns in the types it declares, null where there is no value; other columns are left out."""
-    if frame.num_rows == 0:
-        raise DataError("the table has no rows; expected at least one")
-    missing = [name for name in schema.names if name not in frame.column_names]
-    if missing:
-        raise DataError(
-            f"the schema does not match the data: column {missing[0]!r} is not in the table, "
-            f"which has {', '.join(frame.column_names)}"
-        )
-    return pa.table([store_column(frame.column(c.name), c) for c in schema.columns], names=list(schema.names))
+    return encode_table(frame, schema).frame
 
 
 def encode(frame: pa.Table, schema: Schema) -> Array:
     """Integer codes, one row per record, one column per schema column; other columns of the frame are left out."""
-    kept = store(frame, schema)
-    codes = np.empty((kept.num_rows, len(schema.columns)), np.int32)
-    for index, column in enumerate(schema.columns):
-        codes[:, index] = encode_column(kept.column(column.name), column)
-    return codes
-
-
-def plain(values: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """One array without dictionaries, with null instead of NaN: pandas writes a missing number as NaN."""
-    if pa.types.is_dictionary(values.type):
-        values = values.cast(values.type.value_type)
-    if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks()
-    if pa.types.is_floating(values.type):
-        values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
-    return values
+    return encode_table(frame, schema).codes
 
 
 def store_column(values: pa.ChunkedArray | pa.Array, column: Column) -> pa.Array:
-    """The values in the type the column declares; a value that does not fit that type is an error."""
-    values = plain(values)
-    wanted = ARROW_TYPES[column.dtype]
-    try:
-        if column.kind == "numeric" and not pa.types.is_integer(values.type):
-            values = _whole_or_float(plain(values.cast(pa.float64(), safe=False)), column)
-        elif column.kind != "numeric" and column.dtype == "float":
-            values = pc.add(plain(values.cast(wanted, safe=False)), 0.0)  # minus zero is zero
-        return values.cast(wanted, safe=wanted != pa.float64())  # a whole number beyond 2^53 becomes the nearest float
-    except CAST_ERRORS:
-        declared = column.kind if column.kind == "numeric" else column.dtype
-        raise DataError(
-            f"column {column.name!r} holds {values.type} values that are not all {declared}, as the schema says; "
-            "correct the schema or the values"
-        ) from None
-
-
-def _whole_or_float(numbers: pa.Array, column: Column) -> pa.Array:
-    """Floats, unchanged; refuses fractions and infinities in a column of whole numbers, which a cast would not name."""
-    if column.dtype == "integer":
-        whole = pc.fill_null(pc.equal(pc.floor(numbers), numbers), True).to_numpy(zero_copy_only=False)
-        if not whole.all():
-            row = int(np.flatnonzero(~whole)[0])
-            raise DataError(
-                f"column {column.name!r} has {numbers[row].as_py()} in row {row + 1}, but the schema says integer; "
-                "round it, or declare dtype = 'float'"
-            )
-        _check_inside(numbers, column)
-    return numbers
+    return encode_values(values, column).values
 
 
 def encode_column(values: pa.ChunkedArray | pa.Array, column: Column) -> Array:
-    values = store_column(values, column)
-    null = values.is_null().to_numpy(zero_copy_only=False)
+    return encode_values(values, column).codes
+
+
+def encode_values(values: pa.ChunkedArray | pa.Array, column: Column) -> Encoded:
+    """One column; a value outside its domain is an error, or moved and counted where the column says so."""
+    if column.is_scale:
+        return _encode_scale(values, column)
+    made, bad = conversion.to_categories(values, column)
+    if bad.any():
+        raise DataError(
+            f"column {column.name!r} holds {_first(values, bad)}, which is no {column.dtype} as the schema says; "
+            "correct the schema or the values"
+        )
+    null = made.is_null().to_numpy(zero_copy_only=False)
+    _check_nulls(null, column)
+    domain = pa.array([parse_category(c, column.dtype, column.name) for c in column.categories], made.type)
+    found = pc.index_in(made, value_set=domain)
+    unknown = found.is_null().to_numpy(zero_copy_only=False) & ~null
+    if unknown.any():
+        if not column.other:
+            row = int(np.flatnonzero(unknown)[0])
+            raise DataError(
+                f"column {column.name!r} has the unknown category {made[row].as_py()!r} in row {row + 1}"
+                f"{_more(unknown)}; the schema lists {_some(column.categories)}"
+            )
+        place = column.categories.index(column.other)
+        found = pc.if_else(pa.array(unknown), pa.scalar(place, pa.int32()), found)
+        made = pc.if_else(pa.array(unknown), domain[place], made)
+    codes = np.array(pc.fill_null(found, column.levels), np.int32)
+    return Encoded(values=made, codes=codes, moved=int(unknown.sum()))
+
+
+def _encode_scale(values: pa.ChunkedArray | pa.Array, column: Column) -> Encoded:
+    read = conversion.to_numbers(values, column)
+    if read.bad.any():
+        raise DataError(
+            f"column {column.name!r} has {_first(values, read.bad)}, which is no {NOUNS.get(column.kind, column.kind)}; "
+            "correct the schema or the values"
+        )
+    _check_nulls(read.null, column)
+    numbers = read.numbers
+    codes = np.where(read.null, column.levels, column.scale.codes(numbers)).astype(np.int32)
+    outside = codes < 0
+    if outside.any():
+        if not column.clip:
+            row = int(np.flatnonzero(outside)[0])
+            value = number_text(numbers[row], column.kind) if np.isfinite(numbers[row]) else str(numbers[row])
+            raise DataError(
+                f"column {column.name!r} has {value} in row {row + 1}{_more(outside)}, outside its declared cells "
+                f"{_range(column)}; widen the edges, clean the value, or say clip = true"
+            )
+        numbers = np.where(outside, column.scale.nearest(numbers), numbers)
+        codes = np.where(outside, column.scale.codes(numbers), codes).astype(np.int32)
+    return Encoded(values=conversion.from_numbers(numbers, read.null, column), codes=codes, moved=int(outside.sum()))
+
+
+def _range(column: Column) -> str:
+    ends = (*column.edges[:1], *column.spikes, *column.edges[-1:])
+    return f"{number_text(min(ends), column.kind)} to {number_text(max(ends), column.kind)}"
+
+
+def _first(values: pa.ChunkedArray | pa.Array, wrong: Array) -> str:
+    row = int(np.flatnonzero(wrong)[0])
+    value = values[row].as_py()
+    text = repr(value) if isinstance(value, str | int | float | bool) else f"the {values.type} {value}"
+    return f"{text} in row {row + 1}{_more(wrong)}"
+
+
+def _more(wrong: Array) -> str:
+    more = int(wrong.sum()) - 1
+    return f" (and {more:,} more)" if more else ""
+
+
+def _check_nulls(null: Array, column: Column) -> None:
     if null.any() and not column.nullable:
         row = int(np.flatnonzero(null)[0])
         raise DataError(
-            f"column {column.name!r} has no value in row {row + 1}, but is not nullable; "
+            f"column {column.name!r} has no value in row {row + 1}{_more(null)}, but is not nullable; "
             "fill it, or declare nullable = true"
         )
-    codes = _encode_bins(values, column) if column.kind == "numeric" else _encode_categories(values, column)
-    codes[null] = column.levels
-    return codes
-
-
-def _encode_categories(values: pa.Array, column: Column) -> Array:
-    domain = pa.array([parse_category(c, column.dtype, column.name) for c in column.categories], values.type)
-    found = pc.index_in(values, value_set=domain)
-    unknown = found.is_null().to_numpy(zero_copy_only=False) & values.is_valid().to_numpy(zero_copy_only=False)
-    if unknown.any():
-        row = int(np.flatnonzero(unknown)[0])
-        raise DataError(
-            f"column {column.name!r} has the unknown category {values[row].as_py()!r} in row {row + 1}; "
-            f"the schema lists {_some(column.categories)}"
-        )
-    return np.array(pc.fill_null(found, 0), np.int32)
-
-
-def _encode_bins(values: pa.Array, column: Column) -> Array:
-    numbers = _check_inside(values, column)
-    edges = np.asarray(column.edges)
-    codes = np.searchsorted(edges, np.where(np.isnan(numbers), edges[0], numbers), side="right") - 1
-    return np.asarray(np.minimum(codes, column.levels - 1), np.int32)
-
-
-def _check_inside(values: pa.Array, column: Column) -> Array:
-    """The values as floats, NaN where there is none; refuses a value outside the declared edges."""
-    numbers = np.asarray(values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), np.float64)
-    outside = (numbers < column.edges[0]) | (numbers > column.edges[-1])
-    if outside.any():
-        row = int(np.flatnonzero(outside)[0])
-        raise DataError(
-            f"column {column.name!r} has {values[row].as_py()} in row {row + 1}, outside its declared edges "
-            f"{column.edges[0]:g} to {column.edges[-1]:g}; widen the edges or clean the value"
-        )
-    return numbers
 
 
 def decode(codes: Array, schema: Schema, rng: np.random.Generator) -> pa.Table:
-    """An Arrow table with these codes; a numeric value is drawn evenly inside its bin."""
+    """An Arrow table with these codes; a value is drawn inside its cell, by the cell's law."""
     if codes.ndim != 2 or codes.shape[1] != len(schema.columns):
         raise DataError(f"expected codes with {len(schema.columns)} columns, got an array of shape {codes.shape}")
     columns = [decode_column(codes[:, i], column, rng) for i, column in enumerate(schema.columns)]
@@ -151,26 +193,16 @@ def decode_column(codes: Array, column: Column, rng: np.random.Generator) -> pa.
         )
     null = codes == column.levels
     index = np.where(null, 0, codes)
-    if column.kind != "numeric":
-        domain = [parse_category(c, column.dtype, column.name) for c in column.categories]
-        values = pa.array(domain, ARROW_TYPES[column.dtype])
-        return values.take(pa.array(index, mask=null, type=pa.int32()))
-    if column.dtype == "integer":
-        ranges = np.array([column.integer_range(i) for i in range(column.levels)], np.int64)
-        whole = rng.integers(ranges[index, 0], ranges[index, 1], endpoint=True)
-        return pa.array(whole, pa.int64(), mask=null)
-    edges = np.asarray(column.edges, np.float64)
-    low, high = edges[index], edges[index + 1]
-    share = rng.random(len(index))
-    drawn = low * (1.0 - share) + high * share  # low + (high - low) * share overflows between far edges
-    below = np.nextafter(high, low)  # rounding may reach the upper edge, which belongs to the next bin
-    return pa.array(np.clip(drawn, low, below), pa.float64(), mask=null)
+    if column.is_scale:
+        return conversion.from_numbers(column.scale.draw(index, rng), null, column)
+    domain = [parse_category(c, column.dtype, column.name) for c in column.categories]
+    return pa.array(domain, arrow_type(column)).take(pa.array(index, mask=null, type=pa.int32()))
 
 
 def numbers_of(frame: pa.Table, codes: Array, column: Column, index: int) -> Array:
-    """What a comparison compares: a numeric column's value, an ordinal one's rank; NaN where there is none."""
-    if column.kind == "numeric":
-        return np.asarray(frame.column(column.name).cast(pa.float64()).to_numpy(), np.float64)
+    """What a comparison compares: a scale column's value, an ordinal one's rank; NaN where there is none."""
+    if column.is_scale:
+        return column.numbers(frame.column(column.name))
     return np.where(codes[:, index] >= column.levels, np.nan, codes[:, index].astype(np.float64))
 
 

@@ -24,13 +24,14 @@ RELATIONS: dict[str, Callable[[Array, Array], Array]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip
 NULL = "(no value)"
+NUMBERS = ("integer", "decimal")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Forbidden:
     """A structural zero: no row has, in every named column, one of the listed values.
 
-    Values are category labels (for a numeric column, bin labels as `Column.labels` prints them); "(no value)" is null.
+    Values are category labels (for a scale, cell labels as `Column.labels` prints them); "(no value)" is null.
     """
 
     values: tuple[tuple[str, tuple[str, ...]], ...]
@@ -79,7 +80,7 @@ class Forbidden:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """`left relation right` between two numeric columns, or two ordinal columns with the same categories.
+    """`left relation right` between two columns of numbers, two of dates or times, or two ordinal ones with the same categories.
 
     A row in which either side has no value satisfies it.
     """
@@ -97,10 +98,12 @@ class Comparison:
         if self.left == self.right:
             raise SchemaError(f"[[constraint]] {self}: compares a column with itself; name two columns")
         left, right = columns[self.left], columns[self.right]
-        same = left.kind == right.kind and (left.kind == "numeric" or left.categories == right.categories)
-        if not same or left.kind == "categorical":
+        numbers = left.kind in NUMBERS and right.kind in NUMBERS
+        same = left.kind == right.kind and (left.is_scale or left.categories == right.categories)
+        if not (numbers or (same and left.is_ordered)):
             raise SchemaError(
-                f"[[constraint]] {self}: expected two numeric columns, or two ordinal columns with the same categories"
+                f"[[constraint]] {self}: expected two columns of numbers, two of dates, datetimes or times, or two ordinal "
+                "columns with the same categories"
             )
 
     def broken_by(self, left: Array, right: Array) -> Array:

@@ -12,7 +12,7 @@ import numpy as np
 
 from populace.errors import DataError, InputError, out_of_range
 from populace.tables.files import replacing
-from populace.tables.schema import Domain
+from populace.tables.columns import Domain
 
 Array = np.ndarray[Any, Any]
 

@@ -5,41 +5,40 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import narwhals.stable.v2 as nw
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.feather
-import pyarrow.parquet
+import pyarrow.compute as pc
 from narwhals.exceptions import NarwhalsError
 
-from populace.errors import DataError, InputError
-from populace.tables import codec, inference
-from populace.tables.files import replacing
-from populace.tables.schema import Schema, load_schema
+from populace.errors import DataError
+from populace.tables import codec, proposal, sdv
+from populace.tables.reading import SUFFIXES as SUFFIXES
+from populace.tables.reading import distinct_names
+from populace.tables.reading import read_frame as read_frame
+from populace.tables.reading import write_frame as write_frame
+from populace.tables.schema import Column, Schema, load_schema
 
 if TYPE_CHECKING:
     from narwhals.typing import IntoDataFrame
 
 Array = np.ndarray[Any, Any]
 
-SUFFIXES = (".csv", ".parquet", ".arrow", ".feather")
-CSV_NULLS = ("", "NaN", "nan")
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Table:
     """Rows as integer codes, with the values they stand for.
 
-    `frame` holds the schema's columns and nothing else; `codes[i, j]` is the code of row i in column j.
+    `frame` holds the schema's columns and nothing else; `codes[i, j]` is the code of row i in column j. `clipped` says
+    how many values of which column lay outside the domain and were moved into it.
     """
 
     schema: Schema
     codes: Array
     frame: pa.Table
+    clipped: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -61,13 +60,12 @@ class Table:
 
 def make_table(frame: IntoDataFrame | pa.Table, schema: Schema) -> Table:
     """Encode a pyarrow, pandas or polars table; a row that breaks a declared rule is an error."""
-    kept = codec.store(to_arrow(frame), schema)
-    codes = codec.encode(kept, schema)
-    broken, rule = codec.broken_rows(kept, codes, schema)
+    made = codec.encode_table(to_arrow(frame), schema)
+    broken, rule = codec.broken_rows(made.frame, made.codes, schema)
     if broken.any():
         row = int(np.flatnonzero(broken)[0])
         raise DataError(f"row {row + 1} contradicts the declared rule {rule!r}; correct the rule or the row")
-    return Table(schema=schema, codes=codes, frame=kept)
+    return Table(schema=schema, codes=made.codes, frame=made.frame, clipped=made.clipped)
 
 
 def from_codes(codes: Array, schema: Schema, rng: np.random.Generator) -> Table:
@@ -84,94 +82,50 @@ def to_arrow(frame: IntoDataFrame | pa.Table) -> pa.Table:
             raise DataError(
                 f"expected a pyarrow, pandas or polars table, got {type(frame).__name__}: {reason}"
             ) from error
-    return _distinct_names(frame)
-
-
-def _distinct_names(frame: pa.Table) -> pa.Table:
-    names = frame.column_names
-    if len(set(names)) != len(names):
-        twice = next(name for i, name in enumerate(names) if name in names[:i])
-        raise DataError(f"the table has two columns named {twice!r}; rename or drop one")
-    return frame
+    return distinct_names(frame)
 
 
 def read_table(path: str | Path, schema: Schema | str | Path | None = None, *, without: tuple[str, ...] = ()) -> Table:
     """Read CSV, Parquet or Arrow under a schema: an object, a TOML file, SDV metadata (JSON), or none.
 
     Without a schema, and for SDV metadata, domains are read from the data and marked so. Columns in `without` are left
-    out of an inferred schema.
+    out of a proposed schema.
     """
-    frame = read_frame(path, text_columns=text_columns(schema))
+    frame = read_frame(path)
     return make_table(frame, resolve_schema(frame, schema, without=without))
 
 
 def resolve_schema(frame: pa.Table, schema: Schema | str | Path | None, *, without: tuple[str, ...] = ()) -> Schema:
+    """The schema itself, the one in a file, or the one proposed for the frame."""
     if isinstance(schema, Schema):
         return schema
     if schema is None:
-        return inference.infer(frame.drop_columns([name for name in without if name in frame.column_names]))
+        return proposal.propose(frame, drop=[name for name in without if name in frame.column_names]).schema
     if Path(schema).suffix == ".json":
-        return inference.from_sdv(schema, frame)
+        return sdv.from_sdv(schema, frame)
     return load_schema(schema)
 
 
-def text_columns(schema: Schema | str | Path | None) -> dict[str, tuple[str, ...]]:
-    """The text columns a declared schema lists, with their categories; none before a schema is inferred.
+def output_frame(frame: pa.Table, schema: Schema, first_row: int = 0) -> pa.Table:
+    """What is written: the modelled columns and fresh ids, in the order of the original file; text columns are left out.
 
-    Reading CSV needs them, so that it does not turn the category "007" into 7, or the category "" into null.
+    Dates are written in the form the column has, gaps in text with the marker it had. `first_row` counts the rows written
+    before, so that ids stay unique.
     """
-    if isinstance(schema, str | Path):
-        schema = load_schema(schema) if Path(schema).suffix != ".json" else None
-    if schema is None:
-        return {}
-    return {column.name: column.categories for column in schema.columns if column.dtype == "string"}
+    made = {column.name: _written(frame.column(column.name), column) for column in schema.columns}
+    for other in schema.others:
+        if other.kind == "id":
+            numbers = np.arange(first_row + 1, first_row + frame.num_rows + 1)
+            whole = other.dtype == "integer"
+            made[other.name] = pa.array(numbers if whole else [f"syn-{number:06d}" for number in numbers])
+    names = [name for name in schema.order if name in made]
+    return pa.table([made[name] for name in names], names=names)
 
 
-def read_frame(path: str | Path, *, text_columns: Mapping[str, tuple[str, ...]] = MappingProxyType({})) -> pa.Table:
-    """Read CSV, Parquet or Arrow. In CSV an empty field and NaN are null, in quotes too unless they are a category."""
-    path = Path(path)
-    if path.suffix not in SUFFIXES:
-        raise InputError(f"expected a table in one of {', '.join(SUFFIXES)}, got {path.name!r}")
-    if not path.is_file():
-        raise InputError(f"no file {path}")
-    try:
-        if path.suffix == ".csv":
-            frame = _read_csv(path, text_columns)
-        elif path.suffix == ".parquet":
-            frame = pyarrow.parquet.ParquetFile(path).read()
-        else:
-            frame = pyarrow.feather.read_table(path)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(f"cannot read {path}: {reason}; the file may be truncated or of another format") from error
-    if frame.num_rows == 0:
-        raise DataError(f"{path} has no rows; expected at least one")
-    return _distinct_names(frame)
-
-
-def _read_csv(path: Path, text_columns: Mapping[str, tuple[str, ...]]) -> pa.Table:
-    literal = any(null in categories for categories in text_columns.values() for null in CSV_NULLS)
-    return pyarrow.csv.read_csv(
-        path,
-        parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
-        convert_options=pyarrow.csv.ConvertOptions(
-            column_types={name: pa.string() for name in text_columns},
-            null_values=list(CSV_NULLS),
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=not literal,
-        ),
-    )
-
-
-def write_frame(frame: pa.Table, path: str | Path) -> None:
-    """Write under a temporary name, then rename: a failed write leaves nothing under the final one."""
-    path = Path(path)
-    if path.suffix not in SUFFIXES:
-        raise InputError(f"expected an output name ending in one of {', '.join(SUFFIXES)}, got {path.name!r}")
-    with replacing(path) as temporary:
-        if path.suffix == ".csv":
-            pyarrow.csv.write_csv(frame, temporary)
-        elif path.suffix == ".parquet":
-            pyarrow.parquet.write_table(frame, temporary, compression="zstd")
-        else:
-            pyarrow.feather.write_feather(frame, str(temporary), compression="zstd")
+def _written(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
+    if column.dtype == "string" and column.missing:
+        return pc.fill_null(values, column.missing[0])
+    if column.format and column.dtype in ("date", "datetime", "time"):
+        moments = values.cast(pa.timestamp("s")) if column.dtype != "time" else values.cast(pa.time64("us"))
+        return pc.strftime(moments, column.format)
+    return values

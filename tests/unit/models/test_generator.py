@@ -18,8 +18,8 @@ from populace.tables.schema import Column, Schema
 def two_columns(**rules):
     return Schema(
         columns=(
-            Column(name="a", kind="numeric", edges=(0.0, 1.0, 2.0), dtype="float"),
-            Column(name="b", kind="numeric", edges=(0.0, 1.0, 2.0), dtype="float"),
+            Column(name="a", kind="decimal", edges=(0.0, 1.0, 2.0)),
+            Column(name="b", kind="decimal", edges=(0.0, 1.0, 2.0)),
         ),
         **rules,
     )

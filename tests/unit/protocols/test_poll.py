@@ -338,7 +338,7 @@ def test_a_second_stage_may_ask_columns_alone_and_all_pairs():
 def test_ordinal_and_numeric_columns_are_ordered(small_schema):
     layout = layout_of(small_schema, small_schema.target)
     kinds = [column.kind for column in small_schema.columns]
-    assert [kinds[place] for place in layout.ordered] == ["ordinal", "numeric"]
+    assert [kinds[place] for place in layout.ordered] == ["ordinal", "decimal"]
     assert len(layout.neighbours) == 4 + 2  # five levels and a null, three bins
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from decimal import Decimal
 
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from populace.tables.columns import SPANS
 from populace.tables.constraints import NULL, RELATIONS, Comparison, Forbidden
 from populace.tables.schema import Column, Schema, category_text
 
@@ -15,6 +18,10 @@ FAST = settings(deadline=None, max_examples=60)
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+SCALES = {
+    "integer": (1.0, 5.0), "decimal": (0.0, 0.01, 0.05, 0.1, 1.0), "date": (1.0,), "datetime": (1.0, 60.0, 86_400.0, 0.001),
+    "time": (1.0, 60.0, 0.001),
+}  # fmt: skip
 
 
 @st.composite
@@ -27,16 +34,48 @@ def categories(draw: st.DrawFn, dtype: str) -> tuple[str, ...]:
 
 @st.composite
 def columns(draw: st.DrawFn, name: str) -> Column:
-    kind = draw(st.sampled_from(["categorical", "ordinal", "numeric"]))
-    nullable, domain = draw(st.booleans()), draw(st.sampled_from(["declared", "read-from-data"]))
-    if kind != "numeric":
-        dtype = draw(st.sampled_from(["string", "integer", "float", "boolean"]))
-        listed = draw(categories(dtype))
-        return Column(name=name, kind=kind, categories=listed, dtype=dtype, nullable=nullable, domain=domain)
-    dtype = draw(st.sampled_from(["integer", "float"]))
-    numbers = st.integers(-(2**53), 2**53).map(float) if dtype == "integer" else FLOATS
+    kind = draw(st.sampled_from(["categorical", "ordinal", *SCALES]))
+    nullable, domain = draw(st.booleans()), draw(st.sampled_from(["declared", "read-from-data", "public-data"]))
+    source = draw(st.sampled_from(["", "ward protocol", "ICD-10 2025"]))
+    if kind in SCALES:
+        fields = draw(scales(kind))
+        return Column(name=name, kind=kind, nullable=nullable, domain=domain, source=source, **fields)
+    dtype = draw(st.sampled_from(["string", "integer", "float", "boolean"]))
+    listed = draw(categories(dtype))
+    other = draw(st.sampled_from(["", *listed]))
+    return Column(
+        name=name,
+        kind=kind,
+        categories=listed,
+        dtype=dtype,
+        nullable=nullable,
+        domain=domain,
+        source=source,
+        other=other,
+    )
+
+
+@st.composite
+def scales(draw: st.DrawFn, kind: str) -> dict[str, object]:
+    """Edges, spikes, laws and a step that make at least one cell."""
+    step = draw(st.sampled_from(SCALES[kind]))
+    if kind == "decimal" and not step:
+        numbers = FLOATS
+    else:
+        least, most = SPANS.get(kind, (-(2**53) * step, 2**53 * step))
+        near = st.integers(max(-20, int(least / step)), 20)
+        numbers = (near | st.integers(int(least / step) + 1, int(most / step) - 1)).map(on_grid(step))
     edges = tuple(sorted(draw(st.lists(numbers, min_size=2, max_size=6, unique=True))))
-    return Column(name=name, kind=kind, edges=edges, dtype=dtype, nullable=nullable, domain=domain)
+    inside = st.sampled_from(edges) | numbers
+    spikes = tuple(sorted(draw(st.lists(inside, max_size=4, unique=True))))
+    if spikes and draw(st.booleans()):
+        edges = draw(st.sampled_from([(), edges]))
+    laws = tuple(draw(st.sampled_from(["linear", "log"])) for _ in edges[1:])
+    return {"edges": edges, "spikes": spikes, "laws": laws, "step": step, "clip": draw(st.booleans())}
+
+
+def on_grid(step: float) -> Callable[[int], float]:
+    return lambda tick: float(Decimal(tick) * Decimal(str(step)))
 
 
 @st.composite
@@ -60,7 +99,7 @@ def schemas(draw: st.DrawFn, *, least: int = 1, rules: bool = False) -> Schema:
     wide = [column for column in made if column.size > 1]
     if rules and wide:
         zeros = tuple(draw(st.lists(forbidden(wide), max_size=2)))
-    numeric = [column.name for column in made if column.kind == "numeric"]
+    numeric = [column.name for column in made if column.kind in ("integer", "decimal")]
     if rules and len(numeric) > 1:
         left, right = draw(st.sampled_from(list(itertools.permutations(numeric, 2))))
         comparisons = (Comparison(left=left, relation=draw(st.sampled_from(sorted(RELATIONS))), right=right),)

@@ -25,7 +25,7 @@ def test_the_survey_has_every_kind_of_column(table: Table) -> None:
     schema = harbour_schema()
     assert table.schema == schema
     assert len(table) == 4_000
-    assert {column.kind for column in schema.columns} == {"categorical", "ordinal", "numeric"}
+    assert {column.kind for column in schema.columns} == {"categorical", "boolean", "ordinal", "integer", "decimal"}
     assert {column.dtype for column in schema.columns} == {"string", "integer", "float", "boolean"}
     assert [column.name for column in schema.columns if column.nullable] == ["income"]
     assert schema.target == "owns_home"

@@ -22,7 +22,6 @@ from populace.tables.table import (
     make_table,
     read_frame,
     read_table,
-    text_columns,
     to_arrow,
     write_frame,
 )
@@ -32,8 +31,8 @@ from .strategies import FAST, schemas_with_codes
 CASE = tuple[Schema, np.ndarray, np.random.Generator]
 SCHEMA = Schema(
     columns=(
-        Column(name="age", kind="numeric", edges=(0, 18, 65, 120), dtype="integer", nullable=True),
-        Column(name="weight", kind="numeric", edges=(0, 50, 500), dtype="float", nullable=True),
+        Column(name="age", kind="integer", edges=(0, 18, 65, 120), nullable=True),
+        Column(name="weight", kind="decimal", edges=(0, 50, 500), nullable=True),
         Column(name="city", kind="categorical", categories=("Köln", "Łódź", "007"), nullable=True),
         Column(name="rooms", kind="ordinal", categories=("1", "2", "3"), dtype="integer"),
         Column(name="garden", kind="categorical", categories=("false", "true"), dtype="boolean"),
@@ -104,7 +103,7 @@ def test_any_table_survives_every_file_format(case: CASE) -> None:
 def test_text_that_looks_like_null_or_a_number_stays_text(tmp_path: Path) -> None:
     words = ("", "nan", "NaN", "NA", "007", "a,b", 'say "no"', "two\nlines", "2020-01-01", "true", " x ")
     schema = Schema(columns=(Column(name="w", kind="categorical", categories=words, nullable=True),
-                             Column(name="n", kind="numeric", edges=(0, 20), dtype="integer")))  # fmt: skip
+                             Column(name="n", kind="integer", edges=(0, 20))))  # fmt: skip
     frame = pa.table({"w": [*words, None], "n": list(range(len(words) + 1))})
     write_frame(frame, tmp_path / "words.csv")
     assert read_table(tmp_path / "words.csv", schema).frame.column("w").to_pylist() == [*words, None]
@@ -135,15 +134,6 @@ def test_without_a_schema_domains_are_read_from_the_data(tmp_path: Path) -> None
     made = read_table(tmp_path / "t.parquet", without=("not in the schema", "absent"))
     assert made.schema.names == SCHEMA.names
     assert made.schema.read_from_data == SCHEMA.names
-
-
-def test_text_columns_are_known_from_a_declared_schema_only(tmp_path: Path) -> None:
-    SCHEMA.save(tmp_path / "s.toml")
-    declared = {"city": ("Köln", "Łódź", "007")}
-    assert (
-        text_columns(SCHEMA) == text_columns(tmp_path / "s.toml") == text_columns(str(tmp_path / "s.toml")) == declared
-    )
-    assert text_columns(None) == text_columns("metadata.json") == {}
 
 
 def test_files_that_cannot_be_read_are_explained(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def column_gaps(schema: Schema, column: int) -> Array:
     kind, size = schema.columns[column], schema.sizes[column]
     gaps = (1 - np.eye(size)).astype(np.float32)
     ordered = size - (1 if kind.nullable else 0)
-    if kind.kind in ("ordinal", "numeric") and ordered > 1:
+    if kind.is_ordered and ordered > 1:
         codes = np.arange(ordered)
         gaps[:ordered, :ordered] = np.abs(codes[:, None] - codes) / (ordered - 1)
     return gaps

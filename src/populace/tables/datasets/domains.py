@@ -86,7 +86,7 @@ def _codes(name: str, values: tuple[int, ...], kind: Kind = "categorical") -> Co
 
 
 def _whole(name: str, *edges: float) -> Column:
-    return Column(name=name, kind="numeric", edges=edges, dtype="integer")
+    return Column(name=name, kind="integer", edges=edges)
 
 
 def adult() -> Schema:
@@ -182,12 +182,12 @@ def twitter() -> Schema:
     """The 77 attributes and the target, the mean number of active discussions, in five bins each."""
     columns = [
         Column(
-            name=f"{feature}_{step}", kind="numeric", edges=edges, dtype="integer" if edges is COUNTS else "float"
+            name=f"{feature}_{step}", kind="integer" if edges is COUNTS else "decimal", edges=edges
         )
         for feature, edges in TWITTER_FEATURES.items()
         for step in range(TWITTER_STEPS)
     ]  # fmt: skip
-    target = Column(name=TWITTER_TARGET, kind="numeric", edges=COUNTS, dtype="float")
+    target = Column(name=TWITTER_TARGET, kind="decimal", edges=COUNTS)
     return Schema(columns=(*columns, target), target=TWITTER_TARGET)
 
 

@@ -1,0 +1,114 @@
+"""Reading and writing data files: CSV (all text), Parquet, Arrow."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet
+
+from populace.errors import DataError, InputError
+from populace.tables.files import replacing
+
+SUFFIXES = (".csv", ".parquet", ".arrow", ".feather")
+DELIMITERS = (",", ";", "\t", "|")
+DELIMITER_KEY = b"populace.delimiter"
+SNIFFED = 2**16  # bytes looked at for the delimiter
+
+
+def check_file(path: str | Path) -> Path:
+    path = Path(path)
+    if path.suffix not in SUFFIXES:
+        raise InputError(f"expected a table in one of {', '.join(SUFFIXES)}, got {path.name!r}")
+    if not path.is_file():
+        raise InputError(f"no file {path}")
+    return path
+
+
+def read_frame(path: str | Path) -> pa.Table:
+    """Read CSV, Parquet or Arrow. What a CSV holds is text, null where a field is empty and not in quotes."""
+    path = check_file(path)
+    try:
+        if path.suffix == ".csv":
+            options = csv_options(path)
+            frame = pyarrow.csv.read_csv(path, **options)
+            delimiter = options["parse_options"].delimiter
+            frame = frame.replace_schema_metadata({DELIMITER_KEY: delimiter.encode()})
+        elif path.suffix == ".parquet":
+            frame = pyarrow.parquet.ParquetFile(path).read()
+        else:
+            frame = pyarrow.feather.read_table(path)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise unreadable(path, error) from error
+    if frame.num_rows == 0:
+        raise DataError(f"{path} has no rows; expected at least one")
+    return distinct_names(frame)
+
+
+def unreadable(path: Path, error: Exception) -> DataError:
+    if isinstance(error, UnicodeDecodeError) or "UTF8" in str(error):
+        return DataError(f"cannot read {path}: it is not UTF-8 text; save it as CSV in UTF-8")
+    reason = str(error).splitlines()[0]
+    return DataError(f"cannot read {path}: {reason}; the file may be truncated or of another format")
+
+
+def distinct_names(frame: pa.Table) -> pa.Table:
+    names = frame.column_names
+    if len(set(names)) != len(names):
+        twice = next(name for i, name in enumerate(names) if name in names[:i])
+        raise DataError(f"the table has two columns named {twice!r}; rename or drop one")
+    return frame
+
+
+def delimiter_of(frame: pa.Table) -> str:
+    """What stood between the fields of the CSV that a frame was read from; a comma where it was none."""
+    return ((frame.schema.metadata or {}).get(DELIMITER_KEY) or b",").decode()
+
+
+def csv_options(path: Path, *, columns: list[str] | None = None) -> dict[str, Any]:
+    """How to read a CSV: the delimiter its header shows, every column as text; of `columns` those named."""
+    delimiter = sniffed_delimiter(path)
+    names = csv_names(path, delimiter)
+    return {
+        "parse_options": pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        "convert_options": pyarrow.csv.ConvertOptions(
+            column_types={name: pa.string() for name in names}, include_columns=columns or None, null_values=[""],
+            strings_can_be_null=True, quoted_strings_can_be_null=False,
+        ),
+    }  # fmt: skip
+
+
+def csv_names(path: Path, delimiter: str) -> list[str]:
+    """The header's names."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        try:
+            return next(csv.reader(file, delimiter=delimiter), [])
+        except csv.Error as error:
+            raise DataError(f"cannot read {path}: {error}; the file may be of another format") from None
+
+
+def sniffed_delimiter(path: Path) -> str:
+    """Comma, semicolon, tab or bar: the one that stands most often in the header, outside quotes."""
+    with path.open("rb") as file:
+        header = file.read(SNIFFED).decode("utf-8", errors="replace").lstrip("\ufeff\r\n")
+    outside = "".join(header.split('"')[::2]).splitlines()
+    first = outside[0] if outside else ""
+    return max(DELIMITERS, key=first.count)
+
+
+def write_frame(frame: pa.Table, path: str | Path) -> None:
+    """Write under a temporary name, then rename: a failed write leaves nothing under the final one."""
+    path = Path(path)
+    if path.suffix not in SUFFIXES:
+        raise InputError(f"expected an output name ending in one of {', '.join(SUFFIXES)}, got {path.name!r}")
+    with replacing(path) as temporary:
+        if path.suffix == ".csv":
+            pyarrow.csv.write_csv(frame, temporary)
+        elif path.suffix == ".parquet":
+            pyarrow.parquet.write_table(frame, temporary, compression="zstd")
+        else:
+            pyarrow.feather.write_feather(frame, str(temporary), compression="zstd")

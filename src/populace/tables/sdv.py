@@ -1,0 +1,107 @@
+"""SDV metadata (single table, JSON), in and out. It names kinds, not domains: those are read from the rows and marked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from populace.errors import SchemaError
+from populace.tables.proposal import Proposal, propose
+from populace.tables.schema import Schema
+
+LEFT_OUT = ("unknown", "text")
+SDTYPES = {
+    "categorical": "categorical", "ordinal": "categorical", "boolean": "boolean", "integer": "numerical",
+    "decimal": "numerical", "date": "datetime", "datetime": "datetime", "time": "datetime",
+}  # fmt: skip
+FORMS = {"date": "%Y-%m-%d", "datetime": "%Y-%m-%d %H:%M:%S", "time": "%H:%M:%S"}
+VERSION = "SINGLE_TABLE_V1"
+
+
+def from_sdv(path: str | Path, frame: pa.Table) -> Schema:
+    """The schema that SDV metadata and the rows give."""
+    return propose_from_sdv(path, frame).schema
+
+
+def propose_from_sdv(path: str | Path, *frames: pa.Table) -> Proposal:
+    """The same with its notes: what was left out, and why."""
+    columns = sdv_columns(Path(path))
+    names = frames[0].column_names
+    unknown = [name for name in columns if name not in names]
+    if unknown:
+        raise SchemaError(f"the metadata {path} names column {unknown[0]!r}, which is not in the table")
+    kinds: dict[str, str] = {}
+    notes, problems = [], []
+    for name, entry in columns.items():
+        sdtype = entry.get("sdtype") if isinstance(entry, Mapping) else None
+        if not isinstance(sdtype, str):
+            problems.append(f"the metadata {path} gives column {name!r} the sdtype {sdtype!r}; expected a word")
+        elif sdtype in ("categorical", "boolean"):
+            kinds[name] = sdtype
+        elif sdtype == "numerical":
+            kinds[name] = "number"
+        elif sdtype == "datetime":
+            kinds[name] = "moment"
+        elif sdtype == "id":
+            kinds[name] = "id"
+        else:
+            kinds[name] = "text"
+            if sdtype not in LEFT_OUT:
+                notes.append(f"{name}: personal data of the kind {sdtype!r}; left out")
+    if problems:
+        raise SchemaError("; ".join(problems))
+    if not set(kinds.values()) - {"id", "text"}:
+        raise SchemaError(f"the metadata {path} leaves no column to model; expected at least one column with values")
+    found = propose(
+        *frames,
+        drop=[name for name in names if name not in columns],
+        kinds={name: _kind(frames[0], name, kind) for name, kind in kinds.items()},
+    )
+    return Proposal(schema=found.schema, notes=(*notes, *found.notes))
+
+
+def _kind(frame: pa.Table, name: str, wanted: str) -> str:
+    """The kind of a numerical or datetime column: SDV does not tell whole numbers from others, or dates from times."""
+    from populace.tables.recognition import recognise
+
+    if wanted not in ("number", "moment"):
+        return wanted
+    seen = recognise(frame.column(name))
+    if wanted == "number":
+        return "integer" if seen.whole else "decimal"
+    return seen.what if seen.what in FORMS else "datetime"
+
+
+def sdv_columns(path: Path) -> Mapping[str, Any]:
+    """The columns of the one table the metadata describes."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SchemaError(f"no schema file {path}") from None
+    except (OSError, ValueError) as error:
+        raise SchemaError(f"cannot read the metadata {path}: {error}") from error
+    tables = document.get("tables") if isinstance(document, Mapping) else None
+    if isinstance(tables, Mapping):
+        if len(tables) != 1:
+            raise SchemaError(f"the metadata {path} describes {len(tables)} tables; expected one")
+        document = next(iter(tables.values()))
+    columns = document.get("columns") if isinstance(document, Mapping) else None
+    if not isinstance(columns, Mapping) or not columns:
+        raise SchemaError(f"the metadata {path} has no columns; expected SDV single-table metadata")
+    return columns
+
+
+def to_sdv(schema: Schema) -> dict[str, Any]:
+    """SDV metadata of a schema: kinds alone, the domains are not kept."""
+    entries: dict[str, dict[str, Any]] = {}
+    for column in schema.columns:
+        entries[column.name] = {"sdtype": SDTYPES[column.kind]}
+        if column.kind in FORMS:
+            entries[column.name]["datetime_format"] = column.format or FORMS[column.kind]
+    for other in schema.others:
+        entries[other.name] = {"sdtype": "id" if other.kind == "id" else "unknown"}
+    return {"METADATA_SPEC_VERSION": VERSION, "columns": {name: entries[name] for name in schema.order}}
