@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import itertools
 import math
 from typing import Any
 
@@ -22,18 +23,25 @@ FEW = 16  # so many distinct values are all spikes
 MASS = 0.055  # of an interval, before any is split
 MOST_SPIKES, MOST_CELLS, LEAST_CELLS = 8, 24, 4
 SPIKE = 0.03
-LEAST_SHARE, LEAST_ROWS = 0.002, 20
+STANDS_OUT = 2.0  # so many times as frequent as the median of its four neighbours
+LEAST_SHARE, LEAST_ROWS = 0.0002, 20
+SPIKE_SHARE = 0.002
+MOST_OUTLIERS, OUTLIER_SHARE, OUTLIER_GAP = 10, 0.0002, 0.5
+HELPS, STRETCHED = 0.8, 2.0  # how much moving outlying values must help, and how bad a tail must be before
 GAP = 0.2  # an extreme value is isolated by a gap of this part of the others' range
-MEAN_OFF, SD_OFF, KS_OFF = 0.015, 0.01, 0.008
+MEAN_OFF, SD_OFF, KS_OFF = 0.01, 0.006, 0.012
 WINDOW = 0.12  # of an interval's mass: how far an edge may move to be round
 POINTS = (np.arange(256) + 0.5) / 256
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Partition:
+    """Edges, spikes and laws of a column, and how many rows lie outside and are moved to the outermost edge."""
+
     edges: tuple[float, ...]
     spikes: tuple[float, ...]
     laws: tuple[Law, ...]
+    moved: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,6 +54,8 @@ class Values:
     kind: str
     rows: int
     unit: float
+    mean: float
+    deviation: float
 
     def between(self, start: int, end: int) -> Values:
         return dataclasses.replace(self, numbers=self.numbers[start:end], counts=self.counts[start:end])
@@ -55,36 +65,76 @@ def partition(numbers: Array, step: float, kind: str) -> Partition:
     """The cells of these numbers."""
     distinct, counts = np.unique(numbers, return_counts=True)
     if len(distinct) <= FEW:
-        return Partition(edges=(), spikes=tuple(distinct.tolist()), laws=())
+        return _each(distinct, step)
     unit = step or max(FINE * float(np.abs(distinct).max()), 1e-300)
-    values = Values(numbers=distinct, counts=counts, step=step, kind=kind, rows=len(numbers), unit=unit)
+    mean, deviation = float(np.average(distinct, weights=counts)), float(np.std(numbers))
+    if kind in ("date", "datetime", "time"):
+        mean = 0.0  # the mean of dates is measured against their spread alone
+    values = Values(numbers=distinct, counts=counts, step=step, kind=kind, rows=len(numbers), unit=unit,
+                    mean=mean, deviation=deviation)  # fmt: skip
     spiky = _spikes(values)
     spikes = tuple(distinct[spiky].tolist())
     rest = dataclasses.replace(values, numbers=distinct[~spiky], counts=counts[~spiky])
-    if len(rest.numbers) + len(spikes) <= FEW:
-        return Partition(edges=(), spikes=tuple(distinct.tolist()), laws=())
-    cuts = _equal_masses(rest, len(spikes))
-    mean, deviation = float(np.average(distinct, weights=counts)), float(np.std(numbers))
-    if kind in ("date", "datetime", "time"):
-        mean = 0.0  # a date's mean is measured against its spread alone
-    cuts = _refined(rest, cuts, MOST_CELLS - len(spikes), mean, deviation)
-    return _finished(rest, cuts, spikes, mean, deviation)
+    if len(rest.numbers) <= LEAST_CELLS:
+        return _each(distinct, step)
+    inner, moved = _without_outliers(rest)
+    cuts = _refined(inner, _equal_masses(inner, len(spikes)), MOST_CELLS - len(spikes))
+    return _finished(inner, cuts, spikes, moved)
+
+
+def _each(distinct: Array, step: float) -> Partition:
+    """A cell for every value: an interval where the next step is a value too, a spike elsewhere."""
+    listed = tuple(distinct.tolist())
+    if step and len(listed) > 1 and bool(np.allclose(np.diff(distinct), step)):
+        return Partition(edges=listed, spikes=listed[-1:], laws=("linear",) * (len(listed) - 1))
+    return Partition(edges=(), spikes=listed, laws=())
 
 
 def _spikes(values: Values) -> Array:
-    """Which distinct values get a cell of their own."""
+    """Which distinct values get a cell of their own: those that stand out among their neighbours, zero, and extreme ones."""
     share = values.counts / values.rows
-    frequent = share > SPIKE
+    near = np.stack([np.roll(share, shift) for shift in (-2, -1, 1, 2)])
+    for row, shift in enumerate((-2, -1, 1, 2)):
+        near[row, -abs(shift) :] = np.where(shift < 0, np.nan, near[row, -abs(shift) :])
+        near[row, : abs(shift)] = np.where(shift > 0, np.nan, near[row, : abs(shift)])
+    frequent = (share > SPIKE) & ((share > STANDS_OUT * np.nanmedian(near, axis=0)) | (values.numbers == 0))
     if frequent.sum() > MOST_SPIKES:
-        frequent = share >= np.sort(share)[-MOST_SPIKES]
+        frequent &= share >= np.sort(share[frequent])[-MOST_SPIKES]
     for place, inner in ((0, slice(1, None)), (-1, slice(None, -1))):
         rest = values.numbers[inner]
         gap = abs(values.numbers[place] - rest[place])
-        enough = values.counts[place] >= max(LEAST_ROWS, LEAST_SHARE * values.rows)
-        alone = values.numbers[0] < 0 <= values.numbers[1] if place == 0 else False
-        if enough and (gap > GAP * np.ptp(rest) or (alone and values.numbers[0] in (-1, -9, -99, -999))):
+        enough = values.counts[place] >= max(LEAST_ROWS, SPIKE_SHARE * values.rows)
+        alone = place == 0 and values.numbers[0] in (-1, -9, -99, -999) and values.numbers[1] >= 0
+        if enough and (gap > GAP * np.ptp(rest) or alone):
             frequent[place] = True
     return np.asarray(frequent, bool)
+
+
+def _without_outliers(rest: Values) -> tuple[Values, int]:
+    """The values without the few at either end that no law could follow, and how many rows those are.
+
+    They are moved to the outermost edge. A cell of their own would hold so few rows that noise would count for more.
+    """
+    moved = 0
+    for side in (1, -1):
+        while True:
+            numbers = rest.numbers[::side]
+            gone = numbers[::-1][: MOST_OUTLIERS + 1]
+            counts = rest.counts[::side][::-1][: len(gone)]
+            few = np.flatnonzero(np.cumsum(counts) <= min(MOST_OUTLIERS, OUTLIER_SHARE * rest.rows))
+            far = [i for i in few if abs(gone[i] - gone[i + 1]) > OUTLIER_GAP * abs(gone[i + 1] - _middle(rest))
+                   ] if len(gone) > MOST_OUTLIERS else []  # fmt: skip
+            if not far:
+                break
+            last = int(far[-1]) + 1
+            moved += int(counts[:last].sum())
+            keep = slice(0, -last) if side > 0 else slice(last, None)
+            rest = dataclasses.replace(rest, numbers=rest.numbers[keep], counts=rest.counts[keep])
+    return rest, moved
+
+
+def _middle(rest: Values) -> float:
+    return float(rest.numbers[np.searchsorted(np.cumsum(rest.counts), rest.counts.sum() / 2)])
 
 
 def _equal_masses(rest: Values, spikes: int) -> list[int]:
@@ -110,15 +160,15 @@ def _near(rest: Values, ends: Array, goal: float, slack: float) -> int:
     return int(np.searchsorted(rest.numbers, edge))
 
 
-def _refined(rest: Values, cuts: list[int], most: int, mean: float, deviation: float) -> list[int]:
+def _refined(rest: Values, cuts: list[int], most: int) -> list[int]:
     """More cuts, while one helps: where an interval's law misses the values most."""
     while len(cuts) - 1 < most:
-        scores = [_misfit(rest, a, b, mean, deviation)[0] for a, b in zip(cuts, cuts[1:], strict=False)]
+        scores = [_misfit(rest, a, b)[0] for a, b in itertools.pairwise(cuts)]
         best: tuple[float, int] | None = None
         for place in np.argsort(scores)[::-1][:6]:
             if scores[place] <= 1:
                 break
-            better = _best_split(rest, cuts[place], cuts[place + 1], mean, deviation)
+            better = _best_split(rest, cuts[place], cuts[place + 1])
             if better is not None and better[0] < 0.95 * scores[place]:
                 best = better
                 break
@@ -128,26 +178,22 @@ def _refined(rest: Values, cuts: list[int], most: int, mean: float, deviation: f
     return cuts
 
 
-def _best_split(rest: Values, start: int, end: int, mean: float, deviation: float) -> tuple[float, int] | None:
-    counts = np.cumsum(rest.counts[start:end])
+def _best_split(rest: Values, start: int, end: int) -> tuple[float, int] | None:
+    """The place at which two intervals follow the values best, and how far the worse of them misses them."""
+    part = rest.between(start, end)
+    ends = np.cumsum(part.counts)
     least = max(LEAST_ROWS, LEAST_SHARE * rest.rows)
+    low, width = part.numbers[0], np.ptp(part.numbers)
+    goals = [share * ends[-1] for share in (0.15, 0.3, 0.5, 0.7, 0.85, 0.95)]
+    places = np.searchsorted(part.numbers, [low + share * width for share in (0.1, 0.25, 0.5, 0.75)])
+    goals += [ends[place - 1] for place in places if 0 < place < len(ends)]
+    goals += [least, ends[-1] - least]
     found: list[tuple[float, int]] = []
-    width = rest.numbers[end - 1] - rest.numbers[start]
-    places = {
-        start + int(np.searchsorted(counts, share * counts[-1])) + 1 for share in (0.15, 0.3, 0.5, 0.7, 0.85, 0.95)
-    }
-    places |= {
-        int(np.searchsorted(rest.numbers, rest.numbers[start] + share * width)) for share in (0.1, 0.25, 0.5, 0.75)
-    }
-    for place in sorted(places):
-        if not start < place < end:
-            continue
-        place = int(np.searchsorted(rest.numbers, _round_between(rest, place)))
-        left = counts[place - start - 1]
-        if left < least or counts[-1] - left < least:
-            continue
-        score = max(_misfit(rest, start, place, mean, deviation)[0], _misfit(rest, place, end, mean, deviation)[0])
-        found.append((score, place))
+    for goal in sorted(set(goals)):
+        place = _near(part, ends, goal, WINDOW * min(goal, ends[-1] - goal))
+        if 0 < place < len(ends) and least <= ends[place - 1] <= ends[-1] - least:
+            middle = start + place
+            found.append((max(_misfit(rest, start, middle)[0], _misfit(rest, middle, end)[0]), middle))
     return min(found) if found else None
 
 
@@ -155,17 +201,23 @@ def _round_between(rest: Values, place: int) -> float:
     return roundest(rest.numbers[place - 1], rest.numbers[place], rest.step, rest.kind)
 
 
-def _misfit(rest: Values, start: int, end: int, mean: float, deviation: float) -> tuple[float, Law]:
+def _misfit(rest: Values, start: int, end: int) -> tuple[float, Law]:
     """How far the better law misses the values of an interval, 1 being as much as is let pass; and that law."""
     part = rest.between(start, end)
     low = float(part.numbers[0]) if start == 0 else _round_between(rest, start)
     high = float(part.numbers[-1]) if end == len(rest.numbers) else _round_between(rest, end)
     if rest.step and end < len(rest.numbers):
         high -= rest.step
+    return _law_misfit(rest, part, low, high)
+
+
+def _law_misfit(rest: Values, part: Values, low: float, high: float) -> tuple[float, Law]:
+    """The same for some values and an interval from `low` to `high`, in which not all of them need lie."""
     mass = part.counts.sum() / rest.rows
     weights = part.counts / part.counts.sum()
     if rest.step and high - low < rest.step / 2:
         return 0.0, "linear"
+    mean, deviation = rest.mean, rest.deviation
     centre = float(np.dot(weights, part.numbers))
     square = float(np.dot(weights, (part.numbers - mean) ** 2))
     scores: list[tuple[float, Law]] = []
@@ -178,7 +230,7 @@ def _misfit(rest: Values, start: int, end: int, mean: float, deviation: float) -
         place = np.searchsorted(np.sort(drawn), part.numbers + rest.step / 2, side="right") / len(drawn)
         ks = float(np.maximum(np.abs(under - place), 0).max())
         scores.append((max(mass * off / limit, mass * spread / (2 * SD_OFF), mass * ks / KS_OFF), law))
-    return min(scores)
+    return scores[0] if len(scores) == 1 or scores[0][0] < max(0.3, 1.2 * scores[1][0]) else scores[1]
 
 
 def _laws(low: float, high: float, step: float) -> tuple[Law, ...]:
@@ -196,17 +248,42 @@ def _quantiles(low: float, high: float, law: Law, rest: Values) -> Array:
     return np.asarray(np.sign(stretched) * np.expm1(np.abs(stretched)) * rest.unit)
 
 
-def _finished(rest: Values, cuts: list[int], spikes: tuple[float, ...], mean: float, deviation: float) -> Partition:
-    laws = tuple(_misfit(rest, a, b, mean, deviation)[1] for a, b in zip(cuts, cuts[1:], strict=False))
+def _finished(rest: Values, cuts: list[int], spikes: tuple[float, ...], moved: int) -> Partition:
+    laws = tuple(_misfit(rest, a, b)[1] for a, b in itertools.pairwise(cuts))
     inner = [_round_between(rest, place) for place in cuts[1:-1]]
-    first, last = float(rest.numbers[0]), float(rest.numbers[-1])
-    widths = np.diff([first, *inner, last])
-    low = -roundest(-first - rest.step / 2, -first + 0.02 * widths[0], rest.step, rest.kind) if rest.kind in (
-        "integer", "decimal") and widths[0] > 0 else first  # fmt: skip
-    if not first - 0.02 * widths[0] <= low <= first or (low < 0 <= first):
-        low = first
-    return Partition(edges=(low, *inner, last if last > (inner[-1] if inner else low) else last + (rest.step or 1.0)),
-                     spikes=spikes, laws=laws)  # fmt: skip
+    first, last, more = _outer_edges(rest, cuts)
+    moved += more
+    if inner and last == inner[-1]:  # one value alone: the interval before it holds its upper edge, so that is a spike
+        return Partition(edges=(first, *inner), spikes=tuple(sorted((*spikes, last))), laws=laws[:-1], moved=moved)
+    if rest.kind in ("integer", "decimal"):
+        slack = 0.02 * ((inner[0] if inner else last) - first)
+        lower = -roundest(-first - (rest.step or slack) / 2, -first + slack, rest.step, rest.kind)
+        first = lower if lower <= first and (lower >= 0) == (first >= 0) else first
+        slack = 0.02 * (last - (inner[-1] if inner else first))
+        upper = roundest(last - (rest.step or slack) / 2, last + slack, rest.step, rest.kind)
+        last = upper if upper >= last else last
+    return Partition(edges=(first, *inner, last), spikes=spikes, laws=laws, moved=moved)
+
+
+def _outer_edges(rest: Values, cuts: list[int]) -> tuple[float, float, int]:
+    """The outermost edges, and how many rows lie beyond: where few far values stretch a tail, the interval that follows all
+    its values best ends before them."""
+    first, last, moved = float(rest.numbers[0]), float(rest.numbers[-1]), 0
+    budget = min(MOST_OUTLIERS, int(OUTLIER_SHARE * rest.rows))
+    for side, start, end in ((1, cuts[-2], cuts[-1]), (-1, cuts[0], cuts[1])):
+        part = rest.between(start, end)
+        beyond = np.cumsum(part.counts[::-side]) - part.counts[::-side]
+        choices = part.numbers[::-side][beyond <= budget]
+        if _misfit(rest, start, end)[0] <= STRETCHED or len(choices) < 2 or len(choices) == len(part.numbers):
+            continue
+        inner = _round_between(rest, start) if start else first
+        outer = _round_between(rest, end) - rest.step if end < len(rest.numbers) else last
+        scores = [_law_misfit(rest, part, *((inner, one) if side > 0 else (one, outer)))[0] for one in choices]
+        best = int(np.argmin(scores))
+        if scores[best] < HELPS * scores[0]:
+            moved += int(beyond[best])
+            first, last = (first, float(choices[best])) if side > 0 else (float(choices[best]), last)
+    return first, last, moved
 
 
 def roundest(low: float, high: float, step: float, kind: str) -> float:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from populace.errors import SchemaError
 from populace.tables.columns import KINDS, LISTED, OTHER_KINDS, Column, Kind, Other, category_text
 from populace.tables.conversion import is_text, plain
+from populace.tables.dates import number_text
 from populace.tables.partitioning import FEW, LEAST_CELLS, partition
 from populace.tables.reading import delimiter_of
 from populace.tables.recognition import (
@@ -278,15 +279,21 @@ def _scale(seen: Recognised, name: str, kind: Kind) -> tuple[Column, tuple[str, 
     numbers = np.round(numbers, 3) if kind in ("datetime", "time") else numbers
     parts = partition(numbers, step, kind)
     column = _made(
-        seen, name, kind, edges=parts.edges, spikes=parts.spikes, laws=parts.laws, step=step, format=seen.format
-    )
-    distinct = len(np.unique(numbers))
-    if column.levels < LEAST_CELLS < distinct:
-        most = np.unique(numbers, return_counts=True)[1].max() / len(numbers)
-        return column, (
-            f"only {column.levels} cells from {distinct} distinct values, because one value holds {most:.1%}",
+        seen, name, kind, edges=parts.edges, spikes=parts.spikes, laws=parts.laws, step=step, format=seen.format,
+        clip=parts.moved > 0,
+    )  # fmt: skip
+    said = []
+    if parts.moved:
+        numbered = (*parts.edges, *parts.spikes)
+        ends = " to ".join(number_text(end, kind) for end in (min(numbered), max(numbered)))
+        said.append(f"{parts.moved} outlying value(s) outside {ends} are moved to the nearest cell (clip = true)")
+    distinct, counts = np.unique(numbers, return_counts=True)
+    if column.levels < LEAST_CELLS < len(distinct):
+        most = counts.max() / len(numbers)
+        said.append(
+            f"only {column.levels} cells from {len(distinct)} distinct values: one value holds {most:.1%} of the rows"
         )
-    return column, ()
+    return column, tuple(said)
 
 
 __all__ = ["FEW", "FEW_NUMBERS", "Proposal", "propose", "propose_column"]
