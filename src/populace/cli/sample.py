@@ -44,5 +44,9 @@ def command(
     if images != (output.suffix == ".npz"):
         made, endings = ("images", ".npz") if images else ("rows of a table", ", ".join(SUFFIXES))
         raise InputError(f"the run made {made}: expected an output name ending in {endings}, got {output.name!r}")
-    found.sample(rows, seed=seed, conditions=conditions).save(output)
+    drawn = found.sample(rows, seed=seed, conditions=conditions)
+    if images:
+        drawn.save(output)
+    else:
+        drawn.save(output, first_row=found.details.get("rows", 0))  # ids go on after those of the run's own rows
     show.say(f"{output}  {rows:,} {'images' if images else 'rows'}; {found.guarantee.headline}")

@@ -1,38 +1,102 @@
-"""`populace schema`: propose a schema for a table."""
+"""`populace schema`: propose a schema for one or several tables."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-EXAMPLE = "Example:  populace schema adult.parquet -o adult.toml"
+if TYPE_CHECKING:
+    from populace.tables.proposal import Proposal
+
+EXAMPLE = "Example:  populace schema ward-a.csv ward-b.csv -o wards.toml --id patient --drop remarks"
 
 
 def command(
-    data: Path = typer.Argument(help="A table: CSV, Parquet or Arrow."),
-    output: Path = typer.Option(..., "--output", "-o", help="Where to write the schema (TOML)."),
+    data: list[Path] | None = typer.Argument(None, help="Tables of one form: CSV, Parquet or Arrow."),
+    output: Path = typer.Option(
+        ..., "--output", "-o", help="Where to write the schema: .toml, or .json for SDV metadata."
+    ),
+    drop: list[str] = typer.Option([], "--drop", help="Leave this column out.", metavar="COLUMN"),
+    ids: list[str] = typer.Option([], "--id", help="An identifier: made afresh, never asked.", metavar="COLUMN"),
+    kinds: list[str] = typer.Option([], "--kind", help="Overrule what was recognised.", metavar="COLUMN=KIND"),
+    clip: bool = typer.Option(False, "--clip", help="Move later values outside the domains into them, and count them."),
+    public: Path | None = typer.Option(
+        None, "--public", help="Take the domains from this public table; DATA is only checked against it."
+    ),
+    target: str | None = typer.Option(None, "--target", help="The column that matters most."),
 ) -> None:
     """Propose a schema, marking what was read from the data.
 
-    Edit the file: replace what was read by what is publicly known, and set domain = "declared". Only then does a privacy
-    statement cover the domains.
+    Edit the file: replace what was read by what is publicly known, set domain = "declared" and say in `source` who declares
+    it. Only then does a privacy statement cover the domains. docs/schema.md describes the format.
     """
     from populace.cli import show
     from populace.errors import InputError, RunError
+    from populace.tables.checking import misfits
+    from populace.tables.files import write_json
     from populace.tables.proposal import propose
-    from populace.tables.table import read_frame
+    from populace.tables.reading import read_frame
+    from populace.tables.sdv import to_sdv
 
-    if output.suffix != ".toml":
-        raise InputError(f"expected an output name ending in .toml, got {output.name!r}")
+    if output.suffix not in (".toml", ".json"):
+        raise InputError(f"expected an output name ending in .toml or .json, got {output.name!r}")
     if output.exists():
         raise RunError(f"{output} exists; choose another name, or remove it")
-    proposed = propose(read_frame(data)).schema
-    proposed.save(output)
-    show.table(
-        ["column", "kind", "values", "nullable", "domain"],
-        [[c.name, c.kind, str(c.size), "yes" if c.nullable else "no", c.domain] for c in proposed.columns],
-    )
-    show.say(
-        f"\n{output}: every domain was read from the data. Declare what is publicly known before you rely on a guarantee."
-    )
+    if not data and public is None:
+        raise InputError("expected at least one table, or --public FILE")
+    frames = [read_frame(path) for path in data or []]
+    proposed = propose(
+        *([read_frame(public)] if public else frames), drop=drop, ids=ids, kinds=_pairs(kinds), clip=clip, target=target,
+        public=public.name if public else "",
+    )  # fmt: skip
+    if output.suffix == ".json":
+        write_json(output, to_sdv(proposed.schema))
+    else:
+        proposed.schema.save(output)
+    _show(proposed)
+    notes = [*proposed.notes, *(misfits(proposed.schema, *frames) if public and frames else ())]
+    if notes:
+        show.say("\n" + "\n".join(notes))
+    if public:
+        show.say(f"\n{output}: every domain was read from the public table {public}.")
+    else:
+        show.say(
+            f"\n{output}: every domain was read from the data. Declare what is publicly known, and who says so, before you rely "
+            "on a guarantee."
+        )
+
+
+def _pairs(kinds: list[str]) -> dict[str, str]:
+    from populace.errors import InputError
+
+    found = {}
+    for pair in kinds:
+        name, equals, kind = pair.rpartition("=")
+        if not equals:
+            raise InputError(f"expected --kind column=kind, got {pair!r}")
+        found[name] = kind
+    return found
+
+
+def _show(proposed: Proposal) -> None:
+    from populace.cli import show
+
+    columns = {column.name: column for column in proposed.schema.columns}
+    others = {other.name: other.kind for other in proposed.schema.others}
+    rows = []
+    for name in proposed.schema.order:
+        missing = f"{proposed.missing[name]:,}" if name in proposed.missing else "no"
+        if name in others:
+            what = "made afresh" if others[name] == "id" else "left out"
+            rows.append([name, others[name], what, "", ""])
+            continue
+        column = columns[name]
+        rows.append([name, column.kind, _values(column.levels, scale=column.is_scale), missing, column.domain])
+    show.table(["column", "kind", "values", "missing", "domain"], rows)
+
+
+def _values(levels: int, *, scale: bool) -> str:
+    what = "cell" if scale else "value"
+    return f"{levels:,} {what}{'' if levels == 1 else 's'}"

@@ -84,7 +84,7 @@ def join(
             seed=seed,
         )  # fmt: skip
         agreed = read_proposal(proposal)
-        claim = place.set_up(signed, agreed, hosting, fingerprint=fingerprint)
+        claim = place.set_up(signed, agreed, hosting, fingerprint=fingerprint, say=show.say)
         show.say(
             f"agreed to {agreed.agreement.method} with {_settings(agreed.agreement.parameters)}; one run gives:\n{claim}\n"
         )

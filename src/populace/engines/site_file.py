@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
 
 from populace.engines.agreement import Agreement, agreement_from_json, schema_digest
 from populace.engines.exchange import make_key
@@ -134,8 +133,8 @@ def _by_column(file: SiteFile, frame: Any, data: Any) -> tuple[Clients, tuple[st
     name = str(file.client_column)
     if frame is None or name not in frame.column_names:
         raise DataError(f"no client column {name!r} in {file.data}")
-    # As text always: a type guessed from the rows would rename accounts when the table grows (7, later 007).
-    column = frame.column(name).cast(pa.string())
+    # A CSV is read as text: a type guessed from the rows would rename accounts when the table grows (7, later 007).
+    column = frame.column(name)
     clients = split_by_column(column, data, name=name)
     first = clients.order[clients.starts[:-1]]
     return clients, tuple(f"{name} {column[int(row)].as_py()}" for row in first)

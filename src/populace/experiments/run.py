@@ -27,6 +27,7 @@ from populace.protocols.base import Population, Protocol
 from populace.tables.files import read_json, write_json
 from populace.tables.images import Images
 from populace.tables.partition import Clients
+from populace.tables.table import Table
 
 Say = Callable[[str], None]
 
@@ -79,6 +80,8 @@ def synthesize(spec: RunSpec, out: str | Path, *, progress: Report | None = None
         folder.check_same_data(*_contents(clients))
         if resuming:
             say(f"resuming the unfinished run in {folder.path}")
+        for remark in clients.data.remarks if isinstance(clients.data, Table) else ():
+            say(remark)
         say(f"{protocol.facts.name}: {len(clients):,} simulated clients ({clients.how})")
         read = time.monotonic()
         outcome = simulation.run(

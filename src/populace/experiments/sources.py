@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pyarrow as pa
 
 from populace.errors import DataError, InputError
@@ -15,7 +17,7 @@ EMBEDDED = "embedded:"
 
 
 def read_rows(data: str, schema: Schema | str | None, *, without: tuple[str, ...] = ()) -> tuple[pa.Table, Table]:
-    """The frame as it stands in the file, and the table under the schema (declared, or inferred and marked)."""
+    """The frame as it stands in the file, and the table under the schema (declared, or proposed and marked)."""
     if data.startswith(EMBEDDED):
         if data != "embedded:harbour":
             raise InputError(f"expected embedded:harbour, got {data!r}")
@@ -40,7 +42,7 @@ def read_clients(
         return split(read_images(data), records_per_client=records_per_client)
     frame, table = read_rows(data, schema, without=(client_column,) if client_column else ())
     if target is not None:
-        table = Table(schema=table.schema.with_target(target), codes=table.codes, frame=table.frame)
+        table = dataclasses.replace(table, schema=table.schema.with_target(target))
     if client_column is None:
         return split(table, records_per_client=records_per_client)
     if client_column not in frame.column_names:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from populace.errors import DataError, InputError, out_of_range
-from populace.tables.files import replacing
 from populace.tables.columns import Domain
+from populace.tables.files import replacing
 
 Array = np.ndarray[Any, Any]
 

@@ -27,6 +27,7 @@ STANDS_OUT = 2.0  # so many times as frequent as the median of its four neighbou
 LEAST_SHARE, LEAST_ROWS = 0.0002, 20
 SPIKE_SHARE = 0.002
 MOST_OUTLIERS, OUTLIER_SHARE, OUTLIER_GAP = 10, 0.0002, 0.5
+TINY = 1_000
 HELPS, STRETCHED = 0.8, 2.0  # how much moving outlying values must help, and how bad a tail must be before
 GAP = 0.2  # an extreme value is isolated by a gap of this part of the others' range
 MEAN_OFF, SD_OFF, KS_OFF = 0.01, 0.006, 0.012
@@ -68,8 +69,6 @@ def partition(numbers: Array, step: float, kind: str) -> Partition:
         return _each(distinct, step)
     unit = step or max(FINE * float(np.abs(distinct).max()), 1e-300)
     mean, deviation = float(np.average(distinct, weights=counts)), float(np.std(numbers))
-    if kind in ("date", "datetime", "time"):
-        mean = 0.0  # the mean of dates is measured against their spread alone
     values = Values(numbers=distinct, counts=counts, step=step, kind=kind, rows=len(numbers), unit=unit,
                     mean=mean, deviation=deviation)  # fmt: skip
     spiky = _spikes(values)
@@ -121,7 +120,7 @@ def _without_outliers(rest: Values) -> tuple[Values, int]:
             numbers = rest.numbers[::side]
             gone = numbers[::-1][: MOST_OUTLIERS + 1]
             counts = rest.counts[::side][::-1][: len(gone)]
-            few = np.flatnonzero(np.cumsum(counts) <= min(MOST_OUTLIERS, OUTLIER_SHARE * rest.rows))
+            few = np.flatnonzero(np.cumsum(counts) <= _outliers(rest))
             far = [i for i in few if abs(gone[i] - gone[i + 1]) > OUTLIER_GAP * abs(gone[i + 1] - _middle(rest))
                    ] if len(gone) > MOST_OUTLIERS else []  # fmt: skip
             if not far:
@@ -131,6 +130,11 @@ def _without_outliers(rest: Values) -> tuple[Values, int]:
             keep = slice(0, -last) if side > 0 else slice(last, None)
             rest = dataclasses.replace(rest, numbers=rest.numbers[keep], counts=rest.counts[keep])
     return rest, moved
+
+
+def _outliers(rest: Values) -> int:
+    """How many rows may be moved at an end: a handful of a large table, one of a small one, none of a tiny one."""
+    return min(MOST_OUTLIERS, max(int(OUTLIER_SHARE * rest.rows), int(rest.rows >= TINY)))
 
 
 def _middle(rest: Values) -> float:
@@ -221,11 +225,13 @@ def _law_misfit(rest: Values, part: Values, low: float, high: float) -> tuple[fl
     centre = float(np.dot(weights, part.numbers))
     square = float(np.dot(weights, (part.numbers - mean) ** 2))
     scores: list[tuple[float, Law]] = []
-    for law in _laws(low, high, rest.step):
+    for law in _laws(low, high, rest):
         drawn = _quantiles(low, high, law, rest)
         off = abs(float(drawn.mean()) - centre)
         spread = abs(float(((drawn - mean) ** 2).mean()) - square) / max(deviation, 1e-300) ** 2
-        limit = min(MEAN_OFF * abs(mean) or math.inf, SD_OFF * deviation) or 1.0
+        limit = SD_OFF * deviation or 1.0
+        if rest.kind in ("integer", "decimal") and mean:  # a date is not measured by its distance from 1970
+            limit = min(limit, MEAN_OFF * abs(mean))
         under = np.cumsum(weights)
         place = np.searchsorted(np.sort(drawn), part.numbers + rest.step / 2, side="right") / len(drawn)
         ks = float(np.maximum(np.abs(under - place), 0).max())
@@ -233,8 +239,9 @@ def _law_misfit(rest: Values, part: Values, low: float, high: float) -> tuple[fl
     return scores[0] if len(scores) == 1 or scores[0][0] < max(0.3, 1.2 * scores[1][0]) else scores[1]
 
 
-def _laws(low: float, high: float, step: float) -> tuple[Law, ...]:
-    return ("linear",) if step and high - low < 3 * step else ("linear", "log")
+def _laws(low: float, high: float, rest: Values) -> tuple[Law, ...]:
+    dated = rest.kind in ("date", "datetime", "time")
+    return ("linear",) if dated or (rest.step and high - low < 3 * rest.step) else ("linear", "log")
 
 
 def _quantiles(low: float, high: float, law: Law, rest: Values) -> Array:
@@ -269,7 +276,7 @@ def _outer_edges(rest: Values, cuts: list[int]) -> tuple[float, float, int]:
     """The outermost edges, and how many rows lie beyond: where few far values stretch a tail, the interval that follows all
     its values best ends before them."""
     first, last, moved = float(rest.numbers[0]), float(rest.numbers[-1]), 0
-    budget = min(MOST_OUTLIERS, int(OUTLIER_SHARE * rest.rows))
+    budget = _outliers(rest)
     for side, start, end in ((1, cuts[-2], cuts[-1]), (-1, cuts[0], cuts[1])):
         part = rest.between(start, end)
         beyond = np.cumsum(part.counts[::-side]) - part.counts[::-side]

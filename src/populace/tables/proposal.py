@@ -21,7 +21,13 @@ from populace.tables.dates import number_text
 from populace.tables.partitioning import FEW, LEAST_CELLS, partition
 from populace.tables.reading import delimiter_of
 from populace.tables.recognition import (
-    TRUTH_WORDS, Recognised, are_codes, decimal_step, looks_like_id, recognise, time_step,
+    TRUTH_WORDS,
+    Recognised,
+    are_codes,
+    decimal_step,
+    looks_like_id,
+    recognise,
+    time_step,
 )  # fmt: skip
 from populace.tables.schema import Schema
 
@@ -38,10 +44,11 @@ OTHER_NAME = "(other)"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """A schema read from rows, and what was noticed on the way, a sentence each."""
+    """A schema read from rows, what was noticed on the way, a sentence each, and how many values each column lacks."""
 
     schema: Schema
     notes: tuple[str, ...] = ()
+    missing: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,6 +57,7 @@ class _Entry:
 
     column: Column | Other | None
     notes: tuple[str, ...] = ()
+    missing: int = 0
 
 
 def propose(
@@ -87,10 +95,11 @@ def propose(
             "no column of the table can be modelled: " + "; ".join(n for _, e in entries for n in e.notes)
         )
     others = [dataclasses.replace(one, position=i) for i, (_, one) in enumerate(kept) if isinstance(one, Other)]
-    marked = [_marked(column, clip=clip, public=public) for column in columns]
+    marked = [_marked(column, clip=clip and column.name != target, public=public) for column in columns]
     return Proposal(
         schema=Schema(columns=tuple(marked), others=tuple(others), target=target),
         notes=tuple(f"{name}: {note}" for name, entry in entries for note in entry.notes),
+        missing={name: entry.missing for name, entry in entries if entry.missing},
     )
 
 
@@ -125,9 +134,21 @@ def _marked(column: Column, *, clip: bool, public: str) -> Column:
     changes: dict[str, Any] = {"domain": "public-data", "source": public} if public else {}
     if clip and column.is_scale:
         changes["clip"] = True
-    elif clip and column.kind in ("categorical", "ordinal") and column.dtype == "string":
-        changes |= {"other": OTHER_NAME, "categories": (*column.categories, OTHER_NAME)}
+    elif (
+        clip and column.kind == "ordinal" and column.dtype == "integer"
+    ):  # a scale can be clipped, a list of ranks cannot
+        spikes = tuple(float(category) for category in column.categories)
+        changes |= {"kind": "integer", "categories": (), "spikes": spikes, "clip": True, "step": -1.0}
+    elif clip and column.kind == "categorical":
+        other = OTHER_NAME if column.dtype == "string" else _free_number(column)
+        changes |= {"other": other, "categories": (*column.categories, other)}
     return dataclasses.replace(column, **changes) if changes else column
+
+
+def _free_number(column: Column) -> str:
+    """A number that is no category, for those that are not listed: -1 where it is free."""
+    least = min(0.0, *(float(category) for category in column.categories)) - 1
+    return category_text(int(least) if column.dtype == "integer" else least)
 
 
 def propose_column(values: pa.ChunkedArray | pa.Array, name: str, *, kind: str = "", delimiter: str = ",") -> _Entry:
@@ -135,9 +156,11 @@ def propose_column(values: pa.ChunkedArray | pa.Array, name: str, *, kind: str =
     seen = recognise(values, delimiter=delimiter)
     notes = list(seen.notes)
     if seen.markers:
-        written = " and ".join(f"{count:,} written {text!r}" for text, count in seen.markers if text)
-        if written:
-            notes.append(f"{seen.gaps:,} missing, {written}")
+        written = [(text, count) for text, count in seen.markers if text]
+        if len(written) == 1 and written[0][1] == seen.gaps:
+            notes.append(f"{seen.gaps:,} missing, written {written[0][0]!r}")
+        elif written:
+            notes.append(f"{seen.gaps:,} missing, of which " + " and ".join(f"{n:,} written {t!r}" for t, n in written))
     if kind in OTHER_KINDS:
         return _Entry(column=_other(name, kind, seen), notes=tuple(notes))
     if seen.what == "nothing":
@@ -147,7 +170,7 @@ def propose_column(values: pa.ChunkedArray | pa.Array, name: str, *, kind: str =
     if seen.numbers is not None and not np.isfinite(seen.numbers).all():
         raise SchemaError(f"column {name!r} holds an infinite value; clean it, drop the column, or declare edges")
     made, said = _by_kind(seen, name, kind) if kind else _by_look(seen, name)
-    return _Entry(column=made, notes=(*notes, *said))
+    return _Entry(column=made, notes=(*notes, *said), missing=seen.gaps)
 
 
 def _other(name: str, kind: str, seen: Recognised) -> Other:

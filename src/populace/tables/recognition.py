@@ -15,7 +15,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from populace.tables.conversion import (
-    ISO_DATE, ISO_DATETIME, ISO_TIME, MISSING, NUMBER, is_text, parse_moments, parse_numbers, plain, without_markers,
+    ISO_DATE,
+    ISO_DATETIME,
+    ISO_TIME,
+    MISSING,
+    NUMBER,
+    is_text,
+    parse_moments,
+    parse_numbers,
+    plain,
+    without_markers,
 )  # fmt: skip
 from populace.tables.dates import DAY
 

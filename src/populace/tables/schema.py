@@ -28,7 +28,15 @@ from populace.tables.columns import parse_category as parse_category
 from populace.tables.constraints import Comparison, Forbidden
 from populace.tables.dates import moment, moment_number
 from populace.tables.files import write_text
-from populace.tables.schema_file import MOMENTS, NOT_SAID, column_to_dict, entry_from_dict, only_keys, other_to_dict
+from populace.tables.schema_file import (
+    MOMENTS,
+    NOT_SAID,
+    column_to_dict,
+    entry_from_dict,
+    folded,
+    only_keys,
+    other_to_dict,
+)  # fmt: skip
 
 FORMAT = 2
 FORMATS = (1, 2)
@@ -142,7 +150,7 @@ class Schema:
                 for key in ("edges", "spikes"):
                     if key in entry:
                         entry[key] = [_toml_moment(text, entry["kind"]) for text in entry[key]]
-        return tomli_w.dumps(document)
+        return folded(tomli_w.dumps(document))
 
     def save(self, path: str | Path) -> None:
         write_text(Path(path), self.to_toml())

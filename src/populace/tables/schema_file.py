@@ -17,6 +17,7 @@ KEYS = (
 )  # fmt: skip
 NOT_SAID = "not said"
 WIDEST_LIST = 1_000  # a column of whole numbers becomes categories where it spans at most so many
+LINE = 120
 MOMENTS = ("date", "datetime", "time")
 
 
@@ -168,6 +169,27 @@ def _listed(entry: Mapping[str, Any], key: str, name: str) -> list[Any]:
     if not isinstance(values, list):
         raise SchemaError(f"column {name!r}: expected a list of {key}, got {values!r}; put them in [ ]")
     return values
+
+
+def folded(text: str) -> str:
+    """TOML with its lists on few lines instead of one line per entry."""
+    lines: list[str] = []
+    inside = False
+    for line in text.splitlines():
+        if not inside:
+            inside = line.endswith(" = [")
+            lines.append(line)
+        elif line == "]":
+            lines[-1] = lines[-1].removesuffix(",") + line
+            inside = False
+        else:
+            entry = line.strip()
+            opening = lines[-1].endswith(" = [")
+            if len(lines[-1]) + len(entry) < LINE:
+                lines[-1] += entry if opening else f" {entry}"
+            else:
+                lines.append(f"    {entry}")
+    return "\n".join(lines) + "\n"
 
 
 def only_keys(entry: Mapping[str, Any], known: Sequence[str], *, where: str) -> None:

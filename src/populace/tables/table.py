@@ -54,8 +54,24 @@ class Table:
     def to_pandas(self) -> Any:
         return self.frame.to_pandas()
 
-    def save(self, path: str | Path) -> None:
-        write_frame(self.frame, path)
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What reading these rows changed, a sentence each: columns that are not modelled, and values that were moved."""
+        found = []
+        for kind, what in (("text", "left out, being free text"), ("id", "made afresh in synthetic rows, being ids")):
+            names = [other.name for other in self.schema.others if other.kind == kind]
+            if names:
+                found.append(f"{what}: {', '.join(names)}")
+        for name, count in self.clipped.items():
+            where = (
+                "to the nearest cell" if self.schema.column(name).is_scale else f"to {self.schema.column(name).other!r}"
+            )
+            found.append(f"{name}: {count:,} of {len(self):,} values lie outside its domain and were moved {where}")
+        return tuple(found)
+
+    def save(self, path: str | Path, *, first_row: int = 0) -> None:
+        """Write the rows with fresh ids, in the order of the original file; `first_row` counts rows written before."""
+        write_frame(output_frame(self.frame, self.schema, first_row), path)
 
 
 def make_table(frame: IntoDataFrame | pa.Table, schema: Schema) -> Table:
@@ -69,7 +85,7 @@ def make_table(frame: IntoDataFrame | pa.Table, schema: Schema) -> Table:
 
 
 def from_codes(codes: Array, schema: Schema, rng: np.random.Generator) -> Table:
-    """A table with these codes; values inside bins are drawn with `rng`."""
+    """A table with these codes; values inside cells are drawn with `rng`."""
     return Table(schema=schema, codes=codes, frame=codec.decode(codes, schema, rng))
 
 

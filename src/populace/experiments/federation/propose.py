@@ -25,7 +25,8 @@ def propose(
     if declared.read_from_data:
         raise SchemaError(
             f"the domain of {', '.join(declared.read_from_data)} was read from data; a federation needs a declared schema: "
-            "check it and say domain = 'declared'"
+            "check it and say domain = 'declared' with a source, or take the domains from a public table with "
+            "`populace schema --public FILE`"
         )
     spec = make_spec(
         data="a federation", epsilon=epsilon, method=method, delta=delta, trust=trust, settings=dict(settings)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from populace.experiments.federation.coordinator import Proposal
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Budget, SqliteLedger, kept_budget
 from populace.tables.files import read_json, write_json
+
+Say = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,10 +78,12 @@ class SiteFolder:
     def joined(self) -> bool:
         return self.file_path.is_file()
 
-    def set_up(self, signed: Path, proposal: Proposal, hosting: Hosting, *, fingerprint: str) -> Guarantee:
+    def set_up(
+        self, signed: Path, proposal: Proposal, hosting: Hosting, *, fingerprint: str, say: Say = lambda _: None
+    ) -> Guarantee:
         """Kit, policy files, and an open ledger; refuses a coordinator whose root has another fingerprint.
 
-        Returns what one whole run would guarantee to the clients hosted here.
+        Says what reading the rows changed. Returns what one whole run would guarantee to the clients hosted here.
         """
         who = self.document
         if not (0 < hosting.epsilon < math.inf and 0 <= hosting.delta < 1):
@@ -92,6 +97,8 @@ class SiteFolder:
             )
         file = self._file(proposal.agreement, hosting)
         hosted = read_hosted(file, proposal.agreement.schema)
+        for remark in getattr(hosted.clients.data, "remarks", ()):
+            say(remark)
         if hosting.records is None:
             file = dataclasses.replace(file, records=hosted.clients.widest)
             hosted = dataclasses.replace(hosted, records=hosted.clients.widest)

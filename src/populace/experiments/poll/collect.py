@@ -128,6 +128,8 @@ def collect(
     say(
         f"poll: {census.clients:,} clients, {census.rows:,} rows, {len(protocol.survey(population).groups):,} questions"
     )
+    for name, count in census.moved.items():
+        say(f"{name}: {count:,} of {census.rows:,} values lie outside its domain and were moved into it")
     done = 0
     with answering, writing(out, terms) as add:
         for block in holders.blocks(census.widest):

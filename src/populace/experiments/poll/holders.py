@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from populace.tables import embedded
 from populace.tables.codec import plain
 from populace.tables.schema import Schema
 from populace.tables.stream import stream_frames
-from populace.tables.table import make_table
+from populace.tables.table import Table, make_table
 
 Array = Any
 
@@ -38,11 +39,15 @@ class Block:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Census:
-    """What a first pass over the rows finds: how many clients, how much the widest holds, how many rows."""
+    """What a first pass over the rows finds: how many clients, how much the widest holds, how many rows.
+
+    `moved` counts, by column, the values that lay outside the domain and were moved into it.
+    """
 
     clients: int
     widest: int
     rows: int
+    moved: Mapping[str, int]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,7 +78,8 @@ class Holders:
         rows = widest = running = 0
         last = -1
         hashes: list[bytes] = []
-        for codes, owner, names in self._pieces():
+        moved: collections.Counter[str] = collections.Counter()
+        for codes, owner, names in self._pieces(moved):
             rows += len(codes)
             if self.client_column is not None:
                 hashes.append(b"".join(map(_hash, names)))
@@ -83,7 +89,7 @@ class Holders:
         if rows == 0:
             raise DataError(f"{self.data} has no rows; expected at least one")
         self._check_together(np.frombuffer(b"".join(hashes), np.uint64))
-        return Census(clients=last + 1, widest=widest, rows=rows)
+        return Census(clients=last + 1, widest=widest, rows=rows, moved=moved)
 
     def blocks(self, widest: int) -> Iterator[Block]:
         """All clients in order, their records padded to `widest`."""
@@ -102,11 +108,14 @@ class Holders:
             yield _block(codes[:cut], owner[:cut], names[:most], done, widest)
             codes, owner, names, done = codes[cut:], owner[cut:], names[most:], done + most
 
-    def _pieces(self) -> Iterator[tuple[Array, Array, list[str]]]:
-        """Codes, whose each row is, and the names of the clients that begin here."""
+    def _pieces(self, moved: collections.Counter[str] | None = None) -> Iterator[tuple[Array, Array, list[str]]]:
+        """Codes, whose each row is, and the names of the clients that begin here; adds to `moved` what was moved."""
         start, last, count = 0, None, 0
         for frame in self._frames():
-            codes = self._encoded(frame, start)
+            table = self._encoded(frame, start)
+            codes = table.codes
+            if moved is not None:
+                moved.update(table.clipped)
             number = start + np.arange(len(codes))
             if self.client_column is None:
                 owner = number // self.records_per_client
@@ -133,9 +142,9 @@ class Holders:
             if frame.num_rows:
                 yield frame
 
-    def _encoded(self, frame: pa.Table, start: int) -> Array:
+    def _encoded(self, frame: pa.Table, start: int) -> Table:
         try:
-            return make_table(frame, self.schema).codes
+            return make_table(frame, self.schema)
         except DataError as error:
             where = f" (rows counted from row {start + 1:,} of {self.data} on)" if start else ""
             raise DataError(f"{error}{where}") from None
