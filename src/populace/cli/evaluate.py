@@ -27,19 +27,39 @@ def command(
     if as_json:
         show.say_json(documents[0] if len(documents) == 1 else documents)
         return
+    for document in documents:
+        for line in _flags(document):
+            show.say(line)
     first = documents[0]
     for number, document in enumerate(documents):
         header, rows, reasons = _table(document, first if number else None)
         show.table(header, rows, title=f"{document['run']}: {document['privacy']}")
         for mark, reason in enumerate(reasons, 1):
-            show.say(f"-{mark}  left out: {reason}")
+            show.say(f"{_mark(mark)} left out: {reason}")
         show.say("")
     show.say("95 % intervals and everything else:")
     show.say(f"{runs[0] / 'metrics.json'}\n{runs[0] / 'report.html'}")
 
 
+def _flags(document: dict[str, Any]) -> list[str]:
+    """Red flags of a run of tables, one line per column, worst first; or that there are none."""
+    lines = document.get("red_flags_in_words")
+    if lines is None:
+        return []
+    if not lines:
+        return [f"{document['run']}: no red flags", ""]
+    return [
+        f"{document['run']}: {len(lines)} RED FLAG{'S' if len(lines) > 1 else ''}",
+        *(f"  ! {line}" for line in lines),
+        "",
+    ]
+
+
 def _table(document: dict[str, Any], shown: dict[str, Any] | None) -> tuple[list[str], list[list[str]], list[str]]:
-    """Every metric beside its baselines; of a further run its own figures only, the baselines being the same."""
+    """Every metric beside its baselines; of a further run its own figures only, the baselines being the same.
+
+    What is left out is a dash with the number of its reason.
+    """
     names = ["synthetic", *document["baselines"]] if shown is None else ["synthetic"]
     reasons: list[str] = []
     rows = []
@@ -47,11 +67,18 @@ def _table(document: dict[str, Any], shown: dict[str, Any] | None) -> tuple[list
         cells = []
         for name in names:
             value = metric["values"][name]
-            if "value" not in value and value["left_out"] not in reasons:
+            if "value" in value:
+                cells.append(f"{value['value']:.4f}")
+                continue
+            if value["left_out"] not in reasons:
                 reasons.append(value["left_out"])
-            cells.append(f"{value['value']:.4f}" if "value" in value else f"-{reasons.index(value['left_out']) + 1}")
+            cells.append(f"–{_mark(reasons.index(value['left_out']) + 1)}")
         rows.append([metric["title"].split(", mean")[0], *cells])
     return ["metric", *(_short(name) for name in names)], rows, reasons
+
+
+def _mark(number: int) -> str:
+    return "".join("⁰¹²³⁴⁵⁶⁷⁸⁹"[int(digit)] for digit in str(number))
 
 
 def _short(name: str) -> str:

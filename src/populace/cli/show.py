@@ -70,13 +70,14 @@ def _step(at: Any) -> str:
 
 
 def table(header: list[str], rows: list[list[str]], *, title: str = "") -> None:
-    """A table as wide as it needs; numbers line up on the right."""
+    """A table as wide as it needs; columns of numbers line up on the right, dashes for what is left out with them."""
     widths = [max(len(str(row[i])) for row in [header, *rows]) for i in range(len(header))]
+    right = [i > 0 and bool(rows) and all(_is_number(str(row[i])) for row in rows) for i in range(len(header))]
     if title:
         typer.echo(title)
     for number, row in enumerate([header, *rows]):
         cells = [
-            str(cell).rjust(width) if i and _is_number(cell) else str(cell).ljust(width)
+            str(cell).rjust(width) if right[i] or (number and i and _is_number(str(cell))) else str(cell).ljust(width)
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         typer.echo("  ".join(cells).rstrip())
@@ -85,7 +86,8 @@ def table(header: list[str], rows: list[list[str]], *, title: str = "") -> None:
 
 
 def _is_number(cell: str) -> bool:
-    return cell.replace(".", "", 1).replace(",", "").replace("-", "", 1).replace("%", "").isdigit()
+    plain = cell.replace(".", "", 1).replace(",", "").replace("-", "", 1).replace("%", "")
+    return plain.isdigit() or cell.startswith("–")
 
 
 def settings(pairs: list[str]) -> dict[str, str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from populace.tables.table import Table, from_codes
+from populace.tables.table import Table
 
 Array = np.ndarray[Any, Any]
 
@@ -22,17 +24,21 @@ ABOUT: dict[str, str] = {
     PRODUCT: "every column independent of all others, with exactly the one-way table it has in the real data; what the method "
     "`independent` would give without noise, computed in full and not drawn",
     SHUFFLED: "the real rows with each column shuffled on its own: the same idea, drawn as rows",
-    MAJORITY: "always guesses the most frequent class; makes no rows, so it has no distances",
+    MAJORITY: "always guesses the most frequent class (of a target that is a number: its mean); makes no rows, so it has no "
+    "distances",
 }
 NO_ROWS = "guesses a class; makes no rows to compare"
 PRODUCT_FOUND = "by construction: the target is independent of everything else, so its best guess is the majority class"
+PRODUCT_MEAN = "by construction: the target is independent of everything else, so its best guess is its mean"
 
 HOLDOUT, MOST_HELD_OUT = 0.3, 50_000
 
 
-def halves(real: Table, rng: np.random.Generator) -> tuple[Table, Table]:
-    order = rng.permutation(len(real))
-    return real.take(np.sort(order[: len(real) // 2])), real.take(np.sort(order[len(real) // 2 :]))
+def first_half(rows: int, rng: np.random.Generator) -> Array:
+    """Marks a random half of the rows."""
+    marked = np.zeros(rows, bool)
+    marked[rng.permutation(rows)[: rows // 2]] = True
+    return marked
 
 
 def hold_out(real: Table, rng: np.random.Generator) -> tuple[Table, Table]:
@@ -43,7 +49,9 @@ def hold_out(real: Table, rng: np.random.Generator) -> tuple[Table, Table]:
 
 
 def shuffled(real: Table, rng: np.random.Generator, rows: int | None = None) -> Table:
-    """Each column shuffled on its own; of `rows` rows at most."""
-    kept = slice(None, rows)
-    codes = np.stack([rng.permutation(column)[kept] for column in real.codes.T], axis=1)
-    return from_codes(codes, real.schema, rng)
+    """Each column shuffled on its own, its values with its codes; of `rows` rows at most."""
+    orders = [rng.permutation(len(real))[:rows] for _ in real.schema.columns]
+    codes = np.stack([column[order] for column, order in zip(real.codes.T, orders, strict=True)], axis=1)
+    names = list(real.schema.names)
+    columns = [real.frame.column(name).take(pa.array(order)) for name, order in zip(names, orders, strict=True)]
+    return dataclasses.replace(real, codes=codes, frame=pa.table(columns, names=names))

@@ -34,20 +34,23 @@ def co_occurrence(table: Table) -> Array:
     Values are numbered through all columns, in schema order; the diagonal holds the one-way tables. Few columns are counted
     pair by pair, many narrow ones by a product of one-hot rows: whichever is cheaper.
     """
-    sizes = table.schema.sizes
+    return co_occurrence_of(table.codes, table.schema.sizes) / len(table)
+
+
+def co_occurrence_of(codes: Array, sizes: tuple[int, ...]) -> Array:
+    """The same for codes of columns of these sizes, as counts of rows."""
     if len(sizes) * (len(sizes) - 1) / 2 * COUNTING_COST < sum(sizes) ** 2:
-        return _counted_pairs(table) / len(table)
+        return _counted_pairs(codes, sizes)
     total = np.zeros((sum(sizes), sum(sizes)))
-    for start in range(0, len(table), CHUNK):
-        rows = one_hot(table.codes[start : start + CHUNK], sizes)
+    for start in range(0, len(codes), CHUNK):
+        rows = one_hot(codes[start : start + CHUNK], sizes)
         total += rows.T @ rows
-    return total / len(table)
+    return total
 
 
-def _counted_pairs(table: Table) -> Array:
-    sizes = table.schema.sizes
+def _counted_pairs(codes: Array, sizes: tuple[int, ...]) -> Array:
     parts = blocks(sizes)
-    columns = [np.ascontiguousarray(column, np.int64) for column in table.codes.T]
+    columns = [np.ascontiguousarray(column, np.int64) for column in codes.T]
     total = np.zeros((sum(sizes), sum(sizes)))
     for i, first in enumerate(columns):
         total[parts[i], parts[i]] = np.diag(np.bincount(first, minlength=sizes[i]))

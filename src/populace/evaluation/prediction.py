@@ -3,6 +3,8 @@
 logistic regression    on one-hot columns
 random forest          100 trees on the codes, three rows at least in a leaf
 MLP                    one hidden layer of 64 on one-hot columns
+
+These see the schema's cells; `boosting.py` has a model on the values, `regression.py` those of a target that is a number.
 """
 
 from __future__ import annotations
@@ -78,6 +80,7 @@ class Epochs:
 
 
 Learner = Callable[[int, int], Any]
+Labels = Callable[[Table], Array]
 LEARNERS: dict[str, Learner] = {
     "logistic regression": logistic_regression,
     "random forest": random_forest,
@@ -110,14 +113,18 @@ def scores(
     learners: Mapping[str, Learner] | None = None,
     seed: int = 0,
     draws: int = DRAWS,
+    labels: Labels | None = None,
 ) -> dict[str, dict[str, Score]]:
-    """The score of each learner (inner) trained on each table (outer) and tested on `test`; two fits at a time."""
+    """The score of each learner (inner) trained on each table (outer) and tested on `test`; two fits at a time.
+
+    The classes are the target's codes, or what `labels` makes of a table.
+    """
     learners = LEARNERS if learners is None else learners
     counts = resamples(len(test), seed, draws)
 
     def one(job: tuple[str, str]) -> Score:
         source, name = job
-        return _trained(sources[source], test, target, name, learners[name], counts, seed)
+        return _trained(sources[source], test, target, name, learners[name], counts, seed, labels)
 
     jobs = [(source, name) for name in learners for source in sources]
     alone = [job for job in jobs if job[1] in MAY_WARN]
@@ -125,22 +132,32 @@ def scores(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         found = {job: one(job) for job in alone}
-    with threadpool_limits(1), concurrent.futures.ThreadPoolExecutor(_cores()) as pool:
+    with threadpool_limits(1), concurrent.futures.ThreadPoolExecutor(cores()) as pool:
         found |= dict(zip(together, pool.map(one, together), strict=True))
     return {source: {name: found[source, name] for name in learners} for source in sources}
 
 
-def _cores() -> int:
+def cores() -> int:
     return max(1, min(8, os.cpu_count() or 1))
 
 
-def _trained(train: Table, test: Table, target: str, name: str, learner: Learner, counts: Array, seed: int) -> Score:
+def _trained(
+    train: Table, test: Table, target: str, name: str, learner: Learner, counts: Array, seed: int, labels: Labels | None
+) -> Score:
     check_comparable(train, test)
-    if len(train) > MOST_TRAINING_ROWS:
-        train = train.take(np.sort(np.random.default_rng(seed).permutation(len(train))[:MOST_TRAINING_ROWS]))
+    train = training_rows(train, seed)
     x, y = features_and_target(train, target, codes=name in ON_CODES)
     x_test, y_test = features_and_target(test, target, codes=name in ON_CODES)
+    if labels is not None:
+        y, y_test = labels(train), labels(test)
     return score_arrays(learner(len(x), seed), (x, y), (x_test, y_test), counts)
+
+
+def training_rows(table: Table, seed: int) -> Table:
+    """At most 50,000 rows, drawn at random."""
+    if len(table) <= MOST_TRAINING_ROWS:
+        return table
+    return table.take(np.sort(np.random.default_rng(seed).permutation(len(table))[:MOST_TRAINING_ROWS]))
 
 
 def score_arrays(model: Any, train: tuple[Array, Array], test: tuple[Array, Array], counts: Array) -> Score:
@@ -196,9 +213,9 @@ def logistic_score(train: Table, test: Table, target: str) -> Score:
     return scores({"": train}, test, target, learners=only)[""]["logistic regression"]
 
 
-def majority_score(train: Table, test: Table, target: str) -> Score:
+def majority_score(train: Table, test: Table, target: str, *, labels: Labels | None = None) -> Score:
     """Always the most frequent class of the training rows."""
     index = train.schema.index(target)
-    guess = np.bincount(train.codes[:, index], minlength=train.schema.sizes[index]).argmax()
-    right = test.codes[:, index] == guess
+    y, y_test = (table.codes[:, index] if labels is None else labels(table) for table in (train, test))
+    right = y_test == np.bincount(y).argmax()
     return Score(accuracy=accuracy(right, resamples(len(test))), auc=Estimate(value=0.5, why=CONSTANT))

@@ -20,11 +20,22 @@ Array = np.ndarray[Any, Any]
 Run = Mapping[str, Any]
 
 COLUMNS = (
-    ("one_way", "one-way distance"), ("two_way", "two-way distance"), ("avd_4", "4-way AVD"),
-    ("correlation_distance", "CMD"), ("auc: logistic regression", "AUC, logistic"), ("auc: random forest", "AUC, forest"),
-    ("auc: MLP", "AUC, MLP"),
+    ("ks_worst", "KS, worst column"), ("ks", "KS, mean"), ("one_way", "one-way distance"), ("two_way", "two-way distance"),
+    ("avd_4", "4-way AVD"), ("pearson_error", "error of correlations"), ("correlation_distance", "CMD"),
+    ("auc: gradient boosting", "AUC, boosting"), ("auc: logistic regression", "AUC, logistic"),
+    ("auc: random forest", "AUC, forest"), ("auc: MLP", "AUC, MLP"),
+)  # fmt: skip
+#: Where the target is a number.
+OF_A_NUMBER = (
+    ("r2: gradient boosting", "R², boosting"), ("r2: ridge regression", "R², ridge"), ("r2: random forest", "R², forest"),
+    ("r2: MLP", "R², MLP"),
 )  # fmt: skip
 COLOURS = 6  # series-1 to series-6 in the style sheet
+
+
+def shown_columns(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """The figures that the runs have: AUC, or R^2 where the target is a number."""
+    return [(key, name) for key, name in (*COLUMNS, *OF_A_NUMBER) if key in runs[0]["metrics"]["metrics"]]
 
 
 def groups(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -35,7 +46,7 @@ def groups(runs: Sequence[Run]) -> list[dict[str, Any]]:
         found.setdefault(kind, []).append(run)
     return [
         {
-            "unit": unit, "neighbours": neighbours, "trust": trust, "header": [name for _, name in COLUMNS],
+            "unit": unit, "neighbours": neighbours, "trust": trust, "header": [name for _, name in shown_columns(runs)],
             "rows": _rows(members),
         }
         for (unit, neighbours, trust), members in found.items()
@@ -43,11 +54,11 @@ def groups(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def _rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    best = {key: _best(runs, key) for key, _ in COLUMNS}
+    best = {key: _best(runs, key) for key, _ in shown_columns(runs)}
     rows = []
     for run in runs:
         cells = []
-        for key, _ in COLUMNS:
+        for key, _ in shown_columns(runs):
             value = run["metrics"]["metrics"][key]["values"][SYNTHETIC]
             cells.append(
                 {
@@ -78,7 +89,8 @@ def charts(runs: Sequence[Run]) -> dict[str, Any]:
     dots = [
         (metric["title"], _dots(runs, key, metric), metric["better"])
         for key, metric in first.items()
-        if key in dict(COLUMNS) and any("value" in run["metrics"]["metrics"][key]["values"][SYNTHETIC] for run in runs)
+        if key in dict(shown_columns(runs))
+        and any("value" in run["metrics"]["metrics"][key]["values"][SYNTHETIC] for run in runs)
     ]
     return {"lines": figures.line_chart(lines, classes, across="columns at a time"), "classes": classes, "dots": dots}
 
@@ -139,7 +151,7 @@ def repeated_seeds(runs: Sequence[Run]) -> list[dict[str, Any]]:
         if len(members) < 2:
             continue
         cells = []
-        for key, _ in COLUMNS:
+        for key, _ in shown_columns(runs):
             values = [run["metrics"]["metrics"][key]["values"][SYNTHETIC].get("value", math.nan) for run in members]
             mean = over_seeds(values)
             interval = f"{mean.low:.3f} to {mean.high:.3f}" if math.isfinite(mean.low) else ""
@@ -148,6 +160,20 @@ def repeated_seeds(runs: Sequence[Run]) -> list[dict[str, Any]]:
         name = f"{members[0]['details']['method']}, {len(members)} seeds"
         lines.append({"name": name, "runs": [run["name"] for run in members], "cells": cells})
     return lines
+
+
+def value_table(runs: Sequence[Run]) -> dict[str, Any]:
+    """KS distance of the values of each column of numbers in each run, shaded by size."""
+    columns = [run["metrics"]["values"]["columns"] for run in runs]
+    most = max((found["ks"] for figures in columns for found in figures.values()), default=1.0) or 1.0
+    rows = [
+        {
+            "name": name,
+            "cells": [{"value": f"{v[name]['ks']:.3f}", "shade": round(100 * v[name]["ks"] / most)} for v in columns],
+        }
+        for name in columns[0]
+    ]
+    return {"header": [run["name"] for run in runs], "rows": rows}
 
 
 def column_table(runs: Sequence[Run], schema: Schema) -> dict[str, Any]:

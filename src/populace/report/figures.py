@@ -18,15 +18,11 @@ MOST_BARS = 16
 ROW = 30.0
 
 
-def column_chart(column: Column, real: Array, synthetic: Array, errors: Array | None = None) -> markupsafe.Markup:
-    """Shares of each value, real against synthetic; `errors` are the method's own standard errors of the synthetic shares."""
-    if column.kind == "numeric":
-        return _histogram(column, real, synthetic, errors)
-    return _bars(column, real, synthetic, errors)
+def category_chart(column: Column, real: Array, synthetic: Array, errors: Array | None = None) -> markupsafe.Markup:
+    """Shares of each value, real against synthetic; of a long domain the most frequent, the rest added up in one line.
 
-
-def _bars(column: Column, real: Array, synthetic: Array, errors: Array | None) -> markupsafe.Markup:
-    """Horizontal bars; of a long domain the most frequent values, the rest added up in one line."""
+    `errors` are the method's own standard errors of the synthetic shares.
+    """
     labels = list(column.labels())
     shown = np.arange(len(labels))
     rest: tuple[float, float] | None = None
@@ -40,15 +36,16 @@ def _bars(column: Column, real: Array, synthetic: Array, errors: Array | None) -
     parts = []
     for place, index in enumerate(shown):
         wide = None if errors is None else float(errors[index])
-        parts.append(_bar(labels[index], float(real[index]), float(synthetic[index]), wide, place * ROW, left, scale))
+        parts.append(bar(labels[index], float(real[index]), float(synthetic[index]), wide, place * ROW, left, scale))
     if rest is not None:
         name = f"{len(labels) - len(shown)} other values"
-        parts.append(_bar(name, max(rest[0], 0.0), max(rest[1], 0.0), None, len(shown) * ROW, left, scale))
+        parts.append(bar(name, max(rest[0], 0.0), max(rest[1], 0.0), None, len(shown) * ROW, left, scale))
     height = (len(shown) + (rest is not None)) * ROW + 2
     return chart(height, parts, label=f"{column.name}: share of rows by value, real and synthetic")
 
 
-def _bar(label: str, real: float, synthetic: float, error: float | None, y: float, left: float, scale: float) -> str:
+def bar(label: str, real: float, synthetic: float, error: float | None, y: float, left: float, scale: float) -> str:
+    """One line of a bar chart: a value, its real share above its synthetic one."""
     said = f"{label}: real {percent(real)}, synthetic {percent(synthetic)}"
     if error is not None:
         said += f", the method's standard error {percent(error)}"
@@ -66,43 +63,6 @@ def _bar(label: str, real: float, synthetic: float, error: float | None, y: floa
         low, high = (left + max(synthetic + sign * 1.96 * error, 0) * scale for sign in (-1, 1))
         parts.append(tag("line", x1=low, x2=high, y1=y + 20, y2=y + 20, class_="whisker"))
     return tag("g", *parts)
-
-
-def _histogram(column: Column, real: Array, synthetic: Array, errors: Array | None) -> markupsafe.Markup:
-    """Bars of a numeric column's bins, evenly wide, with the synthetic shares as steps over them."""
-    labels = column.labels()
-    left, top, bottom = 42.0, 8.0, 170.0
-    step = (WIDTH - left - 4) / len(labels)
-    grid = ticks(float(max(real.max(), synthetic.max())), 3)
-    scale = (bottom - top) / grid[-1]
-    parts = []
-    for tick in grid:
-        y = bottom - tick * scale
-        parts.append(tag("line", x1=left, x2=WIDTH - 4, y1=y, y2=y, class_="grid"))
-        parts.append(text(left - 5, y + 4, percent(tick), anchor="end", class_="small"))
-    outline = []
-    for i, label in enumerate(labels):
-        x = left + i * step
-        said = f"{label}: real {percent(float(real[i]))}, synthetic {percent(float(synthetic[i]))}"
-        said += "" if errors is None else f", the method's standard error {percent(float(errors[i]))}"
-        high = max(float(real[i]) * scale, 0.5)
-        bar = tag("rect", x=x + 0.5, y=bottom - high, width=max(step - 1, 0.5), height=high, class_="real soft")
-        hit = tag("rect", x=x, y=top, width=step, height=bottom - top, class_="hit")
-        parts.append(tag("g", title(said), hit, bar))
-        y = bottom - float(synthetic[i]) * scale
-        outline += [(x, y), (x + step, y)]
-        if errors is not None:
-            ends = (bottom - max(float(synthetic[i]) + sign * 1.96 * float(errors[i]), 0) * scale for sign in (-1, 1))
-            low, high_end = ends
-            parts.append(tag("line", x1=x + step / 2, x2=x + step / 2, y1=low, y2=high_end, class_="whisker"))
-    parts.append(polyline(outline, "steps synthetic-line"))
-    every = max(1, -(-len(labels) // 6))
-    edges = [name.strip("[()]").split(",")[0] for name in labels[: column.levels]]
-    for i in range(0, column.levels, every):
-        parts.append(text(left + i * step, bottom + 14, short(edges[i], 8), class_="small"))
-    if column.nullable:
-        parts.append(text(WIDTH - 4, bottom + 14, "none", anchor="end", class_="small"))
-    return chart(bottom + 20, parts, label=f"{column.name}: share of rows by bin, real and synthetic")
 
 
 def line_chart(lines: Mapping[str, Values], classes: Mapping[str, str], *, across: str) -> markupsafe.Markup:

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from populace.evaluation.baselines import MAJORITY, PRODUCT, REAL, SHUFFLED, SYNTHETIC
+from populace.evaluation.flags import KS
+from populace.evaluation.prediction_figures import best_model, guess_of
+from populace.evaluation.value_text import figure_text
 from populace.privacy.guarantee import best_guess
 from populace.report import figures
 from populace.report.svg import percent
@@ -21,7 +24,7 @@ NO_DEPENDENCE = 0.002  # columns so near to independent that there is no depende
 def tiles(run: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What the top of the page shows."""
     metrics = run["metrics"]["metrics"]
-    found = [_columns(metrics), _pairs(metrics), _prediction(run["metrics"], metrics)]
+    found = [_values(run["metrics"]), _columns(metrics), _pairs(metrics), _prediction(run["metrics"], metrics)]
     if "privacy" in run:
         found.insert(0, _privacy(run["privacy"]))
     if "cost" in run["metrics"]:
@@ -45,10 +48,38 @@ def _privacy(privacy: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _values(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The column of numbers that is farthest off, in words."""
+    columns = document["values"]["columns"]
+    if not columns:
+        why = document["metrics"]["ks"]["values"][SYNTHETIC]["left_out"]
+        return {"name": "Values", "figure": "–", "words": f"Nothing to measure: {why}", "link": "#values"}
+    worst = max(columns, key=lambda name: columns[name]["ks"])
+    halves = max(half["ks"] for half in document["values"]["halves"].values())
+    flags = len(document["red_flags_in_words"])
+    return {
+        "name": "Values",
+        "figure": f"KS {figure_text(columns[worst]['ks'])}",
+        "words": f"of {worst}, the column of numbers that is farthest off: {_in_words(columns[worst]['ks'])}",
+        "alarm": f"{flags} red flag{'s' if flags != 1 else ''}" if flags else "",
+        "beside": f"worst of one half of the real rows against the other: {figure_text(halves)}",
+        "link": "#values",
+    }
+
+
+def _in_words(ks: float) -> str:
+    """What a KS distance means; the words are ours."""
+    if ks <= 0.05:
+        return "hardly to be told from the real one"
+    if ks <= 0.1:
+        return "close to the real one"
+    return "visibly off" if ks <= KS else "another distribution than the real one"
+
+
 def _columns(metrics: Mapping[str, Any]) -> dict[str, Any]:
     values = metrics["one_way"]["values"]
     return {
-        "name": "Single columns",
+        "name": "Single columns, on the schema’s cells",
         "figure": percent(values[SYNTHETIC]["value"]),
         "words": "of the rows would have to change their value for a column to match the real one, on average",
         "beside": f"real data, one half against the other: {percent(values[REAL]['value'])}",
@@ -91,38 +122,28 @@ def _prediction(document: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict
             "name": "Prediction", "figure": "–", "words": f"No prediction: {document['prediction']['left_out']}",
             "link": "#prediction",
         }  # fmt: skip
-    model, values = best_model(document)
+    facts = document["prediction"]
+    model, values = best_model(metrics, facts)
     if not model:
         return {"name": "Prediction", "figure": "–", "words": "no model could be scored", "link": "#prediction"}
+    what, guess = guess_of(facts)
     own, real = values[SYNTHETIC]["value"], values[REAL].get("value")
     shown = {SYNTHETIC: values[SYNTHETIC], MAJORITY: values[MAJORITY]} | ({REAL: values[REAL]} if real else {})
+    beyond = "a coin" if what == "AUC" else "the mean"
     kept = (
-        f"{100 * (own - 0.5) / (real - 0.5):.0f} % of what real rows teach beyond a coin"
-        if real and real > 0.55
+        f"{100 * (own - guess) / (real - guess):.0f} % of what real rows teach beyond {beyond}"
+        if real and real > guess + 0.05
         else ""
     )
     return {
-        "name": f"Predicting {document['prediction']['target']}",
+        "name": f"Predicting {facts['target']}",
         "figure": f"{own:.3f}",
-        "words": f"AUC on real rows of the best model trained on synthetic rows ({model}); 1 is perfect, 0.5 a coin",
+        "words": f"{what} on real rows of the best model trained on synthetic rows ({model}); 1 is perfect, {guess:g} {beyond}",
         "verdict": kept,
         "beside": f"the same trained on real rows: {real:.3f}" if real else "",
-        "scale": figures.scale_chart(shown, CLASSES, label="AUC between its baselines"),
+        "scale": figures.scale_chart(shown, CLASSES, label=f"{what} between its baselines"),
         "link": "#prediction",
     }
-
-
-def best_model(document: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """The model with the highest AUC when trained on synthetic rows; an empty name where none has one."""
-    found = {
-        name: document["metrics"][f"auc: {name}"]["values"]
-        for name in document["prediction"].get("models", ())
-        if "value" in document["metrics"][f"auc: {name}"]["values"][SYNTHETIC]
-    }
-    if not found:
-        return "", {}
-    name = max(found, key=lambda model: found[model][SYNTHETIC]["value"])
-    return name, found[name]
 
 
 def _cost(cost: Mapping[str, Any]) -> dict[str, Any]:

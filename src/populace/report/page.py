@@ -10,19 +10,21 @@ from typing import Any
 
 import jinja2
 import markupsafe
+import pyarrow as pa
 
 from populace.errors import DataError, PopulaceError
 from populace.evaluation.baselines import SYNTHETIC
 from populace.evaluation.evaluate import Evaluated, evaluate_tables
 from populace.evaluation.traffic import cost
 from populace.experiments.folder import RunFolder
-from populace.experiments.sources import read_rows
+from populace.experiments.sources import EMBEDDED, read_rows
 from populace.models.generator import load_generator
-from populace.report import comparison, glance, leaks, pictures, sections
+from populace.report import comparison, glance, leaks, pictures, sections, value_sections
 from populace.report.words import in_plain_words
 from populace.tables.files import read_json, write_json, write_text
 from populace.tables.schema import Schema, schema_from_dict
-from populace.tables.table import Table, read_table
+from populace.tables.table import Table, make_table, read_frame
+from populace.tables.widening import widened
 
 TITLE = "What the synthetic rows are worth"
 
@@ -38,12 +40,20 @@ class Evaluation:
 
     def save(self, path: str | Path) -> None:
         """A page without the sections that need a run: figures and distances only."""
-        run = {"name": SYNTHETIC, "metrics": self.metrics, "pairs": self.evaluated.pairs}
+        run = {
+            "name": SYNTHETIC,
+            "metrics": self.metrics,
+            "pairs": self.evaluated.pairs,
+            "values": self.evaluated.values,
+        }
         write_text(Path(path), render_run(TITLE, run, self.real.schema))
 
 
 def evaluate(synthetic: Table, *, real: Table, target: str | None = None, seed: int = 0) -> Evaluation:
-    """Compare synthetic rows with real ones."""
+    """Compare synthetic rows with real ones; under different schemas, by the columns that the synthetic rows have."""
+    if real.schema != synthetic.schema:
+        schema = widened(synthetic.schema, synthetic.frame, real.frame)
+        synthetic, real = make_table(synthetic.frame, schema), make_table(real.frame, schema)
     found = evaluate_tables({SYNTHETIC: synthetic}, real, target=target, seed=seed)[SYNTHETIC]
     return Evaluation(metrics=found.document, real=real, synthetic=synthetic, evaluated=found)
 
@@ -59,28 +69,34 @@ def evaluate_runs(folders: Sequence[Path], real_file: str, *, target: str | None
     schemas = {run["schema"].digest: run["schema"] for run in runs}
     if len({schema.names for schema in schemas.values()}) > 1:
         raise DataError("the runs have different columns, so they do not compare; evaluate them one by one")
+    frame = _real_frame(real_file)
     for digest, schema in schemas.items():
-        real = read_rows(real_file, schema)[1]
-        synthetic = {run["name"]: run["synthetic"] for run in runs if run["schema"].digest == digest}
-        found = evaluate_tables(synthetic, real, target=target)
-        for run in runs:
-            if run["schema"].digest == digest:
-                evaluated = found[run["name"]]
-                own = {"run": run["name"], "method": run["details"]["method"], "privacy": run["privacy"]["headline"]}
-                run["metrics"] = own | evaluated.document | {"cost": cost(run["details"], schema.sizes)}
-                run["pairs"] = evaluated.pairs
+        own = [run for run in runs if run["schema"].digest == digest]
+        wide = widened(schema, frame, *(run["frame"] for run in own))  # no row is refused for what the schema lacks
+        synthetic = {run["name"]: make_table(run["frame"], wide) for run in own}
+        found = evaluate_tables(synthetic, make_table(frame, wide), target=target)
+        for run in own:
+            evaluated = found[run["name"]]
+            said = {"run": run["name"], "method": run["details"]["method"], "privacy": run["privacy"]["headline"]}
+            run["metrics"] = said | evaluated.document | {"cost": cost(run["details"], schema.sizes)}
+            run["pairs"], run["values"], run["wide"] = evaluated.pairs, evaluated.values, wide
     again = ["populace", "evaluate", *(str(path) for path in folders), "--real", real_file]
     again += ["--target", target] if target else []
     documents = [run["metrics"] for run in runs]
     first = RunFolder(folders[0])
     if len(runs) == 1:
         title = f"{runs[0]['name']}: synthetic data by {runs[0]['details']['method']}"
-        page = render_run(title, runs[0], runs[0]["schema"], evaluated_by=shlex.join(again), real_file=real_file)
+        page = render_run(title, runs[0], runs[0]["wide"], evaluated_by=shlex.join(again), real_file=real_file)
     else:
-        page = render_comparison(runs, runs[0]["schema"], evaluated_by=shlex.join(again))
-    write_json(first / "metrics.json", documents[0] if len(documents) == 1 else {"format": 2, "runs": documents})
+        page = render_comparison(runs, runs[0]["wide"], evaluated_by=shlex.join(again))
+    write_json(first / "metrics.json", documents[0] if len(documents) == 1 else {"format": 3, "runs": documents})
     write_text(first / "report.html", page)
     return documents
+
+
+def _real_frame(real_file: str) -> pa.Table:
+    """The real rows as they stand in the file."""
+    return read_rows(real_file, None)[0] if real_file.startswith(EMBEDDED) else read_frame(real_file)
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
@@ -107,7 +123,7 @@ def _open(folder: RunFolder, name: str) -> dict[str, Any]:
     }
     if run["kind"] == "table":
         run["schema"] = read_table_schema(folder)
-        run["synthetic"] = read_table(folder / "synthetic.parquet", run["schema"])
+        run["frame"] = read_frame(folder / "synthetic.parquet")
         try:
             run["generator"] = load_generator(folder.path)
         except PopulaceError:  # synthetic rows are enough; only the method's own standard errors come from it
@@ -132,16 +148,19 @@ def environment() -> jinja2.Environment:
 def render_run(
     title: str, run: Mapping[str, Any], schema: Schema, *, evaluated_by: str = "", real_file: str = "FILE"
 ) -> str:
-    """The page of one run, or of two tables alone (a run without details)."""
+    """The page of one run, or of two tables alone (a run without details); `schema` is the one they were compared under."""
     document = run["metrics"]
+    declared = run.get("schema", schema)
     target = document["prediction"].get("target")
     privacy = run.get("privacy")
     return environment().get_template("run.html").render(
         title=title, run=run, document=document, plain=in_plain_words(privacy) if privacy else None, privacy=privacy,
-        tiles=glance.tiles(run), table=sections.metric_table(document), width_chart=sections.width_chart(document),
+        tiles=glance.tiles(run), flags=value_sections.flag_box(document), values=value_sections.value_table(document),
+        correlations=value_sections.correlation_maps(run["values"]), group_means=value_sections.group_table(document),
+        table=sections.metric_table(document), width_chart=sections.width_chart(document),
         columns=sections.column_cards(run, schema), overview=sections.pair_overview(run, schema),
         pair_cards=sections.pair_cards(run, schema, target) if len(schema.columns) > 1 else [],
-        prediction=sections.prediction_parts(document), domains=sections.domain_table(schema), schema=schema,
+        prediction=sections.prediction_parts(document), domains=sections.domain_table(declared), schema=declared,
         audit=run.get("audit"), attacks=run.get("attacks"), how=leaks.commands(run, real_file), in_bytes=glance.in_bytes,
         evaluated_by=evaluated_by, details=run.get("details"),
     )  # fmt: skip
@@ -151,6 +170,7 @@ def render_comparison(runs: Sequence[Mapping[str, Any]], schema: Schema, *, eval
     return environment().get_template("comparison.html").render(
         title=f"{len(runs)} runs compared", runs=runs, groups=comparison.groups(runs), charts=comparison.charts(runs),
         seeds=comparison.repeated_seeds(runs), columns=comparison.column_table(runs, schema),
+        flags={run["name"]: value_sections.flag_box(run["metrics"]) for run in runs}, values=comparison.value_table(runs),
         gaps=comparison.gap_maps(runs, schema), plain={run["name"]: in_plain_words(run["privacy"]) for run in runs},
         table={run["name"]: sections.metric_table(run["metrics"]) for run in runs}, evaluated_by=evaluated_by,
         first=runs[0]["metrics"], in_bytes=glance.in_bytes, how={run["name"]: leaks.commands(run, "FILE") for run in runs},

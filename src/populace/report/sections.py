@@ -10,16 +10,28 @@ from typing import Any
 import numpy as np
 
 from populace.evaluation.baselines import ABOUT, MAJORITY, PRODUCT, REAL, SHUFFLED, SYNTHETIC
+from populace.evaluation.histograms import histogram
 from populace.evaluation.marginals import Pairs, association
-from populace.report import figures, maps
+from populace.evaluation.prediction_figures import CLASS_SCORES, NUMBER, NUMBER_SCORES
+from populace.evaluation.value_text import value_text
+from populace.report import figures, maps, value_sections
 from populace.report.glance import CLASSES
 from populace.report.svg import percent
+from populace.report.value_charts import STEPS, value_chart
 from populace.tables.schema import Schema
 
 Array = np.ndarray[Any, Any]
 
 FIRST_COLUMNS = 30
 PAIRS_OF_EACH_SORT = 3
+DOMAINS = {
+    "declared": "declared", "public-data": "from public data", "read-from-data": "read from the data",
+}  # fmt: skip
+SCORES_IN_WORDS = {
+    "auc": "how well the model ranks; 0.5 a coin, 1 perfect",
+    "accuracy": "share of rows predicted right",
+    "r2": "share of the variance that is predicted; 0 no better than the mean, 1 perfect",
+}
 FLAGS = (
     ("method", "--method"), ("epsilon", "--epsilon"), ("delta", "--delta"), ("schema_file", "--schema"),
     ("target", "--target"), ("trust", "--trust"), ("client_column", "--client-column"), ("rows", "--rows"), ("seed", "--seed"),
@@ -91,17 +103,24 @@ def deviations(generator: Any, columns: Sequence[int], sizes: Sequence[int]) -> 
 def column_cards(run: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     """A chart per column: all of them; of very many, the farthest off first and the rest folded."""
     one_way = run["metrics"]["one_way"]
+    numbers = {column.name: column for column in run["values"].columns}
     cards = []
     for index, (column, (real, synthetic)) in enumerate(zip(schema.columns, shares(run["pairs"]), strict=True)):
         low, high = one_way["interval"][column.name]
         errors = deviations(run.get("generator"), (index,), schema.sizes)
+        own = numbers.get(column.name)
+        binned = None if own is None else histogram(own)
+        off = one_way["tvd"][column.name]
+        words = f"{percent(off)} of rows off ({percent(low)} to {percent(high)})"
+        drawn = figures.category_chart(column, real, synthetic, errors) if binned is None else value_chart(binned)
         cards.append(
             {
                 "name": column.name,
                 "kind": column.kind + (", domain read from the data" if column.domain == "read-from-data" else ""),
-                "off": one_way["tvd"][column.name],
-                "words": f"{percent(one_way['tvd'][column.name])} of rows off ({percent(low)} to {percent(high)})",
-                "chart": figures.column_chart(column, real, synthetic, errors),
+                "off": off if own is None else max(off, own.ks),
+                "words": value_sections.card_words(run["metrics"], column.name, words),
+                "chart": drawn,
+                "steps": "" if binned is None else STEPS[binned.steps],
             }
         )
     if len(cards) > FIRST_COLUMNS:
@@ -221,31 +240,42 @@ def prediction_parts(document: Mapping[str, Any]) -> dict[str, Any]:
     facts = document["prediction"]
     if "left_out" in facts:
         return {"left_out": facts["left_out"]}
-    names = (SYNTHETIC, REAL, SHUFFLED, PRODUCT, MAJORITY)
-    rows = []
-    charts = {}
-    for what, low in (("auc", 0.5), ("accuracy", 0.0)):
+    scores = NUMBER_SCORES if facts.get("task") == NUMBER else CLASS_SCORES
+    charts = []
+    for what, name in scores.items():
         values = {m: document["metrics"][f"{what}: {m}"]["values"] for m in facts["models"]}
-        known = [v["value"] for found in values.values() for v in found.values() if "value" in v]
-        start = low if what == "auc" else float(np.floor(max(0.0, min(known, default=0.0) - 0.02) * 20) / 20)
         shown = [(m, {n: found[n] for n in (SYNTHETIC, REAL, MAJORITY)}) for m, found in values.items()]
-        charts[what] = figures.dot_chart(shown, CLASSES, start)
-    for name in names:
+        known = [v["value"] for _, found in shown for v in found.values() if "value" in v]
+        charts.append((name, SCORES_IN_WORDS[what], figures.dot_chart(shown, CLASSES, _least(what, known))))
+    rows = []
+    for name in (SYNTHETIC, REAL, SHUFFLED, PRODUCT, MAJORITY):
         cells = []
-        for what, model in itertools.product(("auc", "accuracy"), facts["models"]):
+        for what, model in itertools.product(scores, facts["models"]):
             value = document["metrics"][f"{what}: {model}"]["values"][name]
             figure = f"{value['value']:.3f}" if "value" in value else "–"
             cells.append({"value": figure, "interval": value.get("left_out") or _interval(value)})
         rows.append({"name": name, "cells": cells, "class": CLASSES[name]})
-    return {"facts": facts, "rows": rows, "charts": charts, "shuffles": facts.get(SHUFFLED, "")}
+    header = [f"{name}, {model}" for name, model in itertools.product(scores.values(), facts["models"])]
+    return {"facts": facts, "rows": rows, "charts": charts, "header": header, "shuffles": facts.get(SHUFFLED, "")}
 
 
-def domain_table(schema: Schema) -> list[dict[str, str]]:
-    """Each column's public domain and where it comes from."""
+def _least(what: str, known: Sequence[float]) -> float:
+    """Where the axis of a score begins."""
+    if what == "auc":
+        return 0.5
+    least = min(known, default=0.0)
+    return float(np.floor(max(0.0, least - 0.02) * 20) / 20) if what == "accuracy" else (0.0 if least > -0.1 else -0.5)
+
+
+def domain_table(schema: Schema) -> list[dict[str, Any]]:
+    """Each column's public domain, where it comes from and who says so."""
     rows = []
     for column in schema.columns:
-        if column.kind == "numeric":
-            values = f"{column.levels} bins from {column.edges[0]:g} to {column.edges[-1]:g}"
+        if column.is_scale:
+            cells = column.cells
+            ends = (value_text(column.kind, end) for end in (cells[0].low, cells[-1].high))
+            values = f"{column.levels} cells from {' to '.join(ends)}"
+            values += f", {len(column.spikes)} of them single values" if column.spikes else ""
         else:
             values = (
                 f"{column.levels} values: " + ", ".join(column.categories[:4]) + (", …" if column.levels > 4 else "")
@@ -255,7 +285,8 @@ def domain_table(schema: Schema) -> list[dict[str, str]]:
                 "name": column.name,
                 "kind": column.kind,
                 "values": values + (", or none" if column.nullable else ""),
-                "domain": "declared" if column.domain == "declared" else "read from the data",
+                "domain": DOMAINS[column.domain] + (f": {column.source}" if column.source else ""),
+                "covered": column.domain != "read-from-data",
             }
         )
     return rows

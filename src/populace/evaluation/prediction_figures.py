@@ -1,0 +1,143 @@
+"""The scores of every model trained on every table, as metrics beside their baselines, and what has to be said about them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from populace.evaluation import baselines, boosting, prediction, regression
+from populace.evaluation.baselines import MAJORITY, PRODUCT, REAL, SHUFFLED, SYNTHETIC
+from populace.evaluation.boosting import BOOSTING
+from populace.evaluation.estimate import FROM_SEEDS, Estimate, left_out, over_seeds
+from populace.evaluation.prediction import MOST_CLASSES, Score
+from populace.evaluation.targets import Target, target_of
+from populace.tables.table import Table
+
+Figures = dict[str, dict[str, Estimate]]  # metric -> table -> figure
+
+SHUFFLES, SHUFFLED_ROWS = 5, 500
+ONE_COLUMN = "the table has one column; expected two or more"
+NO_TARGET = "no target was named; give --target COLUMN"
+CLASSES, NUMBER = "classes", "number"
+CLASS_SCORES = {"auc": "AUC", "accuracy": "accuracy"}
+NUMBER_SCORES = {"r2": "R²"}
+
+
+def class_models() -> tuple[str, ...]:
+    return (*prediction.LEARNERS, BOOSTING)
+
+
+def prediction_titles(facts: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """AUC and accuracy, or R^2 where the target is a number."""
+    said = NUMBER_SCORES if facts.get("task") == NUMBER else CLASS_SCORES
+    models = facts.get("models", class_models())
+    return {f"{key}: {model}": (f"{name}, {model}", "higher") for key, name in said.items() for model in models}
+
+
+def predict(
+    synthetic: Mapping[str, Table], real: Table, target: str | None, rng: np.random.Generator, seed: int
+) -> tuple[Figures, dict[str, Any]]:
+    """The figures, and what has to be said about them."""
+    everyone = [*synthetic, REAL, PRODUCT, SHUFFLED, MAJORITY]
+    why = NO_TARGET if target is None else _why_not(real, target)
+    if target is None or why:
+        return {key: dict.fromkeys(everyone, left_out(why)) for key in prediction_titles({})}, {"left_out": why}
+    kind = target_of(real, target)
+    test, rest = baselines.hold_out(real, rng)
+    draws = {f"shuffle {i}": baselines.shuffled(rest, rng, SHUFFLED_ROWS) for i in range(SHUFFLES)}
+    how = _numbers if kind.is_number else _classes
+    figures = how({**synthetic, REAL: rest}, draws, test, kind, seed)
+    facts = {
+        "target": target,
+        "task": NUMBER if kind.is_number else CLASSES,
+        "models": list(regression.MODELS if kind.is_number else class_models()),
+        "tested_on": f"{len(test):,} real rows held out of the file given (not used to train the real baseline)",
+        "trained_on": f"at most {prediction.MOST_TRAINING_ROWS:,} rows",
+        "caution": "if the file given is the one the run learned from, the method has seen the test rows too",
+        "features": f"{BOOSTING}: the values themselves; the other models: the schema's cells",
+        SHUFFLED: f"mean of {SHUFFLES} shuffles of at most {SHUFFLED_ROWS:,} rows; {FROM_SEEDS}",
+    }
+    return {key: {table: found[table] for table in everyone} for key, found in figures.items()}, facts
+
+
+def _why_not(real: Table, target: str) -> str:
+    if len(real.schema.columns) < 2:
+        return ONE_COLUMN
+    column = real.schema.column(target)
+    if not column.is_scale and column.size > MOST_CLASSES:
+        return f"{target} has {column.size} values; expected at most {MOST_CLASSES}"
+    return ""
+
+
+def _classes(
+    tables: Mapping[str, Table], shuffles: Mapping[str, Table], test: Table, target: Target, seed: int
+) -> Figures:
+    scores = _class_scores(tables, test, target, seed, prediction.DRAWS)
+    repeated = _class_scores(shuffles, test, target, seed, 1)  # the interval comes from the shuffles
+    majority = prediction.majority_score(tables[REAL], test, target.column, labels=target.labels)
+    models = class_models()
+    scores[SHUFFLED] = {name: _over_seeds([found[name] for found in repeated.values()]) for name in models}
+    scores[MAJORITY] = dict.fromkeys(models, majority)
+    scores[PRODUCT] = dict.fromkeys(models, _by_construction(majority))
+    figures = {f"auc: {name}": {table: found[name].auc for table, found in scores.items()} for name in models}
+    return figures | {
+        f"accuracy: {name}": {table: found[name].accuracy for table, found in scores.items()} for name in models
+    }
+
+
+def _class_scores(
+    tables: Mapping[str, Table], test: Table, target: Target, seed: int, draws: int
+) -> dict[str, dict[str, Score]]:
+    found = prediction.scores(
+        tables, test, target.column, learners=prediction.LEARNERS, seed=seed, draws=draws, labels=target.labels
+    )
+    boosted = boosting.boosting_scores(tables, test, target, seed=seed, draws=draws)
+    return {name: {**found[name], BOOSTING: boosted[name]} for name in tables}
+
+
+def _numbers(
+    tables: Mapping[str, Table], shuffles: Mapping[str, Table], test: Table, target: Target, seed: int
+) -> Figures:
+    scores = regression.r_squared(tables, test, target, seed=seed)
+    repeated = regression.r_squared(shuffles, test, target, seed=seed, draws=1)
+    guess = regression.mean_score(tables[REAL], test, target, seed=seed)
+    scores[MAJORITY] = dict.fromkeys(regression.MODELS, guess)
+    scores[PRODUCT] = dict.fromkeys(regression.MODELS, Estimate(value=0.0, why=baselines.PRODUCT_MEAN))
+    scores[SHUFFLED] = {
+        model: over_seeds([found[model].value for found in repeated.values()]) for model in regression.MODELS
+    }
+    return {f"r2: {name}": {table: found[name] for table, found in scores.items()} for name in regression.MODELS}
+
+
+def _over_seeds(found: list[Score]) -> Score:
+    auc = over_seeds([score.auc.value for score in found]) if any(score.auc.known for score in found) else found[0].auc
+    return Score(accuracy=over_seeds([score.accuracy.value for score in found]), auc=auc)
+
+
+def _by_construction(majority: Score) -> Score:
+    why = baselines.PRODUCT_FOUND
+    return Score(
+        accuracy=dataclasses.replace(majority.accuracy, why=why), auc=dataclasses.replace(majority.auc, why=why)
+    )
+
+
+def guess_of(facts: Mapping[str, Any]) -> tuple[str, float]:
+    """The headline score of the task, and what a guess has."""
+    return ("R²", 0.0) if facts.get("task") == NUMBER else ("AUC", 0.5)
+
+
+def best_model(metrics: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """The model with the highest score when trained on synthetic rows; an empty name where none has one."""
+    key = "r2" if facts.get("task") == NUMBER else "auc"
+    found = {
+        name: metrics[f"{key}: {name}"]["values"]
+        for name in facts.get("models", ())
+        if "value" in metrics[f"{key}: {name}"]["values"][SYNTHETIC]
+    }
+    if not found:
+        return "", {}
+    name = max(found, key=lambda model: found[model][SYNTHETIC]["value"])
+    return name, found[name]

@@ -1,0 +1,217 @@
+"""The values of the rows themselves, never the schema's cells, and how far two columns of values are apart.
+
+Kolmogorov-Smirnov distance    the largest gap between two distribution functions, exact: 0 equal, 1 nothing in common
+Wasserstein-1 distance         the mean distance a value has to be moved; in the column's units, and over the real SD
+spikes                         single values with 3 % of the real rows or more, and zero from 1 % on: their shares
+
+Numbers are numbers, dates are days since 1970, date-times and times of day are seconds. Every column is sorted once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from populace.tables.schema import Column
+from populace.tables.table import Table
+
+Array = np.ndarray[Any, Any]
+
+QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+SPIKE, ZERO_SPIKE, LEAST_ROWS_OF_A_SPIKE, MOST_SPIKES = 0.03, 0.01, 10, 8
+MANTISSA = 36  # bits of a decimal that are compared: 0.1 + 0.2 and 0.3 are one value
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Numbers:
+    """A column of numbers, dates or times: NaN where there is no value."""
+
+    name: str
+    kind: str
+    values: Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Categories:
+    """A column of categories: a number into `labels` per row, -1 where there is no value."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    codes: Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class ValueTable:
+    """The values of a table, column by column."""
+
+    rows: int
+    numbers: tuple[Numbers, ...]
+    categories: tuple[Categories, ...]
+
+    def take(self, rows: Array) -> ValueTable:
+        return ValueTable(
+            rows=len(np.arange(self.rows)[rows]),
+            numbers=tuple(dataclasses.replace(column, values=column.values[rows]) for column in self.numbers),
+            categories=tuple(dataclasses.replace(column, codes=column.codes[rows]) for column in self.categories),
+        )
+
+    def some(self, most: int) -> ValueTable:
+        """At most so many rows: always the same ones, drawn at random."""
+        if self.rows <= most:
+            return self
+        return self.take(np.sort(np.random.default_rng(11).permutation(self.rows)[:most]))
+
+
+def value_tables(tables: Sequence[Table]) -> list[ValueTable]:
+    """The values of tables under one schema, with one numbering of categories."""
+    schema = tables[0].schema
+    labels = {c.name: _labels(c, [t.frame.column(c.name) for t in tables]) for c in schema.columns if not c.is_scale}
+    return [
+        ValueTable(
+            rows=len(table),
+            numbers=tuple(_numbers(c, table.frame.column(c.name)) for c in schema.columns if c.is_scale),
+            categories=tuple(
+                _categories(c, table.frame.column(c.name), labels[c.name]) for c in schema.columns if not c.is_scale
+            ),
+        )
+        for table in tables
+    ]
+
+
+def _numbers(column: Column, values: pa.ChunkedArray) -> Numbers:
+    found = np.asarray(column.numbers(values), np.float64)
+    return Numbers(name=column.name, kind=column.kind, values=snapped(found) if column.kind == "decimal" else found)
+
+
+def _labels(column: Column, parts: Sequence[pa.ChunkedArray]) -> tuple[pa.Array, tuple[str, ...]]:
+    """The values that occur in any table, in the order the schema lists them where it does."""
+    chunks = [chunk for part in parts for chunk in part.unique().drop_null().to_pylist()]
+    rank = {category: place for place, category in enumerate(column.categories)}
+    texts = {value: str(value).lower() if isinstance(value, bool) else str(value) for value in chunks}
+    ordered = sorted(texts, key=lambda value: (rank.get(texts[value], len(rank)), texts[value]))
+    return pa.array(ordered, parts[0].type), tuple(texts[value] for value in ordered)
+
+
+def _categories(
+    column: Column, values: pa.ChunkedArray, labels: tuple[pa.Array, tuple[str, ...]]
+) -> Categories:  # fmt: skip
+    codes = pc.fill_null(pc.index_in(values, value_set=labels[0]), -1) if len(labels[0]) else None
+    numbers = np.full(len(values), -1, np.int32) if codes is None else codes.to_numpy().astype(np.int32)
+    return Categories(name=column.name, kind=column.kind, labels=labels[1], codes=numbers)
+
+
+def snapped(values: Array) -> Array:
+    """Decimals without the last bits, so that one value computed in two ways is one value."""
+    mantissa, exponent = np.frexp(values)
+    return np.asarray(np.ldexp(np.round(np.ldexp(mantissa, MANTISSA)), exponent - MANTISSA))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Sample:
+    """One column's present values in rising order, out of so many rows."""
+
+    ordered: Array
+    rows: int
+
+    @property
+    def missing(self) -> float:
+        return 1 - len(self.ordered) / self.rows if self.rows else 0.0
+
+    @property
+    def mean(self) -> float:
+        return float(self.ordered.mean()) if len(self.ordered) else float("nan")
+
+    @property
+    def sd(self) -> float:
+        return float(self.ordered.std()) if len(self.ordered) else float("nan")
+
+    def quantiles(self, shares: Sequence[float] = QUANTILES) -> list[float]:
+        """Linear between neighbouring values, as numpy's default."""
+        if not len(self.ordered):
+            return [float("nan")] * len(shares)
+        place = np.asarray(shares) * (len(self.ordered) - 1)
+        low = np.floor(place).astype(int)
+        high = np.minimum(low + 1, len(self.ordered) - 1)
+        found = self.ordered[low] + (place - low) * (self.ordered[high] - self.ordered[low])
+        return [float(value) for value in found]
+
+    def share(self, value: float) -> float:
+        """The share of all rows that have exactly this value."""
+        low, high = np.searchsorted(self.ordered, value, "left"), np.searchsorted(self.ordered, value, "right")
+        return float(high - low) / self.rows if self.rows else 0.0
+
+
+def sample(values: Array) -> Sample:
+    return Sample(ordered=np.sort(values[~np.isnan(values)]), rows=len(values))
+
+
+def halved(values: Array, first: Array) -> tuple[Sample, Sample, Sample]:
+    """The whole column, and its two halves (rows marked by `first`, and the others), sorted once."""
+    present = np.flatnonzero(~np.isnan(values))
+    order = present[np.argsort(values[present], kind="stable")]
+    ordered, inside = values[order], first[order]
+    rows = int(first.sum())
+    return (
+        Sample(ordered=ordered, rows=len(values)),
+        Sample(ordered=ordered[inside], rows=rows),
+        Sample(ordered=ordered[~inside], rows=len(values) - rows),
+    )
+
+
+def distinct(ordered: Array) -> tuple[Array, Array]:
+    """The different values of a sorted array, and how often each occurs."""
+    if not len(ordered):
+        return ordered, np.zeros(0, np.int64)
+    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    return ordered[starts], np.diff(np.append(starts, len(ordered)))
+
+
+def spikes(real: Sample) -> tuple[float, ...]:
+    """Single values that many real rows have, rising: at most eight, those with the largest shares."""
+    points, counts = distinct(real.ordered)
+    least = np.where(points == 0, ZERO_SPIKE, SPIKE) * real.rows
+    chosen = np.flatnonzero(counts >= np.maximum(least, LEAST_ROWS_OF_A_SPIKE))
+    chosen = chosen[np.argsort(-counts[chosen], kind="stable")][:MOST_SPIKES]
+    return tuple(float(value) for value in np.sort(points[chosen]))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Gap:
+    """Two distribution functions less one another at every value that occurs."""
+
+    points: Array
+    gaps: Array
+
+    @property
+    def ks(self) -> float:
+        return float(np.abs(self.gaps).max())
+
+    @property
+    def wasserstein(self) -> float:
+        return float((np.abs(self.gaps[:-1]) * np.diff(self.points)).sum())
+
+    def ks_influence(self, values: Array) -> Array:
+        """What each present value adds to the KS distance through its own distribution function, but for a constant."""
+        at = int(np.abs(self.gaps).argmax())
+        return np.where(values <= self.points[at], np.sign(self.gaps[at]), 0.0)
+
+    def wasserstein_influence(self, values: Array) -> Array:
+        """The same of the Wasserstein distance: minus the integral of the gap's sign up to the value."""
+        steps = np.concatenate([[0.0], np.cumsum(np.sign(self.gaps[:-1]) * np.diff(self.points))])
+        return np.asarray(-np.interp(values, self.points, steps))
+
+
+def gap_between(real: Array, synthetic: Array) -> Gap:
+    """Of two sorted arrays, neither of them empty: one merge."""
+    both = np.concatenate([real, synthetic])
+    steps = np.repeat([1 / len(real), -1 / len(synthetic)], [len(real), len(synthetic)])
+    order = np.argsort(both, kind="stable")  # two sorted runs: linear
+    both, total = both[order], np.cumsum(steps[order])
+    last = np.concatenate([both[1:] != both[:-1], [True]])
+    return Gap(points=both[last], gaps=np.append(total[last][:-1], 0.0))
