@@ -154,13 +154,13 @@ def survey(rows: int = ROWS, seed: int = SEED) -> tuple[list[str], list[tuple[ob
 
 SCHEMA = """\
 # The public shape of the harbour survey. Every person in the survey is invented (tools/make_harbour.py).
-format = 1
+format = 2
+source = "the people who invented the survey"
 target = "owns_home"
 
 [[column]]
 name = "age"
-kind = "numeric"
-dtype = "integer"
+kind = "integer"
 edges = [16, 25, 35, 45, 55, 65, 75, 100]
 
 [[column]]
@@ -169,8 +169,7 @@ categories = ["quayside", "old town", "hillside", "netherfield", "lighthouse"]
 
 [[column]]
 name = "years_in_town"
-kind = "numeric"
-dtype = "integer"
+kind = "integer"
 edges = [0, 2, 5, 10, 20, 40, 100]
 
 [[column]]
@@ -184,14 +183,12 @@ categories = ["fishing", "port", "trade", "public service", "office", "student",
 
 [[column]]
 name = "hours"  # worked in a week
-kind = "numeric"
-dtype = "integer"
+kind = "integer"
 edges = [0, 1, 20, 35, 40, 45, 80]
 
 [[column]]
 name = "income"  # thousand crowns a year; not everybody told
-kind = "numeric"
-dtype = "float"
+kind = "decimal"
 edges = [0, 5, 10, 15, 20, 25, 30, 40, 50, 75, 250]
 nullable = true
 
@@ -208,11 +205,13 @@ categories = ["poor", "fair", "good", "very good"]
 
 [[column]]
 name = "boat"
+kind = "boolean"
 dtype = "boolean"
 categories = ["false", "true"]
 
 [[column]]
 name = "owns_home"
+kind = "boolean"
 categories = ["no", "yes"]
 
 # Nobody retires before 55.

@@ -18,7 +18,7 @@ from populace.errors import SchemaError
 from populace.tables.columns import KINDS, LISTED, OTHER_KINDS, Column, Kind, Other, category_text
 from populace.tables.conversion import is_text, plain
 from populace.tables.dates import number_text
-from populace.tables.partitioning import FEW, LEAST_CELLS, partition
+from populace.tables.binning import LEAST_CELLS, choose_cells
 from populace.tables.reading import delimiter_of
 from populace.tables.recognition import (
     TRUTH_WORDS,
@@ -300,7 +300,7 @@ def _scale(seen: Recognised, name: str, kind: Kind) -> tuple[Column, tuple[str, 
     if kind == "time":
         step = min(step, 3_600.0)
     numbers = np.round(numbers, 3) if kind in ("datetime", "time") else numbers
-    parts = partition(numbers, step, kind)
+    parts = choose_cells(numbers, step, kind)
     column = _made(
         seen, name, kind, edges=parts.edges, spikes=parts.spikes, laws=parts.laws, step=step, format=seen.format,
         clip=parts.moved > 0,
@@ -317,6 +317,3 @@ def _scale(seen: Recognised, name: str, kind: Kind) -> tuple[Column, tuple[str, 
             f"only {column.levels} cells from {len(distinct)} distinct values: one value holds {most:.1%} of the rows"
         )
     return column, tuple(said)
-
-
-__all__ = ["FEW", "FEW_NUMBERS", "Proposal", "propose", "propose_column"]

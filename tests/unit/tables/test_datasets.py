@@ -63,6 +63,7 @@ def load(name: str, split: str = "train") -> Table | Images:
         ("adult9", {"train": 30_162, "test": 15_060}, 9),
         ("a9a", {"train": 32_561, "test": 16_281}, 124),
         ("bank", {"train": 36_168, "test": 9_043}, 17),
+        ("diabetes130", {"train": 81_403, "test": 20_363}, 48),
     ],
 )
 def test_published_tables_have_their_rows_and_columns(name: str, rows: dict[str, int], columns: int) -> None:
@@ -71,7 +72,22 @@ def test_published_tables_have_their_rows_and_columns(name: str, rows: dict[str,
         assert len(table) == count
         assert len(table.schema.columns) == columns
         assert table.schema.target == table.schema.names[-1]
-        assert table.schema.read_from_data == ()
+        assert table.schema.read_from_data == (domains.DIABETES_READ if name == "diabetes130" else ())
+        assert all(column.source for column in table.schema.columns if column.domain == "declared")
+
+
+@pytest.mark.usefixtures("published")
+def test_a_patient_is_in_one_part_and_ids_are_not_modelled() -> None:
+    train, test = load("diabetes130"), load("diabetes130", "test")
+    assert [other.name for other in train.schema.others] == ["encounter_id", "patient_nbr"]
+    assert train.schema == test.schema
+    assert train.schema.column("admission_source_id").kind == "categorical"
+    persons = pa.chunked_array([["a", "b", "a", "c", "d", "e", "f", "b"]])
+    parts = [set(registry.split_persons(persons, part).tolist()) for part in ("train", "test")]
+    assert parts[0] | parts[1] == set(range(8))
+    assert not parts[0] & parts[1]
+    assert (0 in parts[0]) == (2 in parts[0])
+    assert (1 in parts[0]) == (7 in parts[0])
 
 
 @pytest.mark.usefixtures("published")
@@ -110,7 +126,7 @@ def test_domains_have_the_sizes_of_the_papers() -> None:
 @pytest.mark.usefixtures("folder")
 def test_names_and_descriptions() -> None:
     assert datasets.names() == (
-        "adult", "adult9", "a9a", "bank", "mnist", "fashion_mnist", "census1990", "twitter", "vehicle",
+        "adult", "adult9", "a9a", "bank", "diabetes130", "mnist", "fashion_mnist", "census1990", "twitter", "vehicle",
     )  # fmt: skip
     for name in datasets.names():
         assert "Files: " in datasets.describe(name)

@@ -6,7 +6,10 @@ says can occur; where a publisher gives no bound, the last edge is far above any
 
 from __future__ import annotations
 
-from populace.tables.schema import Column, Kind, Schema
+import dataclasses
+
+from populace.tables.cells import Law
+from populace.tables.schema import Column, Kind, Other, Schema
 
 # adult.names: categories in the publisher's order; "?" is how it writes "not known".
 UNKNOWN = "?"
@@ -82,34 +85,48 @@ def _text(name: str, categories: tuple[str, ...], kind: Kind = "categorical") ->
 
 
 def _codes(name: str, values: tuple[int, ...], kind: Kind = "categorical") -> Column:
+    kind = "boolean" if values == (0, 1) else kind
     return Column(name=name, kind=kind, categories=tuple(str(value) for value in values), dtype="integer")
 
 
-def _whole(name: str, *edges: float) -> Column:
-    return Column(name=name, kind="integer", edges=edges)
+def _whole(name: str, *edges: float, spikes: tuple[float, ...] = (), tail: bool = False) -> Column:
+    """Whole numbers in round cells; `tail` says that the last of them thins out."""
+    laws: tuple[Law, ...] = (*(("linear",) * (len(edges) - 2)), "log" if tail else "linear")
+    return Column(name=name, kind="integer", edges=edges, spikes=spikes, laws=laws)
+
+
+def _declared(schema: Schema, source: str) -> Schema:
+    """The schema with who says its domains, where a column does not say so itself."""
+    columns = tuple(
+        column if column.source else dataclasses.replace(column, source=source) for column in schema.columns
+    )
+    return dataclasses.replace(schema, columns=columns)
 
 
 def adult() -> Schema:
     """All fifteen columns. The census extract holds persons over 16 who work at least an hour; gains stop at 99,999."""
-    return Schema(
-        columns=(
-            _whole("age", 17, 20, 25, 30, 35, 40, 45, 50, 55, 60, 65, 75, 100),
-            _text("workclass", (*WORKCLASS, UNKNOWN)),
-            _whole("fnlwgt", 0, 50_000, 100_000, 150_000, 200_000, 250_000, 300_000, 400_000, 2_000_000),
-            _text("education", EDUCATION),
-            _codes("education-num", tuple(range(1, 17)), "ordinal"),
-            _text("marital-status", MARITAL_STATUS),
-            _text("occupation", (*OCCUPATION, UNKNOWN)),
-            _text("relationship", RELATIONSHIP),
-            _text("race", RACE),
-            _text("sex", SEX),
-            _whole("capital-gain", 0, 1, 2_500, 5_000, 7_500, 10_000, 20_000, 99_999),
-            _whole("capital-loss", 0, 1, 1_500, 1_750, 2_000, 2_250, 2_500, 10_000),
-            _whole("hours-per-week", 1, 20, 30, 35, 40, 41, 45, 50, 60, 99),
-            _text("native-country", (*NATIVE_COUNTRY, UNKNOWN)),
-            _text("income", INCOME),
+    return _declared(
+        Schema(
+            columns=(
+                _whole("age", 17, 20, 25, 30, 35, 40, 45, 50, 55, 60, 65, 75, 100),
+                _text("workclass", (*WORKCLASS, UNKNOWN)),
+                _whole("fnlwgt", 0, 50_000, 100_000, 150_000, 200_000, 250_000, 300_000, 400_000, 2_000_000),
+                _text("education", EDUCATION),
+                _codes("education-num", tuple(range(1, 17)), "ordinal"),
+                _text("marital-status", MARITAL_STATUS),
+                _text("occupation", (*OCCUPATION, UNKNOWN)),
+                _text("relationship", RELATIONSHIP),
+                _text("race", RACE),
+                _text("sex", SEX),
+                _whole("capital-gain", 1, 2_500, 5_000, 7_500, 10_000, 20_000, 99_999, spikes=(0, 99_999), tail=True),
+                _whole("capital-loss", 1, 1_500, 1_750, 2_000, 2_250, 2_500, 3_000, 10_000, spikes=(0,), tail=True),
+                _whole("hours-per-week", 1, 20, 30, 35, 40, 45, 50, 60, 80, 99, spikes=(20, 30, 35, 40, 45, 50, 60)),
+                _text("native-country", (*NATIVE_COUNTRY, UNKNOWN)),
+                _text("income", INCOME),
+            ),
+            target="income",
         ),
-        target="income",
+        "adult.names, UCI 1996",
     )
 
 
@@ -119,25 +136,31 @@ def adult9() -> Schema:
     Sizes 7, 16, 7, 14, 6, 5, 2, 41, 2; their product is 2^25.7, the domain of SamPrivSyn's experiments.
     """
     never = "Never-worked"
-    return Schema(
-        columns=(
-            _text("workclass", tuple(value for value in WORKCLASS if value != never)),
-            _text("education", EDUCATION),
-            _text("marital-status", MARITAL_STATUS),
-            _text("occupation", OCCUPATION),
-            _text("relationship", RELATIONSHIP),
-            _text("race", RACE),
-            _text("sex", SEX),
-            _text("native-country", NATIVE_COUNTRY),
-            _text("income", INCOME),
+    return _declared(
+        Schema(
+            columns=(
+                _text("workclass", tuple(value for value in WORKCLASS if value != never)),
+                _text("education", EDUCATION),
+                _text("marital-status", MARITAL_STATUS),
+                _text("occupation", OCCUPATION),
+                _text("relationship", RELATIONSHIP),
+                _text("race", RACE),
+                _text("sex", SEX),
+                _text("native-country", NATIVE_COUNTRY),
+                _text("income", INCOME),
+            ),
+            target="income",
         ),
-        target="income",
+        "adult.names, UCI 1996",
     )
 
 
 def a9a() -> Schema:
     features = tuple(_codes(f"f{i}", (0, 1)) for i in range(1, 124))
-    return Schema(columns=(*features, _codes("label", (-1, 1))), target="label")
+    return _declared(
+        Schema(columns=(*features, _codes("label", (-1, 1))), target="label"),
+        "LIBSVM data sets, a9a",
+    )
 
 
 def bank() -> Schema:
@@ -148,34 +171,55 @@ def bank() -> Schema:
     )  # fmt: skip
     months = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
     answers = ("no", "yes")
-    return Schema(
-        columns=(
-            _whole("age", 18, 25, 30, 35, 40, 45, 50, 55, 60, 70, 100),
-            _text("job", jobs),
-            _text("marital", ("married", "divorced", "single")),
-            _text("education", ("unknown", "secondary", "primary", "tertiary")),
-            _text("default", answers),
-            _whole("balance", -10_000, 0, 1, 250, 500, 1_000, 2_000, 3_000, 5_000, 10_000, 200_000),
-            _text("housing", answers),
-            _text("loan", answers),
-            _text("contact", ("unknown", "telephone", "cellular")),
-            _whole("day", 1, 6, 11, 16, 21, 26, 31),
-            _text("month", months, "ordinal"),
-            _whole("duration", 0, 60, 120, 180, 240, 300, 420, 600, 900, 1_800, 10_000),
-            _whole("campaign", 1, 2, 3, 4, 5, 6, 11, 21, 100),
-            _whole("pdays", -1, 0, 91, 181, 271, 366, 1_000),
-            _whole("previous", 0, 1, 2, 3, 4, 5, 10, 20, 300),
-            _text("poutcome", ("unknown", "other", "failure", "success")),
-            _text("y", answers),
+    return _declared(
+        Schema(
+            columns=(
+                _whole("age", 18, 25, 30, 35, 40, 45, 50, 55, 60, 70, 100),
+                _text("job", jobs),
+                _text("marital", ("married", "divorced", "single")),
+                _text("education", ("unknown", "secondary", "primary", "tertiary")),
+                _text("default", answers),
+                _whole(
+                    "balance",
+                    -10_000,
+                    -500,
+                    1,
+                    250,
+                    500,
+                    1_000,
+                    2_000,
+                    3_000,
+                    5_000,
+                    10_000,
+                    200_000,
+                    spikes=(0,),
+                    tail=True,
+                ),
+                _text("housing", answers),
+                _text("loan", answers),
+                _text("contact", ("unknown", "telephone", "cellular")),
+                _whole("day", 1, 6, 11, 16, 21, 26, 31),
+                _text("month", months, "ordinal"),
+                _whole("duration", 0, 60, 120, 180, 240, 300, 420, 600, 900, 1_800, 10_000, tail=True),
+                _whole("campaign", 1, 2, 3, 4, 5, 6, 11, 21, 100, tail=True),
+                _whole("pdays", 0, 91, 181, 271, 366, 1_000, spikes=(-1,), tail=True),
+                _whole("previous", 1, 2, 3, 4, 5, 10, 20, 300, spikes=(0,), tail=True),
+                _text("poutcome", ("unknown", "other", "failure", "success")),
+                _text("y", answers),
+            ),
+            target="y",
         ),
-        target="y",
+        "bank-names.txt, UCI 2012",
     )
 
 
 def census1990() -> Schema:
     """The 68 attributes; the target is the length of active duty service, as in DP-Fed-WAE."""
     columns = tuple(_codes(name, CENSUS_LISTED.get(name, tuple(range(n)))) for name, n in CENSUS_CODES.items())
-    return Schema(columns=columns, target="dYrsserv")
+    return _declared(
+        Schema(columns=columns, target="dYrsserv"),
+        "the publisher's coding table, UCI US Census 1990",
+    )
 
 
 def twitter() -> Schema:
@@ -188,9 +232,75 @@ def twitter() -> Schema:
         for step in range(TWITTER_STEPS)
     ]  # fmt: skip
     target = Column(name=TWITTER_TARGET, kind="decimal", edges=COUNTS)
-    return Schema(columns=(*columns, target), target=TWITTER_TARGET)
+    return _declared(
+        Schema(columns=(*columns, target), target=TWITTER_TARGET),
+        "Twitter.names, UCI 2013",
+    )
 
 
 def vehicle() -> Schema:
     features = tuple(_codes(f"f{i}", (0, 1)) for i in range(1, 101))
-    return Schema(columns=(*features, _codes("label", (0, 1))), target="label")
+    return _declared(
+        Schema(columns=(*features, _codes("label", (0, 1))), target="label"),
+        "LIBSVM data sets, SensIT Vehicle",
+    )
+
+
+# IDs_mapping.csv of the publisher: admission type, discharge disposition and admission source.
+ADMISSION_TYPES = tuple(range(1, 9))
+DISCHARGES = tuple(range(1, 31))
+ADMISSION_SOURCES = (*range(1, 16), *range(17, 27))
+# Strack et al. 2014, table 1: 23 medications, each "no", "steady", "up" or "down"; examide and citoglipton are among them.
+MEDICATIONS = (
+    "metformin", "repaglinide", "nateglinide", "chlorpropamide", "glimepiride", "acetohexamide", "glipizide", "glyburide",
+    "tolbutamide", "pioglitazone", "rosiglitazone", "acarbose", "miglitol", "troglitazone", "tolazamide", "examide",
+    "citoglipton", "insulin", "glyburide-metformin", "glipizide-metformin", "glimepiride-pioglitazone",
+    "metformin-rosiglitazone", "metformin-pioglitazone",
+)  # fmt: skip
+DIABETES_READ = ("payer_code", "medical_specialty", "diag_1", "diag_2", "diag_3")
+
+
+def diabetes130() -> Schema:
+    """The columns whose values the paper lists, and the two ids. Payers, specialties and diagnoses are read from the table."""
+    unknown = {"nullable": True, "missing": (UNKNOWN,)}
+    ages = tuple(f"[{low}-{low + 10})" for low in range(0, 100, 10))
+    weights = (*(f"[{low}-{low + 25})" for low in range(0, 200, 25)), ">200")
+    races = ("Caucasian", "Asian", "AfricanAmerican", "Hispanic", "Other")
+    return _declared(
+        Schema(
+            columns=(
+                dataclasses.replace(_text("race", races), **unknown),
+                _text("gender", ("Female", "Male", "Unknown/Invalid")),
+                _text("age", ages, "ordinal"),
+                dataclasses.replace(_text("weight", weights, "ordinal"), **unknown),
+                _codes("admission_type_id", ADMISSION_TYPES),
+                _codes("discharge_disposition_id", DISCHARGES),
+                _codes("admission_source_id", ADMISSION_SOURCES),
+                _whole("time_in_hospital", *range(1, 15), spikes=(14,)),
+                _count("num_lab_procedures", 1, 10, 20, 30, 35, 40, 45, 50, 55, 60, 70, 80, 150),
+                _codes("num_procedures", tuple(range(7)), "ordinal"),
+                _count("num_medications", 1, 4, 6, 8, 10, 12, 14, 16, 18, 20, 25, 30, 40, 100),
+                _count("number_outpatient", 1, 2, 3, 4, 6, 10, 50, spikes=(0,)),
+                _count("number_emergency", 1, 2, 3, 4, 6, 10, 50, spikes=(0,)),
+                _count("number_inpatient", 1, 2, 3, 4, 6, 10, 25, spikes=(0,)),
+                _count("number_diagnoses", *range(1, 17), spikes=(16,)),
+                _text("max_glu_serum", ("None", "Norm", ">200", ">300")),
+                _text("A1Cresult", ("None", "Norm", ">7", ">8")),
+                *(_text(name, ("No", "Steady", "Up", "Down")) for name in MEDICATIONS),
+                _text("change", ("No", "Ch"), "boolean"),
+                _text("diabetesMed", ("No", "Yes"), "boolean"),
+                _text("readmitted", ("NO", ">30", "<30")),
+            ),
+            others=tuple(
+                Other(name=name, kind="id", position=place, dtype="integer")
+                for place, name in enumerate(("encounter_id", "patient_nbr"))
+            ),
+            target="readmitted",
+        ),
+        "UCI, IDs_mapping.csv and table 1 of Strack et al. 2014",
+    )
+
+
+def _count(name: str, *edges: float, spikes: tuple[float, ...] = ()) -> Column:
+    """A count without a published bound: what lies above goes to the last cell, which thins out."""
+    return dataclasses.replace(_whole(name, *edges, spikes=spikes, tail=True), clip=True)

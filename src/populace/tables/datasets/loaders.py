@@ -79,6 +79,13 @@ def bank(contents: Contents, split: str) -> pa.Table:
     return pyarrow.csv.read_csv(pa.BufferReader(contents[0]), parse_options=pyarrow.csv.ParseOptions(delimiter=";"))
 
 
+def diabetes130(contents: Contents, split: str) -> pa.Table:
+    """diabetic_data.csv: a header and commas; all text, which the schema converts."""
+    names = contents[0][: contents[0].index(b"\n")].decode().strip().split(",")
+    options = pyarrow.csv.ConvertOptions(column_types={name: pa.string() for name in names})
+    return pyarrow.csv.read_csv(pa.BufferReader(contents[0]), convert_options=options)
+
+
 def census1990(contents: Contents, split: str) -> pa.Table:
     """USCensus1990.data.txt: a header and whole numbers; the case number is left out with the schema."""
     return pyarrow.csv.read_csv(pa.BufferReader(contents[0]))

@@ -16,7 +16,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,8 @@ import pyarrow.compute as pc
 from populace.errors import DataError, InputError, out_of_range
 from populace.tables.datasets import domains, loaders
 from populace.tables.images import Images
-from populace.tables.schema import Schema
+from populace.tables.proposal import propose_column
+from populace.tables.schema import Column, Schema
 from populace.tables.table import Table, make_table
 
 Array = np.ndarray[Any, Any]
@@ -61,6 +62,8 @@ class Dataset:
     folder: str
     schema: Callable[[], Schema] | None = None
     prepare: Callable[[pa.Table], pa.Table] | None = None
+    read: tuple[str, ...] = ()  # columns whose domain nobody published: read from all rows, and marked
+    person: str | None = None  # the column that names whose row it is: a person's rows stay in one part
     sha256: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
@@ -92,13 +95,29 @@ def load(name: str, split: Split = "train", *, verify: bool = True) -> Table | I
     form, paths = _find(entry, split)
     parts = [_read(entry, form, part, paths[part], verify=verify) for part in form.parts(split)]
     data = _joined(parts)
+    schema = None if isinstance(data, Images) or entry.schema is None else _schema(entry, data)
     if "all" in form.files and split != "all":
-        rows = split_rows(len(data), split)
+        rows = split_rows(len(data), split) if entry.person is None else split_persons(data.column(entry.person), split)
         data = data.take(rows) if isinstance(data, Images) else data.take(pa.array(rows))
-    if isinstance(data, Images) or entry.schema is None:
+    if schema is None:
         return data
-    frame = entry.prepare(data) if entry.prepare else data
-    return make_table(frame, entry.schema())
+    return make_table(entry.prepare(data) if entry.prepare else data, schema)
+
+
+def _schema(entry: Dataset, frame: pa.Table) -> Schema:
+    """The declared schema, with the columns that are read, in the order of the file."""
+    declared = entry.schema() if entry.schema else None
+    if declared is None or not entry.read:
+        return cast(Schema, declared)
+    made = [propose_column(frame.column(name), name, kind="categorical").column for name in entry.read]
+    columns = {column.name: column for column in (*declared.columns, *made) if isinstance(column, Column)}
+    return dataclasses.replace(declared, columns=tuple(columns[n] for n in frame.column_names if n in columns))
+
+
+def split_persons(persons: pa.ChunkedArray, split: Split) -> Array:
+    """Row numbers of a part, in order, where persons and not rows are divided, numbered as they first occur."""
+    numbers = persons.combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
+    return np.flatnonzero(np.isin(numbers, split_rows(int(numbers.max()) + 1, split)))
 
 
 def split_rows(rows: int, split: Split) -> Array:
@@ -268,6 +287,24 @@ DATASETS: dict[str, Dataset] = {
             sha256={
                 "bank-full.parquet": "ecd14dc131680ca1742de04227e91f23b4c4c57e78ca68d7715134d3d89fe516",
                 "bank-full.csv": "d1513ec63b385506f7cfce9f2c5caa9fe99e7ba4e8c3fa264b3aaf0f849ed32d",
+            },
+        ),
+        Dataset(
+            name="diabetes130",
+            title="UCI Diabetes 130-US hospitals: 101,766 encounters of 71,518 patients, 48 columns and two ids, in one piece "
+            "(80 % of the patients train, 20 % test by a fixed hash)",
+            published=f"{UCI}/296/diabetes+130-us+hospitals+for+years+1999-2008",
+            forms=(
+                Form(files={"all": ("diabetic_data.parquet",)}, read=loaders.parquet),
+                Form(files={"all": ("diabetic_data.csv",)}, read=loaders.diabetes130),
+            ),
+            folder="diabetes130",
+            schema=domains.diabetes130,
+            read=domains.DIABETES_READ,
+            person="patient_nbr",
+            sha256={
+                "diabetic_data.parquet": "0135da936664f4ce71c6924aadc37d80d4366fa74570659e5787b668d988ccf3",
+                "diabetic_data.csv": "0689e7ec031237dc63031b938805c48377748761a3b26acab621567afa24df97",
             },
         ),
         Dataset(

@@ -36,7 +36,7 @@ POINTS = (np.arange(256) + 0.5) / 256
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Partition:
+class Binning:
     """Edges, spikes and laws of a column, and how many rows lie outside and are moved to the outermost edge."""
 
     edges: tuple[float, ...]
@@ -62,7 +62,7 @@ class Values:
         return dataclasses.replace(self, numbers=self.numbers[start:end], counts=self.counts[start:end])
 
 
-def partition(numbers: Array, step: float, kind: str) -> Partition:
+def choose_cells(numbers: Array, step: float, kind: str) -> Binning:
     """The cells of these numbers."""
     distinct, counts = np.unique(numbers, return_counts=True)
     if len(distinct) <= FEW:
@@ -81,12 +81,12 @@ def partition(numbers: Array, step: float, kind: str) -> Partition:
     return _finished(inner, cuts, spikes, moved)
 
 
-def _each(distinct: Array, step: float) -> Partition:
+def _each(distinct: Array, step: float) -> Binning:
     """A cell for every value: an interval where the next step is a value too, a spike elsewhere."""
     listed = tuple(distinct.tolist())
     if step and len(listed) > 1 and bool(np.allclose(np.diff(distinct), step)):
-        return Partition(edges=listed, spikes=listed[-1:], laws=("linear",) * (len(listed) - 1))
-    return Partition(edges=(), spikes=listed, laws=())
+        return Binning(edges=listed, spikes=listed[-1:], laws=("linear",) * (len(listed) - 1))
+    return Binning(edges=(), spikes=listed, laws=())
 
 
 def _spikes(values: Values) -> Array:
@@ -255,13 +255,13 @@ def _quantiles(low: float, high: float, law: Law, rest: Values) -> Array:
     return np.asarray(np.sign(stretched) * np.expm1(np.abs(stretched)) * rest.unit)
 
 
-def _finished(rest: Values, cuts: list[int], spikes: tuple[float, ...], moved: int) -> Partition:
+def _finished(rest: Values, cuts: list[int], spikes: tuple[float, ...], moved: int) -> Binning:
     laws = tuple(_misfit(rest, a, b)[1] for a, b in itertools.pairwise(cuts))
     inner = [_round_between(rest, place) for place in cuts[1:-1]]
     first, last, more = _outer_edges(rest, cuts)
     moved += more
     if inner and last == inner[-1]:  # one value alone: the interval before it holds its upper edge, so that is a spike
-        return Partition(edges=(first, *inner), spikes=tuple(sorted((*spikes, last))), laws=laws[:-1], moved=moved)
+        return Binning(edges=(first, *inner), spikes=tuple(sorted((*spikes, last))), laws=laws[:-1], moved=moved)
     if rest.kind in ("integer", "decimal"):
         slack = 0.02 * ((inner[0] if inner else last) - first)
         lower = -roundest(-first - (rest.step or slack) / 2, -first + slack, rest.step, rest.kind)
@@ -269,7 +269,7 @@ def _finished(rest: Values, cuts: list[int], spikes: tuple[float, ...], moved: i
         slack = 0.02 * (last - (inner[-1] if inner else first))
         upper = roundest(last - (rest.step or slack) / 2, last + slack, rest.step, rest.kind)
         last = upper if upper >= last else last
-    return Partition(edges=(first, *inner, last), spikes=spikes, laws=laws, moved=moved)
+    return Binning(edges=(first, *inner, last), spikes=spikes, laws=laws, moved=moved)
 
 
 def _outer_edges(rest: Values, cuts: list[int]) -> tuple[float, float, int]:
