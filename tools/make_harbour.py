@@ -190,6 +190,7 @@ edges = [0, 1, 20, 35, 40, 45, 80]
 name = "income"  # thousand crowns a year; not everybody told
 kind = "decimal"
 edges = [0, 5, 10, 15, 20, 25, 30, 40, 50, 75, 250]
+step = 0.1
 nullable = true
 
 [[column]]

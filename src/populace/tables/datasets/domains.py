@@ -89,9 +89,9 @@ def _codes(name: str, values: tuple[int, ...], kind: Kind = "categorical") -> Co
     return Column(name=name, kind=kind, categories=tuple(str(value) for value in values), dtype="integer")
 
 
-def _whole(name: str, *edges: float, spikes: tuple[float, ...] = (), tail: bool = False) -> Column:
-    """Whole numbers in round cells; `tail` says that the last of them thins out."""
-    laws: tuple[Law, ...] = (*(("linear",) * (len(edges) - 2)), "log" if tail else "linear")
+def _whole(name: str, *edges: float, spikes: tuple[float, ...] = (), tail: int = 0) -> Column:
+    """Whole numbers in round cells; the last `tail` of them thin out."""
+    laws: tuple[Law, ...] = (*("linear",) * (len(edges) - 1 - tail), *("log",) * tail)
     return Column(name=name, kind="integer", edges=edges, spikes=spikes, laws=laws)
 
 
@@ -110,7 +110,24 @@ def adult() -> Schema:
             columns=(
                 _whole("age", 17, 20, 25, 30, 35, 40, 45, 50, 55, 60, 65, 75, 100),
                 _text("workclass", (*WORKCLASS, UNKNOWN)),
-                _whole("fnlwgt", 0, 50_000, 100_000, 150_000, 200_000, 250_000, 300_000, 400_000, 2_000_000),
+                _whole(
+                    "fnlwgt",
+                    0,
+                    50_000,
+                    100_000,
+                    125_000,
+                    150_000,
+                    175_000,
+                    200_000,
+                    225_000,
+                    250_000,
+                    300_000,
+                    400_000,
+                    600_000,
+                    1_000_000,
+                    2_000_000,
+                    tail=3,
+                ),
                 _text("education", EDUCATION),
                 _codes("education-num", tuple(range(1, 17)), "ordinal"),
                 _text("marital-status", MARITAL_STATUS),
@@ -118,8 +135,10 @@ def adult() -> Schema:
                 _text("relationship", RELATIONSHIP),
                 _text("race", RACE),
                 _text("sex", SEX),
-                _whole("capital-gain", 1, 2_500, 5_000, 7_500, 10_000, 20_000, 99_999, spikes=(0, 99_999), tail=True),
-                _whole("capital-loss", 1, 1_500, 1_750, 2_000, 2_250, 2_500, 3_000, 10_000, spikes=(0,), tail=True),
+                _whole(
+                    "capital-gain", 1, 2_500, 5_000, 7_500, 10_000, 20_000, 50_000, 99_999, spikes=(0, 99_999), tail=2
+                ),
+                _whole("capital-loss", 1, 1_500, 1_750, 2_000, 2_250, 2_500, 3_000, 10_000, spikes=(0,), tail=1),
                 _whole("hours-per-week", 1, 20, 30, 35, 40, 45, 50, 60, 80, 99, spikes=(20, 30, 35, 40, 45, 50, 60)),
                 _text("native-country", (*NATIVE_COUNTRY, UNKNOWN)),
                 _text("income", INCOME),
@@ -191,19 +210,21 @@ def bank() -> Schema:
                     3_000,
                     5_000,
                     10_000,
+                    20_000,
+                    50_000,
                     200_000,
                     spikes=(0,),
-                    tail=True,
+                    tail=4,
                 ),
                 _text("housing", answers),
                 _text("loan", answers),
                 _text("contact", ("unknown", "telephone", "cellular")),
-                _whole("day", 1, 6, 11, 16, 21, 26, 31),
+                _whole("day", *range(1, 32, 2)),
                 _text("month", months, "ordinal"),
-                _whole("duration", 0, 60, 120, 180, 240, 300, 420, 600, 900, 1_800, 10_000, tail=True),
-                _whole("campaign", 1, 2, 3, 4, 5, 6, 11, 21, 100, tail=True),
-                _whole("pdays", 0, 91, 181, 271, 366, 1_000, spikes=(-1,), tail=True),
-                _whole("previous", 1, 2, 3, 4, 5, 10, 20, 300, spikes=(0,), tail=True),
+                _whole("duration", 0, 60, 90, 120, 150, 180, 240, 300, 420, 600, 900, 1_800, 3_600, 10_000, tail=3),
+                _whole("campaign", 1, 2, 3, 4, 5, 6, 8, 11, 21, 40, 100, tail=3),
+                _whole("pdays", 0, 91, 181, 271, 366, 500, 1_000, spikes=(-1,), tail=1),
+                _whole("previous", 1, 2, 3, 4, 5, 7, 10, 20, 50, 300, spikes=(0,), tail=3),
                 _text("poutcome", ("unknown", "other", "failure", "success")),
                 _text("y", answers),
             ),
@@ -277,11 +298,11 @@ def diabetes130() -> Schema:
                 _codes("discharge_disposition_id", DISCHARGES),
                 _codes("admission_source_id", ADMISSION_SOURCES),
                 _whole("time_in_hospital", *range(1, 15), spikes=(14,)),
-                _count("num_lab_procedures", 1, 10, 20, 30, 35, 40, 45, 50, 55, 60, 70, 80, 150),
+                _count("num_lab_procedures", 1, 10, 20, 30, 35, 40, 45, 50, 55, 60, 70, 80, 100, 150, spikes=(1,)),
                 _codes("num_procedures", tuple(range(7)), "ordinal"),
-                _count("num_medications", 1, 4, 6, 8, 10, 12, 14, 16, 18, 20, 25, 30, 40, 100),
-                _count("number_outpatient", 1, 2, 3, 4, 6, 10, 50, spikes=(0,)),
-                _count("number_emergency", 1, 2, 3, 4, 6, 10, 50, spikes=(0,)),
+                _count("num_medications", 1, 4, 6, 8, 10, 12, 14, 16, 18, 20, 25, 30, 40, 60, 100),
+                _count("number_outpatient", 1, 2, 3, 4, 6, 10, 20, 50, spikes=(0,)),
+                _count("number_emergency", 1, 2, 3, 4, 6, 10, 20, 50, spikes=(0,)),
                 _count("number_inpatient", 1, 2, 3, 4, 6, 10, 25, spikes=(0,)),
                 _count("number_diagnoses", *range(1, 17), spikes=(16,)),
                 _text("max_glu_serum", ("None", "Norm", ">200", ">300")),
@@ -303,4 +324,4 @@ def diabetes130() -> Schema:
 
 def _count(name: str, *edges: float, spikes: tuple[float, ...] = ()) -> Column:
     """A count without a published bound: what lies above goes to the last cell, which thins out."""
-    return dataclasses.replace(_whole(name, *edges, spikes=spikes, tail=True), clip=True)
+    return dataclasses.replace(_whole(name, *edges, spikes=spikes, tail=2), clip=True)
