@@ -1,7 +1,7 @@
 """A histogram of a column's values on a grid of its own: even or logarithmic steps by the shape of the real values.
 
-Spikes and missing values are counted apart, so that they do not press everything else flat. The grid covers the middle
-99.8 % of the real values; what lies below and above it is counted there.
+Spikes and missing values are counted apart, so that they do not press everything else flat. The grid covers the
+middle 99.8 % of the real values, and all of them where tails are short; what lies below and above it is counted there.
 """
 
 from __future__ import annotations
@@ -18,9 +18,13 @@ Array = np.ndarray[Any, Any]
 
 BINS = 24
 TAIL = 0.001
+MARGIN = 0.1  # of the grid: tails no longer than that are part of it
 LOG_FROM = 100.0  # the largest value over the smallest, from which steps are logarithmic if most values are small
 WIDE = 20.0  # the range over the middle half of the values, from which columns with zero or negative values are bent
 WHOLE = ("integer", "date")
+NUMBERS = ("integer", "decimal")
+SECONDS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1_800.0, 3_600.0, 7_200.0, 14_400.0, 43_200.0, 86_400.0)
+DAYS = (1, 2, 7, 14, 28, 91, 182, 365)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -62,27 +66,38 @@ def _counted(ordered: Array, edges: Array) -> Array:
 
 
 def _edges(rest: Array, kind: str) -> tuple[str, Array]:
+    """What the steps are, and the edges between them."""
     if not len(rest):
         return "even", np.zeros(0)
-    low, middle, high = (float(v) for v in Sample(ordered=rest, rows=len(rest)).quantiles((TAIL, 0.5, 1 - TAIL)))
-    if kind in WHOLE:
-        low, high = np.floor(low) - 0.5, np.ceil(high) + 0.5
+    own = Sample(ordered=rest, rows=len(rest))
+    low, quarter, middle, three, high = own.quantiles((TAIL, 0.25, 0.5, 0.75, 1 - TAIL))
+    margin = MARGIN * (high - low)
+    low, high = max(low - margin, float(rest[0])), min(high + margin, float(rest[-1]))
     if high <= low:
         return "even", np.array([low - 0.5, low + 0.5])
-    quarter, three = Sample(ordered=rest, rows=len(rest)).quantiles((0.25, 0.75))
-    if low > 0 and high / low >= LOG_FROM and middle - low < 0.2 * (high - low):
+    if low > 0 and high / low >= LOG_FROM and middle - low < 0.2 * (high - low) and kind in NUMBERS:
         return "logarithmic", _whole(np.geomspace(low, high, BINS + 1), kind)
-    if low <= 0 and kind in ("integer", "decimal") and high - low > WIDE * max(three - quarter, 1e-12):
+    if low <= 0 and kind in NUMBERS and high - low > WIDE * max(three - quarter, 1e-12):
         unit = max((three - quarter) / 2, 1e-9 * (high - low))
         return "bent", _whole(
             np.sinh(np.linspace(np.arcsinh(low / unit), np.arcsinh(high / unit), BINS + 1)) * unit, kind
         )
-    if kind in WHOLE:
-        width = np.ceil((high - low) / BINS) if high - low > 2 * BINS else 1.0
-        return "even", np.arange(low, high + width - 0.25, width)
-    return "even", np.linspace(low, high, BINS + 1)
+    width = _width((high - low) / BINS, kind)
+    first, last = np.floor(low / width), np.floor(high / width) + 1
+    return "even", np.arange(first, last + 1) * width - (0.5 if kind in WHOLE else 0.0)
+
+
+def _width(least: float, kind: str) -> float:
+    """The smallest round step that is large enough: 1, 2 or 5 times a power of ten; days; minutes and hours."""
+    if kind in ("datetime", "time"):
+        return next((step for step in SECONDS if step >= least), float(np.ceil(least / 86_400) * 86_400))
+    if kind == "date":
+        return float(next((step for step in DAYS if step >= least), np.ceil(least / 365) * 365))
+    scale = 10.0 ** np.floor(np.log10(least))
+    width = next(scale * m for m in (1, 2, 5, 10) if scale * m >= least * 0.999)
+    return float(max(width, 1.0)) if kind in WHOLE else float(width)
 
 
 def _whole(edges: Array, kind: str) -> Array:
     """Edges between whole numbers for columns of whole numbers."""
-    return np.unique(np.floor(edges) + 0.5) if kind in WHOLE else edges
+    return np.unique(np.append(np.floor(edges[:-1]) - 0.5, np.floor(edges[-1]) + 0.5)) if kind in WHOLE else edges

@@ -42,10 +42,13 @@ TITLES: dict[str, tuple[str, str]] = {
     "ks": ("KS distance of values, mean over columns of numbers", "lower"),
     "ks_worst": ("KS distance of values, worst column", "lower"),
     "wasserstein": ("Wasserstein distance of values over the real SD, mean over columns of numbers", "lower"),
-    "pearson_error": ("Pearson correlation of values, mean absolute error", "lower"),
-    "spearman_error": ("Spearman correlation of values, mean absolute error", "lower"),
-    "group_means": ("means of numbers by category over the real SD, mean absolute error", "lower"),
-    "cramers_v_error": ("Cramér’s V on a grid of its own, mean absolute error", "lower"),
+    "pearson_error": ("error of Pearson correlations of values, mean over pairs of columns of numbers", "lower"),
+    "spearman_error": ("error of Spearman correlations of values, mean over pairs of columns of numbers", "lower"),
+    "group_means": (
+        "error of means by category over the real SD, mean over columns of numbers and categories",
+        "lower",
+    ),
+    "cramers_v_error": ("error of Cramér’s V on a grid of its own, mean over all pairs of columns", "lower"),
 }
 
 

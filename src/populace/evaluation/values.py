@@ -2,7 +2,7 @@
 
 Kolmogorov-Smirnov distance    the largest gap between two distribution functions, exact: 0 equal, 1 nothing in common
 Wasserstein-1 distance         the mean distance a value has to be moved; in the column's units, and over the real SD
-spikes                         single values with 3 % of the real rows or more, and zero from 1 % on: their shares
+spikes                         single values with 3 % of the real rows or more that stand out, and zero from 1 % on
 
 Numbers are numbers, dates are days since 1970, date-times and times of day are seconds. Every column is sorted once.
 """
@@ -24,6 +24,7 @@ Array = np.ndarray[Any, Any]
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 SPIKE, ZERO_SPIKE, LEAST_ROWS_OF_A_SPIKE, MOST_SPIKES = 0.03, 0.01, 10, 8
+NEIGHBOURS, STANDS_OUT = 3, 2.0
 MANTISSA = 36  # bits of a decimal that are compared: 0.1 + 0.2 and 0.3 are one value
 
 
@@ -173,12 +174,23 @@ def distinct(ordered: Array) -> tuple[Array, Array]:
 
 
 def spikes(real: Sample) -> tuple[float, ...]:
-    """Single values that many real rows have, rising: at most eight, those with the largest shares."""
+    """Single values that many real rows have, rising: at most eight, those with the largest shares.
+
+    A spike stands out: it has twice as many rows as the values next to it (their median, three on either side). Zero, and
+    the values of a column that has eight or fewer, need not.
+    """
     points, counts = distinct(real.ordered)
     least = np.where(points == 0, ZERO_SPIKE, SPIKE) * real.rows
     chosen = np.flatnonzero(counts >= np.maximum(least, LEAST_ROWS_OF_A_SPIKE))
+    if len(points) > MOST_SPIKES:
+        chosen = np.array([i for i in chosen if points[i] == 0 or _stands_out(counts, int(i))], np.int64)
     chosen = chosen[np.argsort(-counts[chosen], kind="stable")][:MOST_SPIKES]
     return tuple(float(value) for value in np.sort(points[chosen]))
+
+
+def _stands_out(counts: Array, at: int) -> bool:
+    around = np.concatenate([counts[max(0, at - NEIGHBOURS) : at], counts[at + 1 : at + 1 + NEIGHBOURS]])
+    return bool(counts[at] >= STANDS_OUT * np.median(around))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

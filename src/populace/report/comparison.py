@@ -20,8 +20,8 @@ Array = np.ndarray[Any, Any]
 Run = Mapping[str, Any]
 
 COLUMNS = (
-    ("ks_worst", "KS, worst column"), ("ks", "KS, mean"), ("one_way", "one-way distance"), ("two_way", "two-way distance"),
-    ("avd_4", "4-way AVD"), ("pearson_error", "error of correlations"), ("correlation_distance", "CMD"),
+    ("ks_worst", "worst KS"), ("one_way", "one-way distance"), ("two_way", "two-way distance"),
+    ("avd_4", "4-way AVD"), ("correlation_distance", "CMD"),
     ("auc: gradient boosting", "AUC, boosting"), ("auc: logistic regression", "AUC, logistic"),
     ("auc: random forest", "AUC, forest"), ("auc: MLP", "AUC, MLP"),
 )  # fmt: skip

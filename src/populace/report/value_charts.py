@@ -14,7 +14,7 @@ from populace.report.svg import LETTER, WIDTH, chart, percent, polyline, tag, te
 
 LEFT, TALL = 42.0, 150.0
 STEPS = {"even": "", "logarithmic": "; logarithmic steps", "bent": "; steps grow with the distance from zero"}
-LEAST_SHOWN = 0.0005  # a share outside the grid that is worth a word
+LEAST_SHOWN = 0.003  # a share outside the grid that is worth a word
 
 
 def value_chart(histogram: Histogram) -> markupsafe.Markup:

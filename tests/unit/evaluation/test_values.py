@@ -74,7 +74,10 @@ def test_spikes_are_values_that_many_rows_have():
     assert spikes(sample(values)) == (0.0, 99_999.0)
     assert spikes(sample(values[15:])) == (99_999.0,)
     assert spikes(sample(np.arange(20.0))) == ()  # each is 5 % of the rows, and one row
-    assert len(spikes(sample(np.repeat(np.arange(20.0), 50)))) == 8
+    even = np.repeat(np.arange(1, 21.0), 50)  # each has 5 % of the rows, and none stands out
+    assert spikes(sample(even)) == ()
+    assert spikes(sample(np.concatenate([even, np.full(60, 7.0)]))) == (7.0,)
+    assert spikes(sample(np.repeat([1.0, 2.0, 5.0], [50, 60, 10]))) == (1.0, 2.0, 5.0)
 
 
 def test_a_decimal_computed_in_two_ways_is_one_value():
@@ -173,7 +176,9 @@ def test_steps_follow_the_shape_of_the_real_values():
     assert shape(np.exp(rng.normal(0, 3, 900))).steps == "logarithmic"
     assert shape(rng.standard_t(1, 900) * 100).steps == "bent"
     few = shape(rng.integers(17, 60, 900), "integer")
-    np.testing.assert_array_equal(few.edges, np.arange(16.5, 60))
+    np.testing.assert_array_equal(few.edges, np.arange(15.5, 60, 2))
+    hours = shape(rng.integers(0, 1440, 900) * 60, "time")
+    np.testing.assert_array_equal(hours.edges, np.arange(25) * 3_600)
     assert len(shape(np.repeat([1.0, 2.0], 500)).edges) == 0
 
 
