@@ -26,7 +26,7 @@ SPIKE = 0.03
 STANDS_OUT = 2.0  # so many times as frequent as the median of its four neighbours
 LEAST_SHARE, LEAST_ROWS = 0.0002, 20
 SPIKE_SHARE = 0.002
-MOST_OUTLIERS, OUTLIER_SHARE, OUTLIER_GAP = 10, 0.0002, 0.5
+MOST_OUTLIERS, OUTLIER_SHARE, OUTLIER_GAP = 10, 0.0002, 1.0
 TINY = 1_000
 HELPS, STRETCHED = 0.8, 2.0  # how much moving outlying values must help, and how bad a tail must be before
 GAP = 0.2  # an extreme value is isolated by a gap of this part of the others' range
@@ -65,28 +65,27 @@ class Values:
 def choose_cells(numbers: Array, step: float, kind: str) -> Binning:
     """The cells of these numbers."""
     distinct, counts = np.unique(numbers, return_counts=True)
-    if len(distinct) <= FEW:
-        return _each(distinct, step)
     unit = step or max(FINE * float(np.abs(distinct).max()), 1e-300)
-    mean, deviation = float(np.average(distinct, weights=counts)), float(np.std(numbers))
+    with np.errstate(over="ignore"):  # squares of numbers near the largest float: such tails are not refined
+        mean, deviation = float(np.average(distinct, weights=counts)), min(float(np.std(numbers)), 1e150)
     values = Values(numbers=distinct, counts=counts, step=step, kind=kind, rows=len(numbers), unit=unit,
                     mean=mean, deviation=deviation)  # fmt: skip
-    spiky = _spikes(values)
+    spiky = _spikes(values) if len(distinct) > FEW else np.zeros(len(distinct), bool)
     spikes = tuple(distinct[spiky].tolist())
-    rest = dataclasses.replace(values, numbers=distinct[~spiky], counts=counts[~spiky])
-    if len(rest.numbers) <= LEAST_CELLS:
-        return _each(distinct, step)
-    inner, moved = _without_outliers(rest)
-    cuts = _refined(inner, _equal_masses(inner, len(spikes)), MOST_CELLS - len(spikes))
-    return _finished(inner, cuts, spikes, moved)
+    rest, moved = _without_outliers(dataclasses.replace(values, numbers=distinct[~spiky], counts=counts[~spiky]))
+    if len(rest.numbers) <= (LEAST_CELLS if spikes else FEW):
+        return _each(np.sort(np.concatenate([rest.numbers, spikes])), step, moved)
+    with np.errstate(over="ignore", invalid="ignore"):
+        cuts = _refined(rest, _equal_masses(rest, len(spikes)), MOST_CELLS - len(spikes))
+        return _finished(rest, cuts, spikes, moved)
 
 
-def _each(distinct: Array, step: float) -> Binning:
+def _each(distinct: Array, step: float, moved: int) -> Binning:
     """A cell for every value: an interval where the next step is a value too, a spike elsewhere."""
     listed = tuple(distinct.tolist())
     if step and len(listed) > 1 and bool(np.allclose(np.diff(distinct), step)):
-        return Binning(edges=listed, spikes=listed[-1:], laws=("linear",) * (len(listed) - 1))
-    return Binning(edges=(), spikes=listed, laws=())
+        return Binning(edges=listed, spikes=listed[-1:], laws=("linear",) * (len(listed) - 1), moved=moved)
+    return Binning(edges=(), spikes=listed, laws=(), moved=moved)
 
 
 def _spikes(values: Values) -> Array:

@@ -183,6 +183,8 @@ def to_categories(values: pa.ChunkedArray | pa.Array, column: Column) -> tuple[p
     """The values of a column of categories in its type, null where there is none, and which are not of that type."""
     values = plain(values)
     if is_text(values.type):
+        listed = pc.is_in(values, value_set=pa.array(column.categories, pa.string()))
+        values = pc.if_else(listed, values, pc.utf8_trim_whitespace(values))
         values = without_markers(values, markers(column))
     null = values.is_null().to_numpy(zero_copy_only=False)
     try:

@@ -92,7 +92,8 @@ def propose(
     columns = [one for _, one in kept if isinstance(one, Column)]
     if not columns:
         raise SchemaError(
-            "no column of the table can be modelled: " + "; ".join(n for _, e in entries for n in e.notes)
+            "no column of the table can be modelled: "
+            + "; ".join(f"{name}: {note}" for name, e in entries for note in e.notes)
         )
     others = [dataclasses.replace(one, position=i) for i, (_, one) in enumerate(kept) if isinstance(one, Other)]
     marked = [_marked(column, clip=clip and column.name != target, public=public) for column in columns]
@@ -192,7 +193,7 @@ def _by_look(seen: Recognised, name: str) -> tuple[Column | Other, tuple[str, ..
     if float(np.abs(distinct).max()) > LARGEST:
         return _other(name, "id", seen), ("whole numbers beyond 2^53, taken for an id and made afresh",)
     share = len(distinct) / len(np.asarray(seen.numbers))
-    if looks_like_id(name) and len(distinct) > MOST_CATEGORIES / 10 and share > 0.5:
+    if looks_like_id(name) and len(distinct) > MOST_CATEGORIES / 10 and share >= 0.5:
         return _other(name, "id", seen), (f"{len(distinct):,} distinct numbers, taken for an id and made afresh",)
     if len(distinct) <= 2:
         return _listed(seen, name, "categorical"), ()

@@ -45,6 +45,11 @@ ID_NAME = re.compile(
 FEW_CODES = 100
 HOLES_AMONG = 60
 HOLE_SHARE, HOLE_ROWS, HOLE_COUNT = 0.02, 0.01, 50
+ODD_SHARE, ODD_WORDS, FEW_ODD = (
+    0.2,
+    2,
+    20,
+)  # words among numbers: in at most this share of rows, so many, beside many numbers
 STEPS = (1.0, 0.1, 0.01, 0.001, 0.0001, 0.00001, 0.000001)
 TIME_STEPS = (86_400.0, 3_600.0, 60.0, 1.0, 0.001)
 
@@ -74,10 +79,7 @@ def recognise(values: pa.ChunkedArray | pa.Array, *, delimiter: str = ",") -> Re
     rows = len(values)
     marked: tuple[tuple[str, int], ...] = ()
     if is_text(values.type):
-        values = pc.utf8_trim_whitespace(values)
-        found = {one["values"]: one["counts"] for one in pc.value_counts(values).to_pylist()}
-        marked = tuple((text, found[text]) for text in MISSING if found.get(text))
-        values = without_markers(values, MISSING)
+        values, marked = _without_gaps(pc.utf8_trim_whitespace(values))
     present = values.drop_null()
     facts: dict[str, Any] = {"rows": rows, "gaps": values.null_count, "markers": marked}
     if not len(present):
@@ -91,6 +93,25 @@ def recognise(values: pa.ChunkedArray | pa.Array, *, delimiter: str = ",") -> Re
     if is_text(present.type):
         return _text(present, facts, delimiter)
     return Recognised(what="nested", values=present, **facts)
+
+
+def _without_gaps(values: pa.Array) -> tuple[pa.Array, tuple[tuple[str, int], ...]]:
+    """Text with null where there is no value, and how that was written, with how often.
+
+    Besides the usual markers, a word or two in a column that else holds numbers stands for "no value".
+    """
+    found = {one["values"]: one["counts"] for one in pc.value_counts(values).to_pylist() if one["values"] is not None}
+    markers = [text for text in MISSING if text in found]
+    rest = values.filter(pc.invert(pc.is_in(values, value_set=pa.array(MISSING)))).drop_null()
+    words = rest.filter(pc.invert(pc.match_substring_regex(rest, NUMBER)))
+    odd = words.unique().to_pylist() if len(words) <= ODD_SHARE * len(rest) else []
+    if (
+        1 <= len(odd) <= ODD_WORDS
+        and len(rest.unique()) > FEW_ODD
+        and all(re.match(r"^[A-Za-z .*-]+$", t) for t in odd)
+    ):
+        markers += odd
+    return without_markers(values, (*MISSING, *markers)), tuple((text, found[text]) for text in markers)
 
 
 def _temporal(present: pa.Array, facts: dict[str, Any]) -> Recognised:
@@ -114,7 +135,7 @@ def _number(present: pa.Array, facts: dict[str, Any]) -> Recognised:
     numbers = np.asarray(present.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), np.float64)
     whole = bool(pa.types.is_integer(present.type))
     if not whole and facts["gaps"]:  # pandas turns whole numbers with a gap among them into floats
-        whole = bool((np.isfinite(numbers) & (numbers == np.floor(numbers))).all())
+        whole = bool(((np.abs(numbers) < 2.0**53) & (numbers == np.floor(numbers))).all())
         present = present.cast(pa.int64(), safe=False) if whole else present
     return Recognised(what="number", values=present, numbers=numbers, whole=whole, **facts)
 
