@@ -95,7 +95,7 @@ def sniffed_delimiter(path: Path) -> str:
     """Comma, semicolon, tab or bar: the one that stands most often in the header, outside quotes."""
     with path.open("rb") as file:
         header = file.read(SNIFFED).decode("utf-8", errors="replace").lstrip("\ufeff\r\n")
-    outside = "".join(header.split('"')[::2]).splitlines()
+    outside = "".join(header.split('"')[::2]).replace("\r", "\n").split("\n")
     first = outside[0] if outside else ""
     return max(DELIMITERS, key=first.count)
 

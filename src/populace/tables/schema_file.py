@@ -175,7 +175,7 @@ def folded(text: str) -> str:
     """TOML with its lists on few lines instead of one line per entry."""
     lines: list[str] = []
     inside = False
-    for line in text.splitlines():
+    for line in text.removesuffix("\n").split("\n"):
         if not inside:
             inside = line.endswith(" = [")
             lines.append(line)

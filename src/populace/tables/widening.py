@@ -15,6 +15,8 @@ from populace.tables.schema import Schema
 
 Array = np.ndarray[Any, Any]
 
+FEW = 16  # values between spikes that become spikes; of more an interval is made
+
 
 def widened(schema: Schema, *frames: pa.Table) -> Schema:
     """The schema with unseen categories appended, outermost edges moved, and gaps allowed where there are some.
@@ -51,8 +53,11 @@ def _with_numbers(column: Column, values: Any) -> Column:
         return column
     grid = Grid(column.step, down=column.scale.grid.down)
     outside = np.unique(grid.values(grid.ticks(outside)))
-    if not column.edges:
+    if not column.edges and len(outside) <= FEW:
         return dataclasses.replace(column, spikes=tuple(sorted({*column.spikes, *outside.tolist()})))
+    if not column.edges:
+        ends = (float(outside[0]), float(outside[-1]))
+        return dataclasses.replace(column, edges=ends, laws=("linear",))
     edges = list(column.edges)
     edges[0], edges[-1] = min(edges[0], float(outside[0])), max(edges[-1], float(outside[-1]))
     return dataclasses.replace(column, edges=tuple(edges))

@@ -72,3 +72,18 @@ def test_json_round_trip(guarantee):
 def test_nonsense_is_refused(field, value):
     with pytest.raises(SpecError):
         Guarantee(**{"epsilon": 1.0, **LOCAL, field: value})
+
+
+def test_who_declared_a_domain_is_stated_and_survives_json() -> None:
+    sources = (
+        ("declared by: adult.names", ("age", "sex")),
+        ("declared, not said by whom", tuple(f"c{i}" for i in range(12))),
+    )
+    guarantee = Guarantee(epsilon=1, domain_sources=sources, **LOCAL)
+    assert "domains of age, sex declared by: adult.names" in str(guarantee)
+    assert "c7 and 4 more declared, not said by whom" in str(guarantee)
+    document = guarantee.to_json()
+    assert document["domain_sources"]["declared by: adult.names"] == ["age", "sex"]
+    assert guarantee_from_json(document) == guarantee
+    del document["domain_sources"]
+    assert guarantee_from_json(document).domain_sources == ()

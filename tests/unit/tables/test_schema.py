@@ -203,3 +203,131 @@ def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
         load_schema(tmp_path)
     with pytest.raises(RunError, match="cannot write"):
         schema_from_dict({"column": [COLOUR]}).save(tmp_path / "missing" / "s.toml")
+
+
+EVERYTHING = """
+format = 2
+target = "workclass"
+source = "adult.names, UCI 1996"
+
+[[column]]
+name = "capital-gain"
+kind = "integer"
+spikes = [0, 99999]
+edges = [1, 3000, 5000, 10000, 41311]
+law = "log"
+clip = true
+domain = "read-from-data"
+
+[[column]]
+name = "patient_nbr"
+kind = "id"
+dtype = "integer"
+
+[[column]]
+name = "visit"
+kind = "date"
+edges = [2020-01-01, 2020-07-01, 2021-01-01]
+source = "ward protocol"
+
+[[column]]
+name = "at"
+kind = "datetime"
+edges = [2020-01-01T00:00:00, 2020-07-01T12:30:00Z]
+step = 60
+
+[[column]]
+name = "clock"
+kind = "time"
+edges = [08:00:00, 12:00:00, 20:00:00]
+spikes = [09:30:00]
+
+[[column]]
+name = "remarks"
+kind = "text"
+
+[[column]]
+name = "workclass"
+categories = ["Private", "State-gov"]
+nullable = true
+missing = ["?"]
+other = "Other"
+"""
+
+
+def test_everything_a_file_can_say_is_read_and_written_again(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(EVERYTHING)
+    schema = load_schema(tmp_path / "s.toml")
+    assert schema.order == ("capital-gain", "patient_nbr", "visit", "at", "clock", "remarks", "workclass")
+    assert [(o.name, o.kind, o.position, o.dtype) for o in schema.others] == [
+        ("patient_nbr", "id", 1, "integer"), ("remarks", "text", 5, "string"),
+    ]  # fmt: skip
+    gain = schema.column("capital-gain")
+    assert gain.laws == ("log",) * 4
+    assert gain.labels() == ("0", "[1, 3000)", "[3000, 5000)", "[5000, 10000)", "[10000, 41311]", "99999")
+    assert schema.column("visit").edges == (18_262, 18_444, 18_628)
+    assert schema.column("visit").labels()[0] == "[2020-01-01, 2020-07-01)"
+    assert schema.column("at").labels() == ("[2020-01-01T00:00:00, 2020-07-01T12:30:00]",)
+    assert schema.column("clock").labels()[1] == "09:30:00"
+    assert schema.column("workclass").categories == ("Private", "State-gov", "Other")
+    assert schema.domain_sources == (
+        ("declared by: ward protocol", ("visit",)),
+        ("declared by: adult.names, UCI 1996", ("at", "clock", "workclass")),
+    )
+    schema.save(tmp_path / "again.toml")
+    assert load_schema(tmp_path / "again.toml") == schema
+    assert schema_from_dict(schema.to_dict()).digest == schema.digest
+
+
+def test_a_declared_domain_says_by_whom(tmp_path: Path) -> None:
+    text = 'format = 2\n[[column]]\nname = "a"\ncategories = ["x"]\n[[column]]\nname = "b"\ncategories = ["x"]\n'
+    (tmp_path / "s.toml").write_text(text)
+    with pytest.raises(SchemaError, match="the domain of a, b is declared, but not by whom; add source"):
+        load_schema(tmp_path / "s.toml")
+    (tmp_path / "s.toml").write_text(text.replace("format = 2", 'format = 2\nsource = "ICD-10 2025"'))
+    assert load_schema(tmp_path / "s.toml").domain_sources == (("declared by: ICD-10 2025", ("a", "b")),)
+    (tmp_path / "s.toml").write_text(text.replace("format = 2", "format = 1"))
+    old = load_schema(tmp_path / "s.toml")
+    assert old.domain_sources == (("declared, not said by whom", ("a", "b")),)
+    old.save(tmp_path / "new.toml")
+    assert load_schema(tmp_path / "new.toml") == old
+
+
+def test_format_1_keeps_its_meaning() -> None:
+    document = {"format": 1, "column": [AGE, {"name": "x", "kind": "numeric", "edges": [0, 0.5]},
+                                        {"name": "flag", "dtype": "boolean", "categories": ["false", "true"]}]}  # fmt: skip
+    schema = schema_from_dict(document)
+    assert [column.kind for column in schema.columns] == ["integer", "decimal", "boolean"]
+    assert schema.column("x").step == 0
+    assert schema.sizes == (3, 1, 2)
+
+
+def test_lists_are_folded_into_few_lines(tmp_path: Path) -> None:
+    words = tuple(f'a "quoted, [listed]" word {i}\n' for i in range(40))
+    schema = Schema(columns=(Column(name="w", kind="categorical", categories=words),))
+    schema.save(tmp_path / "s.toml")
+    assert len((tmp_path / "s.toml").read_text().splitlines()) < 25
+    assert load_schema(tmp_path / "s.toml") == schema
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"name": "c", "kind": "integer", "categories": ["a"]}, "its categories are no numbers"),
+        ({"name": "c", "kind": "ordinal", "edges": [0, 5_000]}, "span more than 1,000 whole numbers"),
+        ({"name": "c", "kind": "date", "edges": [0, 1]}, "expected each of its edges to be a date"),
+        ({"name": "c", "kind": "time", "edges": ["25:00", "26:00"]}, "expected each of its edges to be a time"),
+        ({"name": "c", "kind": "integer", "edges": [0, 1], "step": "one"}, "expected a number as step, got 'one'"),
+        ({"name": "c", "kind": "boolean", "categories": ["a", "b", "c"]}, "a boolean has two categories, got 3"),
+        ({"name": "c", "kind": "id", "dtype": "float"}, "expected dtype in string, integer, got 'float'"),
+        ({"name": "c", "kind": "integer", "edges": [0, 1], "clip": 1}, "expected clip = true or false, got 1"),
+    ],
+)
+def test_a_wrong_new_key_is_named(entry: dict[str, object], message: str) -> None:
+    with pytest.raises(SchemaError, match=message):
+        schema_from_dict({"column": [entry, COLOUR]})
+
+
+def test_an_unlisted_value_needs_a_category_to_go_to() -> None:
+    with pytest.raises(SchemaError, match="'Other', for unlisted values, is not among the categories"):
+        Column(name="c", kind="categorical", categories=("a",), other="Other")
