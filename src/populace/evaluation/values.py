@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from populace.tables.schema import Column
+from populace.tables.columns import Column, Kind
 from populace.tables.table import Table
 
 Array = np.ndarray[Any, Any]
@@ -25,6 +25,7 @@ Array = np.ndarray[Any, Any]
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 SPIKE, ZERO_SPIKE, LEAST_ROWS_OF_A_SPIKE, MOST_SPIKES = 0.03, 0.01, 10, 8
 NEIGHBOURS, STANDS_OUT = 3, 2.0
+GRADES: dict[str, Kind] = {"integer": "integer", "float": "decimal"}
 MANTISSA = 36  # bits of a decimal that are compared: 0.1 + 0.2 and 0.3 are one value
 
 
@@ -71,23 +72,30 @@ class ValueTable:
 
 def value_tables(tables: Sequence[Table]) -> list[ValueTable]:
     """The values of tables under one schema, with one numbering of categories."""
-    schema = tables[0].schema
-    labels = {c.name: _labels(c, [t.frame.column(c.name) for t in tables]) for c in schema.columns if not c.is_scale}
+    columns = tables[0].schema.columns
+    listed = [column for column in columns if not holds_numbers(column)]
+    labels = {column.name: _labels(column, [table.frame.column(column.name) for table in tables]) for column in listed}
     return [
         ValueTable(
             rows=len(table),
-            numbers=tuple(_numbers(c, table.frame.column(c.name)) for c in schema.columns if c.is_scale),
-            categories=tuple(
-                _categories(c, table.frame.column(c.name), labels[c.name]) for c in schema.columns if not c.is_scale
-            ),
+            numbers=tuple(_numbers(c, table.frame.column(c.name)) for c in columns if holds_numbers(c)),
+            categories=tuple(_categories(c, table.frame.column(c.name), labels[c.name]) for c in listed),
         )
         for table in tables
     ]
 
 
+def holds_numbers(column: Column) -> bool:
+    """Numbers, dates, times; and grades that are written as numbers."""
+    return column.is_scale or (column.kind == "ordinal" and column.dtype in GRADES)
+
+
 def _numbers(column: Column, values: pa.ChunkedArray) -> Numbers:
-    found = np.asarray(column.numbers(values), np.float64)
-    return Numbers(name=column.name, kind=column.kind, values=snapped(found) if column.kind == "decimal" else found)
+    if column.is_scale:
+        kind, found = column.kind, np.asarray(column.numbers(values), np.float64)
+    else:
+        kind, found = GRADES[column.dtype], values.cast(pa.float64()).to_numpy()
+    return Numbers(name=column.name, kind=kind, values=snapped(found) if kind == "decimal" else found)
 
 
 def _labels(column: Column, parts: Sequence[pa.ChunkedArray]) -> tuple[pa.Array, tuple[str, ...]]:

@@ -109,7 +109,7 @@ def column_cards(run: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
         low, high = one_way["interval"][column.name]
         errors = deviations(run.get("generator"), (index,), schema.sizes)
         own = numbers.get(column.name)
-        binned = None if own is None else histogram(own)
+        binned = histogram(own) if own is not None and column.is_scale else None
         off = one_way["tvd"][column.name]
         words = f"{percent(off)} of rows off ({percent(low)} to {percent(high)})"
         drawn = figures.category_chart(column, real, synthetic, errors) if binned is None else value_chart(binned)
