@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, Literal
@@ -38,22 +39,25 @@ class Grid:
     """The numbers a column may hold, as ticks: multiples of a step, or with step 0 the floats themselves."""
 
     def __init__(self, step: float, *, down: bool = False) -> None:
-        """`down` rounds a number down to its tick (a time of day belongs to its minute), not to the nearest."""
+        """`down` rounds a number down to its tick (a time of day belongs to its minute), not to the nearest.
+
+        Exact for numbers up to 2^53 / `scale`, the power of ten that makes the step whole.
+        """
         self.step = step
         self.down = down
         exponent = Decimal(repr(float(step))).normalize().as_tuple().exponent
-        self._scale = 10.0 ** max(0, -int(exponent))
-        self._times = float(np.rint(step * self._scale))
+        self.scale = 10.0 ** max(0, -int(exponent))
+        self._times = float(np.rint(step * self.scale))
 
     def values(self, ticks: Array) -> Array:
-        return np.asarray(ticks * self._times / self._scale if self.step else ticks, np.float64)
+        return np.asarray(ticks * self._times / self.scale if self.step else ticks, np.float64)
 
     def ticks(self, numbers: Array) -> Array:
         """The tick each number belongs to."""
         if not self.step:
             return np.asarray(numbers, np.float64)
         with np.errstate(over="ignore"):
-            raw = np.asarray(numbers, np.float64) * self._scale / self._times
+            raw = np.asarray(numbers, np.float64) * self.scale / self._times
         near = np.rint(raw)
         return np.where(self.values(near) > numbers, near - 1, near) if self.down else near
 
@@ -67,10 +71,10 @@ class Grid:
         return near
 
     def below(self, tick: float) -> float:
-        return tick - 1 if self.step else float(np.nextafter(tick, -np.inf))
+        return tick - 1 if self.step else math.nextafter(tick, -math.inf)
 
     def above(self, tick: float) -> float:
-        return tick + 1 if self.step else float(np.nextafter(tick, np.inf))
+        return tick + 1 if self.step else math.nextafter(tick, math.inf)
 
 
 class Cells:

@@ -132,15 +132,15 @@ class Column:
             raise SchemaError(f"{name}: expected a step of at least {finest:g}, got {self.step!r}")
         if self.kind in ("integer", "date") and self.step != int(self.step):
             raise SchemaError(f"{name}: expected a whole number as step, got {self.step!r}")
-        if self.step and max(map(abs, numbers)) / self.step > EXACT:
+        grid = Grid(self.step)
+        if self.step and max(map(abs, numbers)) * grid.scale > EXACT:
             raise SchemaError(
-                f"{name}: expected edges of at most 2^53 steps of {self.step:g}, got {list(self.edges)}; "
-                "say kind = 'id' if it is an identifier"
+                f"{name}: expected edges up to 2^53 / {grid.scale:g} with a step of {self.step:g}, got {list(self.edges)}; "
+                "say kind = 'id' if it is an identifier, or step = 0"
             )
         low, high = SPANS.get(self.kind, (-math.inf, math.inf))
         if min(numbers) < low or max(numbers) > high:
             raise SchemaError(f"{name}: expected every {self.kind} in the years 1 to 9999 and in the day's 24 hours")
-        grid = Grid(self.step)
         off = [spike for spike in self.spikes if float(grid.values(np.array(grid.first(spike)))) != spike]
         if off:
             raise SchemaError(f"{name}: the spike {off[0]!r} is not a multiple of the step {self.step:g}")

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from decimal import Decimal
 
 import numpy as np
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from populace.tables.columns import SPANS
 from populace.tables.constraints import NULL, RELATIONS, Comparison, Forbidden
 from populace.tables.schema import Column, Schema, category_text
 
-FAST = settings(deadline=None, max_examples=60)
+FAST = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
@@ -62,7 +62,8 @@ def scales(draw: st.DrawFn, kind: str) -> dict[str, object]:
     if kind == "decimal" and not step:
         numbers = FLOATS
     else:
-        least, most = SPANS.get(kind, (-(2**53) * step, 2**53 * step))
+        scale = 10 ** max(0, -int(Decimal(str(step)).normalize().as_tuple().exponent))
+        least, most = SPANS.get(kind, (-(2**53) / scale, 2**53 / scale))
         near = st.integers(max(-20, int(least / step)), 20)
         numbers = (near | st.integers(int(least / step) + 1, int(most / step) - 1)).map(on_grid(step))
     edges = tuple(sorted(draw(st.lists(numbers, min_size=2, max_size=6, unique=True))))
