@@ -63,8 +63,8 @@ def command(
         show.say(f"\n{output}: every domain was read from the public table {public}.")
     else:
         show.say(
-            f"\n{output}: every domain was read from the data. Declare what is publicly known, and who says so, before you rely "
-            "on a guarantee."
+            f"\n{output}: every domain was read from the data. Declare what is publicly known, and who says so, before you "
+            "rely on a guarantee."
         )
 
 

@@ -25,6 +25,11 @@ FINE = 1e-6  # the unit of a logarithm without a step, as a part of the largest 
 SUMMED = 4_096  # up to so many values the mean of a logarithmic piece is summed, beyond it is integrated
 
 
+def linear(intervals: int) -> tuple[Law, ...]:
+    """The plain law for so many intervals."""
+    return ("linear",) * max(0, intervals)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cell:
     """One level of a column with a scale: a single value, or low <= value < high (the last interval: <=)."""
@@ -185,10 +190,8 @@ class Cells:
         )
         piece = np.where(self._cell[piece] > codes, piece - 1, piece)
         low, high, share = self._low[piece], self._high[piece], rng.random(len(codes))
-        if self.grid.step:
-            even = low + np.floor(share * (high - low + 1))
-        else:
-            even = low * (1.0 - share) + high * share  # low + (high - low) * share overflows between far edges
+        # low + (high - low) * share would overflow between far edges
+        even = low + np.floor(share * (high - low + 1)) if self.grid.step else low * (1.0 - share) + high * share
         start, end = self._stretch(low, -0.5), self._stretch(high, 0.5)
         curved = self._shrink(start + share * (end - start))
         curved = np.rint(curved) if self.grid.step else curved

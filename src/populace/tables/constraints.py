@@ -80,7 +80,7 @@ class Forbidden:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """`left relation right` between two columns of numbers, two of dates or times, or two ordinal ones with the same categories.
+    """`left relation right` between two columns of numbers, of dates or of times, or two ordinal ones of the same categories.
 
     A row in which either side has no value satisfies it.
     """

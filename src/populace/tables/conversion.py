@@ -146,7 +146,7 @@ def _by_distinct(values: pa.Array, column: Column) -> Array:
     if column.format:  # what was written back as ISO reads too
         numbers = np.where(np.isnan(numbers), parse_moments(listed, column.kind), numbers)
     index = coded.indices.fill_null(len(listed)).to_numpy(zero_copy_only=False)
-    return np.concatenate([numbers, [np.nan]])[index]
+    return np.asarray(np.concatenate([numbers, [np.nan]])[index])
 
 
 def parse_moments(texts: pa.Array, kind: str, form: str = "") -> Array:

@@ -187,7 +187,7 @@ def _number_text(present: pa.Array, facts: dict[str, Any]) -> Recognised:
 
 def _spread(present: pa.Array, kind: str, form: str = "") -> Array:
     coded = present.dictionary_encode()
-    return parse_moments(coded.dictionary, kind, form)[coded.indices.to_numpy()]
+    return np.asarray(parse_moments(coded.dictionary, kind, form)[coded.indices.to_numpy()])
 
 
 def _dated(present: pa.Array, distinct: pa.Array, facts: dict[str, Any]) -> Recognised | None:
@@ -200,7 +200,8 @@ def _dated(present: pa.Array, distinct: pa.Array, facts: dict[str, Any]) -> Reco
     ]
     if not fitting:
         return None
-    form, notes = fitting[0], ()
+    form = fitting[0]
+    notes: tuple[str, ...] = ()
     if len(fitting) > 1:
         notes = (
             f"every date fits {fitting[0]} and {fitting[1]}; read as {fitting[0]}, change `format` if that is wrong",

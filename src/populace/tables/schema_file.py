@@ -75,10 +75,7 @@ def entry_from_dict(entry: Mapping[str, Any], position: int, *, source: str = ""
     if kind in OTHER_KINDS:
         dtype = entry.get("dtype", "integer" if "edges" in entry else "string")
         return Other(name=name, kind=cast(Any, kind), position=position, dtype=dtype)
-    if kind in STORED:
-        fields = _scale_fields(entry, kind, name)
-    else:
-        fields = _listed_fields(entry, kind, name)
+    fields = (_scale_fields if kind in STORED else _listed_fields)(entry, kind, name)
     for key in ("nullable", "clip"):
         if not isinstance(entry.get(key, False), bool):
             raise SchemaError(f"column {name!r}: expected {key} = true or false, got {entry[key]!r}")

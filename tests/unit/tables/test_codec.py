@@ -134,7 +134,7 @@ def test_tables_without_rows_or_columns_are_refused() -> None:
     schema = Schema(columns=(NULLABLE,))
     with pytest.raises(DataError, match="no rows; expected at least one"):
         codec.encode(pa.table({"a": pa.array([], pa.int64())}), schema)
-    with pytest.raises(DataError, match="none of the schema's columns .a. is in the table, which has b, c"):
+    with pytest.raises(DataError, match=r"none of the schema's columns .a. is in the table, which has b, c"):
         codec.encode(pa.table({"b": [1], "c": [2]}), schema)
 
 

@@ -159,10 +159,9 @@ def test_what_is_written_has_the_form_of_the_original(suffix: str, tmp_path: Pat
     )
     out = output_frame(table.frame, table.schema, first_row=7)
     assert out.column_names == ["patient_id", "ward", "admitted", "seen", "fever"]
-    assert out.slice(0, 2).to_pylist() == [
-        {"patient_id": "syn-000008", "ward": "A", "admitted": "01.01.2020", "seen": dt.datetime(2020, 1, 1, 8), "fever": None},
-        {"patient_id": "syn-000009", "ward": "?", "admitted": "02.01.2020", "seen": dt.datetime(2020, 1, 1, 8, 17), "fever": 36.1},
-    ]  # fmt: skip
+    first, second = out.slice(0, 2).to_pylist()
+    assert list(first.values()) == ["syn-000008", "A", "01.01.2020", dt.datetime(2020, 1, 1, 8), None]
+    assert list(second.values()) == ["syn-000009", "?", "02.01.2020", dt.datetime(2020, 1, 1, 8, 17), 36.1]
     table.save(tmp_path / f"again{suffix}")
     assert read_table(tmp_path / f"again{suffix}", table.schema).frame.equals(table.frame)
     whole = Schema(columns=table.schema.columns, others=(Other(name="n", kind="id", position=1, dtype="integer"),))

@@ -330,10 +330,10 @@ def test_options_overrule_what_is_recognised() -> None:
     assert found.target == "word"
     with pytest.raises(SchemaError, match="no column 'q', 'r' in the table; columns are n, few"):
         propose(FRAME, drop=["q"], ids=["r"])
-    with pytest.raises(SchemaError, match="expected a kind in .*, got few=scale"):
+    with pytest.raises(SchemaError, match=r"expected a kind in .*, got few=scale"):
         propose(FRAME, kinds={"few": "scale"})
     with pytest.raises(
-        SchemaError, match="2 problems: column 'word' is to be integer.*; column 'flag' is to be a date"
+        SchemaError, match=r"2 problems: column 'word' is to be integer.*; column 'flag' is to be a date"
     ):
         propose(FRAME, kinds={"word": "integer", "flag": "date"})
 
@@ -359,7 +359,7 @@ def test_a_public_table_gives_public_domains() -> None:
 
 def test_problems_are_said_together_and_nothing_to_model_is_refused() -> None:
     with pytest.raises(
-        SchemaError, match="2 problems: column 'a' holds an infinite value.*; column 'b' holds an infinite"
+        SchemaError, match=r"2 problems: column 'a' holds an infinite value.*; column 'b' holds an infinite"
     ):
         propose(pa.table({"a": [1.0, np.inf], "b": [-np.inf, 2.0], "c": ["x", "y"]}))
     with pytest.raises(SchemaError, match="without rows"):

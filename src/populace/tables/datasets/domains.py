@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from populace.tables.cells import Law
+from populace.tables.cells import Law, linear
 from populace.tables.schema import Column, Kind, Other, Schema
 
 # adult.names: categories in the publisher's order; "?" is how it writes "not known".
@@ -91,8 +91,8 @@ def _codes(name: str, values: tuple[int, ...], kind: Kind = "categorical") -> Co
 
 def _whole(name: str, *edges: float, spikes: tuple[float, ...] = (), tail: int = 0) -> Column:
     """Whole numbers in round cells; the last `tail` of them thin out."""
-    laws: tuple[Law, ...] = (*("linear",) * (len(edges) - 1 - tail), *("log",) * tail)
-    return Column(name=name, kind="integer", edges=edges, spikes=spikes, laws=laws)
+    thin: tuple[Law, ...] = ("log",) * tail
+    return Column(name=name, kind="integer", edges=edges, spikes=spikes, laws=(*linear(len(edges) - 1 - tail), *thin))
 
 
 def _declared(schema: Schema, source: str) -> Schema:
@@ -283,17 +283,16 @@ DIABETES_READ = ("payer_code", "medical_specialty", "diag_1", "diag_2", "diag_3"
 
 def diabetes130() -> Schema:
     """The columns whose values the paper lists, and the two ids. Payers, specialties and diagnoses are read from the table."""
-    unknown = {"nullable": True, "missing": (UNKNOWN,)}
     ages = tuple(f"[{low}-{low + 10})" for low in range(0, 100, 10))
     weights = (*(f"[{low}-{low + 25})" for low in range(0, 200, 25)), ">200")
     races = ("Caucasian", "Asian", "AfricanAmerican", "Hispanic", "Other")
     return _declared(
         Schema(
             columns=(
-                dataclasses.replace(_text("race", races), **unknown),
+                _with_gaps(_text("race", races)),
                 _text("gender", ("Female", "Male", "Unknown/Invalid")),
                 _text("age", ages, "ordinal"),
-                dataclasses.replace(_text("weight", weights, "ordinal"), **unknown),
+                _with_gaps(_text("weight", weights, "ordinal")),
                 _codes("admission_type_id", ADMISSION_TYPES),
                 _codes("discharge_disposition_id", DISCHARGES),
                 _codes("admission_source_id", ADMISSION_SOURCES),
@@ -320,6 +319,10 @@ def diabetes130() -> Schema:
         ),
         "UCI, IDs_mapping.csv and table 1 of Strack et al. 2014",
     )
+
+
+def _with_gaps(column: Column) -> Column:
+    return dataclasses.replace(column, nullable=True, missing=(UNKNOWN,))
 
 
 def _count(name: str, *edges: float, spikes: tuple[float, ...] = ()) -> Column:

@@ -97,7 +97,9 @@ def load(name: str, split: Split = "train", *, verify: bool = True) -> Table | I
     data = _joined(parts)
     schema = None if isinstance(data, Images) or entry.schema is None else _schema(entry, data)
     if "all" in form.files and split != "all":
-        rows = split_rows(len(data), split) if entry.person is None else split_persons(data.column(entry.person), split)
+        rows = split_rows(len(data), split)
+        if not isinstance(data, Images) and entry.person is not None:
+            rows = split_persons(data.column(entry.person), split)
         data = data.take(rows) if isinstance(data, Images) else data.take(pa.array(rows))
     if schema is None:
         return data
