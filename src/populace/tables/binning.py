@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from populace.tables.cells import FINE, Law, linear
+from populace.tables.cells import FINE, Law, same_law
 from populace.tables.dates import EPOCH
 
 Array = np.ndarray[Any, Any]
@@ -84,7 +84,7 @@ def _each(distinct: Array, step: float, moved: int) -> Binning:
     """A cell for every value: an interval where the next step is a value too, a spike elsewhere."""
     listed = tuple(distinct.tolist())
     if step and len(listed) > 1 and bool(np.allclose(np.diff(distinct), step)):
-        return Binning(edges=listed, spikes=listed[-1:], laws=linear(len(listed) - 1), moved=moved)
+        return Binning(edges=listed, spikes=listed[-1:], laws=same_law("linear", len(listed) - 1), moved=moved)
     return Binning(edges=(), spikes=listed, laws=(), moved=moved)
 
 

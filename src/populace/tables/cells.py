@@ -25,9 +25,9 @@ FINE = 1e-6  # the unit of a logarithm without a step, as a part of the largest 
 SUMMED = 4_096  # up to so many values the mean of a logarithmic piece is summed, beyond it is integrated
 
 
-def linear(intervals: int) -> tuple[Law, ...]:
-    """The plain law for so many intervals."""
-    return ("linear",) * max(0, intervals)
+def same_law(law: Law, intervals: int) -> tuple[Law, ...]:
+    """One law for so many intervals."""
+    return (law,) * max(0, intervals)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

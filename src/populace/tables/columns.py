@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from populace.errors import SchemaError
 from populace.tables import conversion
-from populace.tables.cells import EXACT, LAWS, Cell, Cells, Grid, Law, linear
+from populace.tables.cells import EXACT, LAWS, Cell, Cells, Grid, Law, same_law
 from populace.tables.constraints import NULL
 from populace.tables.dates import number_text
 
@@ -93,7 +93,7 @@ class Column:
             if self.step < 0:
                 object.__setattr__(self, "step", STEPS[self.kind])
             if not self.laws:
-                object.__setattr__(self, "laws", linear(len(self.edges) - 1))
+                object.__setattr__(self, "laws", same_law("linear", len(self.edges) - 1))
             self._check_scale()
         else:
             object.__setattr__(self, "step", 0.0)

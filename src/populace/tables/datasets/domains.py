@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from populace.tables.cells import Law, linear
+from populace.tables.cells import same_law
 from populace.tables.schema import Column, Kind, Other, Schema
 
 # adult.names: categories in the publisher's order; "?" is how it writes "not known".
@@ -91,8 +91,8 @@ def _codes(name: str, values: tuple[int, ...], kind: Kind = "categorical") -> Co
 
 def _whole(name: str, *edges: float, spikes: tuple[float, ...] = (), tail: int = 0) -> Column:
     """Whole numbers in round cells; the last `tail` of them thin out."""
-    thin: tuple[Law, ...] = ("log",) * tail
-    return Column(name=name, kind="integer", edges=edges, spikes=spikes, laws=(*linear(len(edges) - 1 - tail), *thin))
+    laws = (*same_law("linear", len(edges) - 1 - tail), *same_law("log", tail))
+    return Column(name=name, kind="integer", edges=edges, spikes=spikes, laws=laws)
 
 
 def _declared(schema: Schema, source: str) -> Schema:
