@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 import dataclasses
 import importlib
 from collections.abc import Mapping, Sequence
@@ -146,9 +145,12 @@ def condition_code(schema: Schema, name: str, value: str) -> int:
     column = schema.column(name)
     if value in column.labels():
         return column.labels().index(value)
-    with contextlib.suppress(DataError):
-        strict = dataclasses.replace(column, clip=False, other="")
+    strict = dataclasses.replace(column, clip=False, other="")
+    try:
         return int(codec.encode_column(pa.array([value]), strict)[0])
+    except DataError:
+        if column.is_scale and np.isfinite(column.numbers(pa.array([value])))[0]:
+            raise  # a number or a date, but outside the domain
     raise DataError(f"column {name!r} has no value {value!r}; its values are {', '.join(column.labels()[:12])}")
 
 

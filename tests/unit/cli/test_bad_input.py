@@ -119,7 +119,7 @@ def test_finished_and_different_runs_are_refused_and_kept(files, monkeypatch, ca
     (["sample", "run", "--rows", "5", "--where", "a=q", "-o", "x.csv"], "has no value 'q'"),
     (["sample", "run", "--rows", "5", "--where", "q=1", "-o", "x.csv"], "no column 'q'"),
     (["evaluate", "run", "--real", "nowhere.parquet"], "no file"),
-    (["evaluate", "run", "--real", "unknown.parquet"], "unknown category"),
+    (["evaluate", "run", "--real", "unknown.parquet"], "at least 10 real rows"),
     (["evaluate", "nowhere", "--real", "good.parquet"], "is not a run"),
     (["evaluate", "run", "--real", "good.parquet", "--target", "q"], "no column 'q'"),
     (["schema", "nowhere.csv", "-o", "s.toml"], "no file"),
