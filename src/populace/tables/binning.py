@@ -263,7 +263,7 @@ def _finished(rest: Values, cuts: list[int], spikes: tuple[float, ...], moved: i
         return Binning(edges=(first, *inner), spikes=tuple(sorted((*spikes, last))), laws=laws[:-1], moved=moved)
     if rest.kind in ("integer", "decimal"):
         slack = 0.02 * ((inner[0] if inner else last) - first)
-        lower = -roundest(-first - (rest.step or slack) / 2, -first + slack, rest.step, rest.kind)
+        lower = 0.0 - roundest(-first - (rest.step or slack) / 2, -first + slack, rest.step, rest.kind)
         first = lower if lower <= first and (lower >= 0) == (first >= 0) else first
         slack = 0.02 * (last - (inner[-1] if inner else first))
         upper = roundest(last - (rest.step or slack) / 2, last + slack, rest.step, rest.kind)

@@ -188,9 +188,9 @@ def _by_look(seen: Recognised, name: str) -> tuple[Column | Other, tuple[str, ..
     distinct, counts = np.unique(np.asarray(seen.numbers), return_counts=True)
     if len(distinct) == 2 and set(distinct.tolist()) == {0.0, 1.0}:
         return _boolean(seen, name), ()
-    if not seen.whole:
-        return _scale(seen, name, "decimal")
-    if float(np.abs(distinct).max()) > LARGEST:
+    if not seen.whole and (bool((distinct != np.floor(distinct)).any()) or len(distinct) > FEW_NUMBERS):
+        return _scale(seen, name, "decimal")  # few whole numbers are few, whether written 3 or 3.0
+    if seen.whole and float(np.abs(distinct).max()) > LARGEST:
         return _other(name, "id", seen), ("whole numbers beyond 2^53, taken for an id and made afresh",)
     share = len(distinct) / len(np.asarray(seen.numbers))
     if looks_like_id(name) and len(distinct) > MOST_CATEGORIES / 10 and share >= 0.5:

@@ -182,6 +182,8 @@ def _number_text(present: pa.Array, facts: dict[str, Any]) -> Recognised:
             present = pc.utf8_ltrim(present, "+").cast(pa.int64())
         except pa.ArrowInvalid:  # longer than any number: an identifier made of digits
             return Recognised(what="category", values=present, **facts)
+    else:
+        present = pa.array(numbers)
     return Recognised(what="number", values=present, numbers=numbers, whole=whole, **facts)
 
 
