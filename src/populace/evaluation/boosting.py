@@ -23,7 +23,9 @@ Array = np.ndarray[Any, Any]
 
 BOOSTING = "gradient boosting"
 ROUNDS = 100
-MOST_CATEGORIES = 250  # of one column, those most frequent in the training rows; the rest are one
+MOST_CATEGORIES = (
+    30  # of one column, those most frequent in the training rows; the rest are one, or boosting overfits them
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

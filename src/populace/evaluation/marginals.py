@@ -26,6 +26,7 @@ Array = np.ndarray[Any, Any]
 CHUNK = 65_536
 COUNTING_COST = 100  # counting a row's pair costs about as much as so many products of one-hot entries
 INFLUENCE_ROWS = 20_000  # rows, drawn at random, on which the spread of the influence is measured
+INFLUENCE_COST, LEAST_INFLUENCE_ROWS = 2e10, 2_000  # fewer where the columns have thousands of values together
 
 
 def co_occurrence(table: Table) -> Array:
@@ -165,7 +166,8 @@ def compare_product(real: Table, *, of_real: Array | None = None) -> Pairs:
 
 
 def _some(table: Table) -> Array:
-    chosen = np.sort(np.random.default_rng(5).permutation(len(table))[:INFLUENCE_ROWS])
+    rows = int(np.clip(INFLUENCE_COST / sum(table.schema.sizes) ** 2, LEAST_INFLUENCE_ROWS, INFLUENCE_ROWS))
+    chosen = np.sort(np.random.default_rng(5).permutation(len(table))[:rows])
     return one_hot(table.codes[chosen], table.schema.sizes)
 
 

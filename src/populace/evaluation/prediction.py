@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
@@ -32,6 +33,7 @@ Array = np.ndarray[Any, Any]
 
 MOST_TRAINING_ROWS = 50_000
 MOST_CLASSES = 50
+MOST_DENSE = 500  # one-hot columns up to which they are written out
 DRAWS = 200
 DRAWS_AT_ONCE = 25
 TREES = 100  # of the forest
@@ -90,13 +92,23 @@ ON_CODES = ("random forest",)
 MAY_WARN = ("logistic regression",)  # what to do with warnings is a matter of the whole process, so not for threads
 
 
-def features_and_target(table: Table, target: str, *, codes: bool = False) -> tuple[Array, Array]:
+def features_and_target(table: Table, target: str, *, codes: bool = False) -> tuple[Any, Array]:
+    """Every other column, one-hot (sparse where they are wide) or as its codes; and the target's codes."""
     index = table.schema.index(target)
     others = [i for i in range(len(table.schema.columns)) if i != index]
     if codes:
         return table.codes[:, others].astype(np.float32), table.codes[:, index]
     sizes = tuple(table.schema.sizes[i] for i in others)
+    if sum(sizes) > MOST_DENSE:
+        return _sparse_one_hot(table.codes[:, others], sizes), table.codes[:, index]
     return one_hot(table.codes[:, others], sizes), table.codes[:, index]
+
+
+def _sparse_one_hot(codes: Array, sizes: tuple[int, ...]) -> Any:
+    """One-hot columns of a wide table as a sparse matrix: as many entries as there are codes."""
+    places = codes + np.cumsum([0, *sizes[:-1]])
+    ends = np.arange(0, codes.size + 1, len(sizes))
+    return csr_array((np.ones(codes.size, np.float32), places.ravel(), ends), shape=(len(codes), sum(sizes)))
 
 
 def resamples(rows: int, seed: int = 0, draws: int = DRAWS) -> Array:
@@ -150,7 +162,7 @@ def _trained(
     x_test, y_test = features_and_target(test, target, codes=name in ON_CODES)
     if labels is not None:
         y, y_test = labels(train), labels(test)
-    return score_arrays(learner(len(x), seed), (x, y), (x_test, y_test), counts)
+    return score_arrays(learner(x.shape[0], seed), (x, y), (x_test, y_test), counts)
 
 
 def training_rows(table: Table, seed: int) -> Table:

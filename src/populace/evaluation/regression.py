@@ -71,7 +71,7 @@ def _trained(train: Table, test: Table, target: Target, model: str, counts: Arra
     else:
         codes = model == "random forest"
         x, x_test = (features_and_target(table, target.column, codes=codes)[0] for table in (train, test))
-        learner = _learner(model, len(x), seed)
+        learner = _learner(model, x.shape[0], seed)
     learner.fit(x, (y - middle) / scale)
     return r2(y_test, learner.predict(x_test) * scale + middle, counts)
 

@@ -168,3 +168,14 @@ def test_a_document_with_a_number_to_predict(tables, monkeypatch):
         assert values[PRODUCT]["value"] == 0
         assert abs(values[MAJORITY]["value"]) < 0.05
         assert values[SHUFFLED]["value"] < 0.1 < values[REAL]["value"]
+
+
+def test_wide_tables_are_one_hot_without_being_written_out(tables, monkeypatch):
+    train, test = tables["train"], tables["test"]
+    found = []
+    for most in (prediction.MOST_DENSE, 1):
+        monkeypatch.setattr(prediction, "MOST_DENSE", most)
+        found.append(scores({"": train}, test, "y", draws=1, learners={"l": logistic_regression})[""]["l"].auc.value)
+        dense = prediction.features_and_target(train, "y")[0]
+    assert found[0] == pytest.approx(found[1], abs=1e-3)
+    np.testing.assert_array_equal(dense.toarray().sum(axis=1), len(SCHEMA.columns) - 1)
