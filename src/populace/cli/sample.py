@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from populace.tables.schema import Schema
 
 EXAMPLE = "Example:  populace sample run --rows 1000 --where sex=Female -o women.csv"
 
@@ -48,5 +53,24 @@ def command(
     if images:
         drawn.save(output)
     else:
+        for name, value, cell in _wider(drawn.schema, conditions):
+            show.say(f"{name}={value} stands for its cell {cell}: rows are drawn from all of it")
         drawn.save(output, first_row=found.details.get("rows", 0))  # ids go on after those of the run's own rows
     show.say(f"{output}  {rows:,} {'images' if images else 'rows'}; {found.guarantee.headline}")
+
+
+def _wider(schema: Schema, conditions: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Conditions on a single number or date whose cell holds others too: column, value, and the cell's label."""
+    from populace.models.generator import condition_code
+
+    found = []
+    for name, value in conditions.items():
+        column = schema.column(name)
+        code = condition_code(schema, name, value)
+        if not column.is_scale or code >= column.levels or value == column.labels()[code]:
+            continue
+        cell = column.cells[code]
+        single = cell.spike or (column.step and cell.high - cell.low <= column.step and cell.high != column.edges[-1])
+        if not single:
+            found.append((name, value, column.labels()[code]))
+    return found

@@ -51,7 +51,7 @@ ODD_SHARE, ODD_WORDS, FEW_ODD = (
     20,
 )  # words among numbers: in at most this share of rows, so many, beside many numbers
 STEPS = (1.0, 0.1, 0.01, 0.001, 0.0001, 0.00001, 0.000001)
-TIME_STEPS = (86_400.0, 3_600.0, 60.0, 1.0, 0.001)
+TIME_STEPS = (86_400.0, 3_600.0, 1_800.0, 900.0, 300.0, 60.0, 1.0, 0.001)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
