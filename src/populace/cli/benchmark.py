@@ -19,13 +19,25 @@ def command(
     as_json: bool = typer.Option(False, "--json", help="Print the result document as JSON."),
     out: Path | None = typer.Option(None, "--out", help="Folder of the cells and results; default benchmark-NAME."),
     seeds: int = typer.Option(1, "--seeds", help="How many seeds to average over."),
+    part: str | None = typer.Option(
+        None, "--part", help="Measure every Nth cell only, from the Kth on, and collect nothing.", metavar="K/N"
+    ),
 ) -> None:
-    """Run a published experiment; what was measured before is not measured again."""
+    """Run a published experiment; what was measured before is not measured again.
+
+    Processes with --part 1/N to N/N may share a folder; the same command without --part then collects.
+    """
     from populace.cli import show
-    from populace.experiments.benchmarks.grid import run_benchmark
+    from populace.experiments.benchmarks.grid import read_part, run_benchmark, run_part
 
     benchmark = find_benchmark(name)
     folder = out or Path(f"benchmark-{name}")
+    if part is not None:
+        one = read_part(part)
+        with show.steps(f"{name} {part}") as report:
+            count = run_part(benchmark, folder, one, quick=quick, seeds=seeds, progress=report)
+        show.say(f"part {part}: {count} cells in {folder}; to collect: {_command(name, quick, out, seeds)}")
+        return
     with show.steps(name) as report:
         document = run_benchmark(
             benchmark, folder, quick=quick, seeds=seeds, command=_command(name, quick, out, seeds), progress=report

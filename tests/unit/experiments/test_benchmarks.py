@@ -11,8 +11,18 @@ import pytest
 
 from populace.cli.main import call
 from populace.errors import DataError, InputError, RunError, SpecError
-from populace.experiments.benchmarks import local
-from populace.experiments.benchmarks.grid import Benchmark, Chart, View, mean_over_seeds, run_benchmark, slug
+from populace.experiments.benchmarks import local, poll
+from populace.experiments.benchmarks.grid import (
+    Benchmark,
+    Chart,
+    Part,
+    View,
+    mean_over_seeds,
+    read_part,
+    run_benchmark,
+    run_part,
+    slug,
+)
 from populace.experiments.benchmarks.registry import BENCHMARKS, find_benchmark
 from populace.experiments.tallies import tally_files
 from populace.privacy.randomizers.aggregate import tally
@@ -75,6 +85,54 @@ def test_a_new_revision_measures_anew(tmp_path):
     assert work.seen == [1, 2, 3]
 
 
+def test_parts_share_a_folder_and_the_last_call_only_collects(tmp_path):
+    folder, done = tmp_path / "b", []
+    for number in (1, 2, 3, 4):
+        work = Counting()
+        assert run_part(tiny(work), folder, Part(number=number, parts=4), seeds=2) == len(work.seen)
+        done.append(work.seen)
+        assert not (folder / "result.json").exists()
+    assert done == [[1, 2], [2, 3], [3], [1]]  # of 1 2 3 1 2 3 every fourth
+    work = Counting()
+    document = run_benchmark(tiny(work), folder, seeds=2)
+    assert work.seen == []
+    assert [cell["y"] for cell in document["cells"]] == [10, 20, 30] * 2
+
+
+def test_a_part_goes_on_where_it_was_interrupted(tmp_path):
+    part = Part(number=1, parts=2)
+    with pytest.raises(KeyboardInterrupt):
+        run_part(tiny(Counting(stop_at=3)), tmp_path, part)
+    work = Counting()
+    assert run_part(tiny(work), tmp_path, part) == 2
+    assert work.seen == [3]
+
+
+def test_a_folder_that_another_process_is_about_to_claim_is_no_strangers(tmp_path):
+    (tmp_path / ".benchmark.json.1.tmp").write_text("{")
+    assert run_part(tiny(Counting()), tmp_path, Part(number=2, parts=3)) == 1
+    assert json.loads((tmp_path / "benchmark.json").read_text()) == {"benchmark": "tiny"}
+
+
+@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "1/0", "a/b", "-1/2", "1/2/3", "1.5/2"])
+def test_a_part_is_written_as_one_of_so_many(text):
+    assert read_part("2/8") == Part(number=2, parts=8)
+    with pytest.raises(SpecError, match="K/N"):
+        read_part(text)
+
+
+def test_command_line_measures_a_part(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("populace.cli.benchmark.find_benchmark", lambda name: tiny(Counting()))
+    base = ["benchmark", "tiny", "--out", str(tmp_path / "b")]
+    assert call([*base, "--part", "2/2"]) == 0
+    assert "part 2/2: 1 cells" in capsys.readouterr().out
+    assert call([*base, "--part", "1/2"]) == 0
+    assert f"populace benchmark tiny --out {tmp_path / 'b'}" in capsys.readouterr().out
+    assert call(base) == 0
+    assert "cell" not in capsys.readouterr().err  # nothing left to measure
+    assert call([*base, "--part", "3/2"]) == 2
+
+
 def test_slugs_are_stable_and_tell_cells_apart():
     assert slug({"method": "a, b", "epsilon": 1}) == slug({"epsilon": 1, "method": "a, b"}).replace("1-a-b", "a-b-1")
     assert slug({"x": 1}) != slug({"x": "1"}) != slug({"x": 1.5})
@@ -126,6 +184,19 @@ def test_a_cell_of_the_local_benchmark_is_measured(monkeypatch, small_table):
     assert "auc" not in swept
     shuffled = local.measure(setting, {"part": "baseline", "method": "true columns, shuffled", "seed": 0})
     assert shuffled["one_way"] == 0
+
+
+@pytest.mark.parametrize("part", ["compared", "proposed"])
+def test_a_cell_of_the_poll_benchmark_goes_through_a_csv(monkeypatch, small_table, part):
+    monkeypatch.setattr(poll, "load", lambda name, part="train": small_table)
+    monkeypatch.setattr(poll, "ROWS", 500)
+    cell = {"part": part, "data": "small", "method": "independent", "epsilon": 8.0, "target": "schema", "seed": 0}
+    found = poll.measure(poll.ADULT9_SETTING, cell)
+    assert 0 < found["two_way"] < 1
+    assert 0 < found["avd4"] < 1
+    assert found["seconds_run"] > 0
+    assert found["bits"] > 0
+    assert 0 < found["mlp"] <= 1
 
 
 def test_charts_are_written(tmp_path):

@@ -31,7 +31,8 @@ def few_rows(monkeypatch):
 def test_cells_cover_the_papers_figures_and_differ():
     every, quick = wae.cells(False, 2), wae.cells(True, 2)
     assert len({slug(cell, 2) for cell in every}) == len(every)
-    assert {cell["part"] for cell in every} == {"baseline", "epsilon", "limits", "records", "participations", "attack"}
+    parts = {"baseline", "epsilon", "proposed", "limits", "records", "participations", "attack"}
+    assert {cell["part"] for cell in every} == parts
     assert {cell["epsilon"] for cell in every if cell["part"] == "epsilon"} == {0.5, 1, 2, 4, 6, 8}
     assert {cell["epsilon"] for cell in every if cell["part"] == "attack"} == {None, 8, 2, 0.5}
     methods = {cell["method"] for cell in every if cell["part"] == "epsilon"}
@@ -51,6 +52,19 @@ def test_without_noise_the_model_learns_and_is_shown(few_rows):
     assert set(found) <= {*wae.METRICS, "guarantee", "rounds", "bytes_up", "bytes_down"}
     views = wae.views([{"cell": cell, **dict.fromkeys(wae.METRICS), **found}])
     assert any("noise off" in row for view in views for row in view.rows)
+
+
+@pytest.mark.parametrize("part", ["epsilon", "proposed"])
+def test_a_method_runs_on_a_csv_of_two_rows_a_client(few_rows, part):
+    cell = {"part": part, "method": "independent", "epsilon": 8, "seed": 0}
+    found = wae.measure(cell)
+    assert found["guarantee"] == 8
+    assert found["rounds"] == 1
+    assert 0 < found["avd_2"] < found["avd_4"] < 1
+    assert found["seconds_training"] > 0
+    assert found["seconds_generating"] > 0
+    (row,) = wae.views([{"cell": cell, **dict.fromkeys(wae.METRICS), **found}])[0].rows
+    assert row[1] == ("independent" if part == "epsilon" else "independent, proposed schema")
 
 
 @pytest.mark.slow

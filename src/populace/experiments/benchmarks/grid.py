@@ -1,7 +1,8 @@
 """A grid of cells, each measured once and kept as one small file, so that work that was done is never done again.
 
 A cell is a small mapping of public parameters. A finished one is `<folder>/cells/<slug>.json`, written in one piece; giving the
-same command again skips it. `<folder>/result.json` is the document of all cells of the last command.
+same command again skips it. `<folder>/result.json` is the document of all cells of the last command. No cell depends on
+another, so that several processes can share one folder, each with a part of the cells.
 """
 
 from __future__ import annotations
@@ -85,6 +86,26 @@ class Step:
     seconds: float
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Part:
+    """Every `parts`-th cell, beginning with the `number`-th: what one of several processes measures."""
+
+    number: int
+    parts: int
+
+    def of(self, cells: Sequence[Cell]) -> Sequence[Cell]:
+        return cells[self.number - 1 :: self.parts]
+
+
+def read_part(text: str) -> Part:
+    """A part as it is written: 2/8 is the second of eight."""
+    found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
+    number, parts = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not 1 <= number <= parts:
+        raise out_of_range("part", "as K/N with K in 1 to N, such as 2/8", text)
+    return Part(number=number, parts=parts)
+
+
 def slug(cell: Cell, revision: int = 1) -> str:
     """A stable file name for a cell: readable, and different for different cells whatever their values look like."""
     text = json.dumps({**cell, "": revision}, sort_keys=True)
@@ -107,15 +128,7 @@ def run_benchmark(
         raise out_of_range("seeds", "at least 1", seeds)
     benchmark.prepare()
     _claim(folder, benchmark)
-    cells = benchmark.cells(quick, seeds)
-    results = []
-    for number, cell in enumerate(cells, start=1):
-        path = folder / "cells" / f"{slug(cell, benchmark.revision)}.json"
-        skipped = path.is_file()
-        if not skipped:
-            write_json(path, _measured(benchmark, cell))
-        results.append(read_json(path))
-        progress(Step(done=number, total=len(cells), cell=cell, skipped=skipped, seconds=results[-1]["seconds"]))
+    results = _results(benchmark, folder, benchmark.cells(quick, seeds), progress)
     document = {
         "benchmark": benchmark.name,
         "title": benchmark.title,
@@ -133,6 +146,41 @@ def run_benchmark(
     return document
 
 
+def run_part(
+    benchmark: Benchmark,
+    folder: Path,
+    part: Part,
+    *,
+    quick: bool = False,
+    seeds: int = 1,
+    progress: Callable[[Step], None] = lambda _: None,
+) -> int:
+    """Measure what is missing of one part of the cells, and write no document; returns how many cells the part has.
+
+    The parts of one command may run at the same time; `run_benchmark` then finds their cells and only collects them.
+    """
+    if seeds < 1:
+        raise out_of_range("seeds", "at least 1", seeds)
+    benchmark.prepare()
+    _claim(folder, benchmark)
+    return len(_results(benchmark, folder, part.of(benchmark.cells(quick, seeds)), progress))
+
+
+def _results(
+    benchmark: Benchmark, folder: Path, cells: Sequence[Cell], progress: Callable[[Step], None]
+) -> list[dict[str, Any]]:
+    """The results of these cells, measured where they are missing."""
+    results: list[dict[str, Any]] = []
+    for number, cell in enumerate(cells, start=1):
+        path = folder / "cells" / f"{slug(cell, benchmark.revision)}.json"
+        skipped = path.is_file()
+        if not skipped:
+            write_json(path, _measured(benchmark, cell))
+        results.append(read_json(path))
+        progress(Step(done=number, total=len(cells), cell=cell, skipped=skipped, seconds=results[-1]["seconds"]))
+    return results
+
+
 def _measured(benchmark: Benchmark, cell: Cell) -> dict[str, Any]:
     began = time.monotonic()
     result = benchmark.measure(cell)
@@ -144,17 +192,23 @@ def _claim(folder: Path, benchmark: Benchmark) -> None:
     mark = folder / "benchmark.json"
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file; expected a folder for the benchmark")
-    if folder.is_dir() and any(folder.iterdir()):
-        if not mark.is_file():
-            raise RunError(f"the folder {folder} is not empty and holds no benchmark; choose another --out")
+    if mark.is_file():
         found = read_json(mark).get("benchmark")
         if found != benchmark.name:
             raise RunError(f"{folder} holds the benchmark {found!r}, not {benchmark.name!r}; choose another --out")
+    elif folder.is_dir() and _holds_files(folder) and not mark.is_file():  # it may have been claimed meanwhile
+        raise RunError(f"the folder {folder} is not empty and holds no benchmark; choose another --out")
     try:
-        (folder / "cells").mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        if not mark.is_file():
+            write_json(mark, {"benchmark": benchmark.name})
+        (folder / "cells").mkdir(exist_ok=True)
     except OSError as error:
         raise RunError(f"cannot make the folder {folder}: {error.strerror or error}") from error
-    write_json(mark, {"benchmark": benchmark.name})
+
+
+def _holds_files(folder: Path) -> bool:
+    return any(not entry.name.startswith(".") for entry in folder.iterdir())
 
 
 def largest(results: Sequence[Result]) -> str:

@@ -3,7 +3,8 @@
 `poll-adult9`: one answer per row of the complete training rows, without a target and with income. `poll-a9a`: 50,000 clients
 whose rows are drawn with replacement from the training rows, as in the DP-Fed-WAE paper (so the guarantee is per simulated
 client, and a person is drawn 1.5 times on average). Both also compare `poll` without a target to `independent` from epsilon 0.1
-to 10. `poll-ablation`: Adult with one part of the method changed at a time.
+to 10. Each run takes the path of a user: `synthesize` on a CSV with the declared schema and, once more, with the schema it
+proposes itself. `poll-ablation`: Adult with one part of the method changed at a time.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from populace.evaluation.marginals import mean_over_pairs, two_way_distances
 from populace.evaluation.prediction import scores
 from populace.evaluation.sets import random_sets, set_distances
 from populace.experiments.benchmarks.grid import Benchmark, Cell, Chart, Result, View, mean_over_seeds
+from populace.experiments.benchmarks.user_path import raw_rows, synthesize_csv
 from populace.experiments.run import make_key
 from populace.protocols.registry import make_protocol
 from populace.tables import datasets, embedded
@@ -95,8 +97,8 @@ def cells(setting: Setting, quick: bool, seeds: int) -> list[Cell]:
     seeds = seeds if quick else max(seeds, SEEDS)
     targets = ("none", "schema") if setting.data == "adult9" else ("schema",)
     found: list[Cell] = [{"part": "baseline", "method": "real rows", "seed": 0}]
-    for seed, epsilon, target in itertools.product(range(seeds), EPSILONS, targets):
-        found.append({"part": "figures", "epsilon": epsilon, "target": target, "seed": seed})
+    for part, seed, epsilon, target in itertools.product(("figures", "proposed"), range(seeds), EPSILONS, targets):
+        found.append({"part": part, "epsilon": epsilon, "target": target, "seed": seed})
     for data, seed, level, method in itertools.product(
         setting.compared, range(seeds), SMALL_AND_LARGE, ("poll", "independent")
     ):
@@ -105,21 +107,21 @@ def cells(setting: Setting, quick: bool, seeds: int) -> list[Cell]:
 
 
 def measure(setting: Setting, cell: Cell) -> Result:
-    """One run and its figures."""
+    """One run on a CSV and its figures, under the declared schema whatever the run's was."""
     if cell["part"] == "baseline":
         train = load(setting.data)
         return judged_rows(train, train, load(setting.data, "test"))
     table = load(str(cell.get("data") or setting.data))
-    seed = int(cell["seed"] or 0)
     method = str(cell.get("method") or "poll")
-    given: dict[str, Any] = {"epsilon": float(cell["epsilon"] or 0)}
-    if method == "poll" and cell.get("target") != "schema":
-        given["target"] = "none"
-    outcome = simulation.run(make_protocol(method, given), split(table), root=make_key(seed))
-    synthetic = outcome.generator.sample(ROWS, make_key(seed + 1_000))
-    test = load(setting.data, "test") if cell.get("target") == "schema" else None
-    found = {"bits": 8 * outcome.traffic.to_json()["bytes_from_one_client_per_message"]}
-    return {**found, **judged_rows(synthetic, table, test)}
+    with_target = cell.get("target") == "schema"
+    made = synthesize_csv(
+        raw_rows(table), None if cell["part"] == "proposed" else table.schema, method=method,
+        epsilon=float(cell["epsilon"] or 0), target=table.schema.target if with_target else None, rows=ROWS,
+        settings={"target": "none"} if method == "poll" and not with_target else {}, seed=int(cell["seed"] or 0),
+    )  # fmt: skip
+    test = load(setting.data, "test") if with_target else None
+    bits = 8 * made.run.details["traffic"]["bytes_from_one_client_per_message"]
+    return {"bits": bits, "seconds_run": made.seconds, **judged_rows(made.table(table.schema), table, test)}
 
 
 def judged_rows(synthetic: Table, real: Table, test: Table | None) -> dict[str, Any]:
@@ -142,19 +144,24 @@ def judged_rows(synthetic: Table, real: Table, test: Table | None) -> dict[str, 
 
 
 def _of(results: Sequence[Result], part: str) -> list[Result]:
-    return [{**result, "seconds_run": result["seconds"]} for result in results if result["cell"]["part"] == part]
+    return [{"seconds_run": result["seconds"], **result} for result in results if result["cell"]["part"] == part]
 
 
 def _row(values: Result) -> list[str]:
     return ["-" if values.get(k) is None else f"{values[k]:.{1 if k == 'seconds_run' else 4}f}" for k in METRICS]
 
 
+def _questions(part: str, target: str) -> str:
+    name = "no target" if target == "none" else "with target"
+    return f"{name}, proposed schema" if part == "proposed" else name
+
+
 def views(setting: Setting, results: Sequence[Result]) -> list[View]:
     rows = [["-", "real rows", *_row(values), ""] for values in _of(results, "baseline")]
-    means = mean_over_seeds(_of(results, "figures"), METRICS, ("target", "epsilon"))
-    for (target, epsilon), values in means.items():
-        name = "no target" if target == "none" else "with target"
-        rows.append([str(epsilon), name, *_row(values), setting.reach.get((target, epsilon), "")])
+    for part in ("figures", "proposed"):
+        for (target, epsilon), values in mean_over_seeds(_of(results, part), METRICS, ("target", "epsilon")).items():
+            reach = setting.reach.get((target, epsilon), "")
+            rows.append([str(epsilon), _questions(part, target), *_row(values), reach])
     compared = mean_over_seeds(_of(results, "compared"), ("two_way", "avd4"), ("data", "epsilon", "method"))
     body = []
     for (data, epsilon, method), values in compared.items():
@@ -184,12 +191,10 @@ def charts(setting: Setting, results: Sequence[Result]) -> list[Chart]:
     found = []
     for key, up in (("two_way", "2-way TVD"), ("avd4", "4-way AVD"), ("auc", "AUC"), ("mlp", "accuracy of an MLP")):
         lines: dict[str, list[tuple[float, float]]] = {}
-        for (target, epsilon), values in mean_over_seeds(
-            _of(results, "figures"), (key,), ("target", "epsilon")
-        ).items():
-            if values[key] is not None:
-                name = "no target" if target == "none" else "with target"
-                lines.setdefault(name, []).append((float(epsilon), float(values[key])))
+        for part in ("figures", "proposed"):
+            for (target, epsilon), values in mean_over_seeds(_of(results, part), (key,), ("target", "epsilon")).items():
+                if values[key] is not None:
+                    lines.setdefault(_questions(part, target), []).append((float(epsilon), float(values[key])))
         if lines:
             found.append(Chart(name=f"{key}-by-epsilon", title=setting.data, across="epsilon", up=up, lines=lines))
     return found
@@ -235,7 +240,7 @@ def _benchmark(setting: Setting, title: str) -> Benchmark:
         name=f"poll-{setting.data}",
         title=title,
         reference="our own method; figures to reach are beside",
-        revision=2,
+        revision=3,
         prepare=prepare,
         cells=functools.partial(cells, setting),
         measure=functools.partial(measure, setting),

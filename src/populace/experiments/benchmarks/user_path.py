@@ -1,0 +1,58 @@
+"""The way a user takes: a CSV of raw rows, `synthesize` with or without a schema, and the file of synthetic rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import pyarrow as pa
+
+from populace.experiments.run import Run, synthesize
+from populace.experiments.spec import make_spec
+from populace.tables.schema import Schema
+from populace.tables.table import Table, make_table, output_frame, read_frame, write_frame
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class FileRun:
+    """A run on a CSV: the synthetic rows as they stand in its file, and the seconds that `synthesize` took."""
+
+    frame: pa.Table
+    run: Run
+    seconds: float
+
+    def table(self, schema: Schema) -> Table:
+        """The synthetic rows under a schema, which need not be the one they were made with."""
+        return make_table(self.frame, schema)
+
+
+def synthesize_csv(frame: pa.Table, schema: Schema | None, **options: Any) -> FileRun:
+    """Write the rows as a CSV and call `synthesize` on it; without a schema it proposes one itself.
+
+    `options` are those of the command line, as `make_spec` takes them. Compiled functions are dropped afterwards, so that
+    every run pays for its own, as a user does.
+    """
+    with tempfile.TemporaryDirectory(prefix="populace-benchmark-") as name:
+        folder = Path(name)
+        data = folder / "rows.csv"
+        write_frame(frame, data)
+        if schema is not None:
+            schema.save(folder / "schema.toml")
+            options["schema_file"] = str(folder / "schema.toml")
+        spec = make_spec(data=str(data), **options)
+        began = time.monotonic()
+        try:
+            run = synthesize(spec, folder / "run")
+        finally:
+            jax.clear_caches()  # type: ignore[no-untyped-call]
+        seconds = time.monotonic() - began
+        return FileRun(frame=read_frame(folder / "run" / "synthetic.parquet"), run=run, seconds=seconds)
+
+
+def raw_rows(table: Table) -> pa.Table:
+    """The modelled columns of a table as its file has them: gaps in text with their marker, no ids."""
+    return output_frame(table.frame, dataclasses.replace(table.schema, others=()))
