@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("nvflare")
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from federation_for_tests import environment, free_port
-from messy_table import HEADER, messy_rows, write_messy_table
 
+from messy_table import HEADER, messy_rows, write_messy_table
 from populace.cli.main import call
 from populace.tables.files import read_json
 

@@ -12,7 +12,6 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from messy_table import DIAGNOSES, FIRST_DAY, HEADER, ROWS, messy_rows, write_messy_table
-
 from populace.cli.main import call
 from populace.tables.schema import load_schema
 from populace.tables.table import read_frame
