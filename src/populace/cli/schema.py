@@ -46,9 +46,11 @@ def command(
         raise RunError(f"{output} exists; choose another name, or remove it")
     if not data and public is None:
         raise InputError("expected at least one table, or --public FILE")
+    overruled = _pairs(kinds)
+    _named_once(drop, ids, overruled)
     frames = [read_frame(path) for path in data or []]
     proposed = propose(
-        *([read_frame(public)] if public else frames), drop=drop, ids=ids, kinds=_pairs(kinds), clip=clip, target=target,
+        *([read_frame(public)] if public else frames), drop=drop, ids=ids, kinds=overruled, clip=clip, target=target,
         public=public.name if public else "",
     )  # fmt: skip
     if output.suffix == ".json":
@@ -76,8 +78,19 @@ def _pairs(kinds: list[str]) -> dict[str, str]:
         name, equals, kind = pair.rpartition("=")
         if not equals:
             raise InputError(f"expected --kind column=kind, got {pair!r}")
+        if name in found:
+            raise InputError(f"--kind names column {name!r} twice; it has one kind")
         found[name] = kind
     return found
+
+
+def _named_once(drop: list[str], ids: list[str], kinds: dict[str, str]) -> None:
+    from populace.errors import InputError
+
+    named = [*dict.fromkeys(drop), *dict.fromkeys(ids), *kinds]
+    twice = sorted({name for name in named if named.count(name) > 1})
+    if twice:
+        raise InputError(f"{', '.join(twice)}: named by more than one of --drop, --id and --kind; give one")
 
 
 def _show(proposed: Proposal) -> None:

@@ -46,12 +46,13 @@ class Grid:
     def __init__(self, step: float, *, down: bool = False) -> None:
         """`down` rounds a number down to its tick (a time of day belongs to its minute), not to the nearest.
 
-        Exact for numbers up to 2^53 / `scale`, the power of ten that makes the step whole.
+        Exact for numbers up to `most`. Parts of whole numbers have no exact float, so they need room for rounding.
         """
         self.step = step
         self.down = down
         exponent = Decimal(repr(float(step))).normalize().as_tuple().exponent
         self.scale = 10.0 ** max(0, -int(exponent))
+        self.most = EXACT if self.scale == 1.0 else EXACT / 8 / self.scale
         self._times = float(np.rint(step * self.scale))
 
     def values(self, ticks: Array) -> Array:
@@ -131,7 +132,7 @@ class Cells:
         weight = np.where(self._log, self._stretch(self._high, 0.5) - self._stretch(self._low, -0.5), self._width())
         total = np.bincount(self._cell, weight, len(made))
         even = 1.0 / np.bincount(self._cell, minlength=len(made)).clip(1)
-        share = np.where(total > 0, 1.0 / np.where(total > 0, total, 1.0), 0.0)[self._cell] * weight
+        share = weight / np.where(total > 0, total, 1.0)[self._cell]
         self._share = np.where(total[self._cell] > 0, share, even[self._cell])
         ends = (
             np.cumsum(self._share)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from populace.errors import SchemaError
 from populace.tables import conversion
-from populace.tables.cells import EXACT, LAWS, Cell, Cells, Grid, Law, same_law
+from populace.tables.cells import LAWS, Cell, Cells, Grid, Law, same_law
 from populace.tables.constraints import NULL
 from populace.tables.dates import number_text
 
@@ -32,6 +32,7 @@ OTHER_KINDS: tuple[str, ...] = ("id", "text")
 DTYPES: tuple[str, ...] = ("string", "integer", "float", "boolean")
 DOMAINS: tuple[str, ...] = ("declared", "read-from-data", "public-data")
 DAY = 86_400.0
+EXAMPLES = {"date": "%d.%m.%Y", "datetime": "%d.%m.%Y %H:%M:%S", "time": "%H:%M:%S"}
 SPANS = {
     "date": (-719_162.0, 2_932_896.0),
     "datetime": (-62_135_596_800.0, 253_402_300_799.999),
@@ -98,6 +99,7 @@ class Column:
         else:
             object.__setattr__(self, "step", 0.0)
             self._check_categories()
+        self._check_format()
 
     def _check_words(self) -> None:
         dtypes = DTYPES if self.kind in LISTED else (*DTYPES, *STORED.values())
@@ -108,6 +110,22 @@ class Column:
         for text in (*self.missing, self.other, self.format, self.source):
             if not isinstance(text, str) or not _is_text(text):
                 raise SchemaError(f"column {self.name!r}: expected text, got {text!r}; quote it")
+
+    def _check_format(self) -> None:
+        """Dates have a strptime form; numbers know the comma alone."""
+        if not self.format:
+            return
+        if self.kind in ("date", "datetime", "time"):
+            if not conversion.can_write(self.format, self.kind):
+                raise SchemaError(
+                    f"column {self.name!r}: expected a strptime form that says a whole {self.kind} as format, such as "
+                    f"{EXAMPLES[self.kind]!r}, got {self.format!r}"
+                )
+        elif self.kind not in ("integer", "decimal") or self.format != conversion.COMMA:
+            raise SchemaError(
+                f"column {self.name!r}: expected format 'comma' of numbers, or a strptime form of dates and times, got "
+                f"{self.format!r}; drop it"
+            )
 
     def _check_scale(self) -> None:
         name = f"column {self.name!r}"
@@ -133,9 +151,9 @@ class Column:
         if self.kind in ("integer", "date") and self.step != int(self.step):
             raise SchemaError(f"{name}: expected a whole number as step, got {self.step!r}")
         grid = Grid(self.step)
-        if self.step and max(map(abs, numbers)) * grid.scale > EXACT:
+        if self.step and max(map(abs, numbers)) > grid.most:
             raise SchemaError(
-                f"{name}: expected edges up to 2^53 / {grid.scale:g} with a step of {self.step:g}, got {list(self.edges)}; "
+                f"{name}: expected edges up to {grid.most:.3g} with a step of {self.step:g}, got {list(self.edges)}; "
                 "say kind = 'id' if it is an identifier, or step = 0"
             )
         low, high = SPANS.get(self.kind, (-math.inf, math.inf))

@@ -7,6 +7,7 @@ converted is marked, not raised, so that all problems of a table can be said tog
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -156,6 +157,21 @@ def parse_moments(texts: pa.Array, kind: str, form: str = "") -> Array:
         seconds = _floats(parsed.cast(pa.int64()))
         return seconds if kind == "datetime" else np.floor(seconds / DAY) if kind == "date" else seconds % DAY
     return np.array([_iso(text, kind) for text in texts.to_pylist()], np.float64)
+
+
+PROBE = dt.datetime(2001, 2, 3, 14, 5, 6)  # no two of its parts are alike
+
+
+def can_write(form: str, kind: str) -> bool:
+    """Whether a strptime form writes moments so that they can be read again: to the day, times of day to the hour."""
+    unit = 3_600 if kind == "time" else 1 if kind == "date" else DAY
+    try:
+        read = parse_moments(pa.array([PROBE.strftime(form)]), kind, form)[0]
+    except (pa.ArrowInvalid, ValueError):
+        return False
+    since = (PROBE - dt.datetime(1970, 1, 1)).total_seconds()
+    wanted = {"date": since // DAY, "datetime": since, "time": since % DAY}[kind]
+    return bool(read // unit == wanted // unit)
 
 
 def _iso(text: str | None, kind: str) -> float:

@@ -79,6 +79,8 @@ def propose(
     wanted = {**(kinds or {}), **dict.fromkeys(ids, "id")}
     _check_names(frames, (*drop, *wanted, *(() if target is None else (target,))), wanted)
     names = [name for name in frames[0].column_names if name not in drop]
+    if not names:
+        raise SchemaError("every column is dropped; keep at least one")
     entries, problems = [], []
     for name in names:
         try:

@@ -23,9 +23,11 @@ SNIFFED = 2**16  # bytes looked at for the delimiter
 def check_file(path: str | Path) -> Path:
     path = Path(path)
     if path.suffix not in SUFFIXES:
-        raise InputError(f"expected a table in one of {', '.join(SUFFIXES)}, got {path.name!r}")
+        raise InputError(f"expected a table in one of {', '.join(SUFFIXES)}, got {(path.name or str(path))!r}")
     if not path.is_file():
         raise InputError(f"no file {path}")
+    if not path.stat().st_size:
+        raise DataError(f"{path} is empty; expected a header and at least one row")
     return path
 
 
@@ -52,12 +54,35 @@ def read_frame(path: str | Path) -> pa.Table:
 def unreadable(path: Path, error: Exception) -> DataError:
     if isinstance(error, UnicodeDecodeError) or "UTF8" in str(error):
         return DataError(f"cannot read {path}: it is not UTF-8 text; save it as CSV in UTF-8")
+    if path.suffix == ".csv" and (odd := odd_line(path)):
+        return DataError(
+            f"cannot read {path}: {odd}; complete that line, or put fields that hold a delimiter in quotes"
+        )
     reason = str(error).splitlines()[0]
     return DataError(f"cannot read {path}: {reason}; the file may be truncated or of another format")
 
 
+def odd_line(path: Path) -> str:
+    """The first line of a CSV with another number of fields than the header, in words; its content is not repeated."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        rows = csv.reader(file, delimiter=sniffed_delimiter(path))
+        wanted, begun = 0, 1
+        try:
+            for row in rows:
+                if row and not wanted:
+                    wanted = len(row)
+                elif row and len(row) != wanted:
+                    return f"line {begun} has {len(row)} field{'s' * (len(row) != 1)}, the header {wanted}"
+                begun = rows.line_num + 1
+        except (csv.Error, UnicodeDecodeError):
+            return ""
+    return ""
+
+
 def distinct_names(frame: pa.Table) -> pa.Table:
     names = frame.column_names
+    if "" in names:
+        raise DataError(f"column {names.index('') + 1} of the table has no name; name every column")
     if len(set(names)) != len(names):
         twice = next(name for i, name in enumerate(names) if name in names[:i])
         raise DataError(f"the table has two columns named {twice!r}; rename or drop one")

@@ -28,6 +28,7 @@ from populace.tables.columns import parse_category as parse_category
 from populace.tables.constraints import Comparison, Forbidden
 from populace.tables.dates import moment, moment_number
 from populace.tables.files import write_text
+from populace.tables.reading import SUFFIXES
 from populace.tables.schema_file import (
     MOMENTS,
     NOT_SAID,
@@ -60,7 +61,7 @@ class Schema:
             twice = next(n for i, n in enumerate(names) if n in names[:i])
             raise SchemaError(f"column {twice!r} is declared twice")
         if self.target is not None and self.target not in self.names:
-            raise SchemaError(f"the target {self.target!r} is not a column; columns are {', '.join(self.names)}")
+            raise SchemaError(f"the target {self.target!r} is {self._what_else(self.target)}")
         rules: tuple[Forbidden | Comparison, ...] = (*self.forbidden, *self.comparisons)
         for rule in rules:
             rule.check({column.name: column for column in self.columns})
@@ -105,7 +106,19 @@ class Schema:
         try:
             return self.names.index(name)
         except ValueError:
+            if name in (other.name for other in self.others):
+                raise SchemaError(f"column {name!r} is {self._what_else(name)}") from None
             raise SchemaError(f"no column {name!r}; columns are {', '.join(self.names)}") from None
+
+    def _what_else(self, name: str) -> str:
+        """What a name is that is no modelled column, and what to do."""
+        kind = next((other.kind for other in self.others if other.name == name), None)
+        if kind is None:
+            return f"not a column; columns are {', '.join(self.names)}"
+        return (
+            f"of kind {kind}, which is not modelled; give it another kind in the schema, or choose one of "
+            f"{', '.join(self.names)}"
+        )
 
     def with_target(self, target: str | None) -> Schema:
         return dataclasses.replace(self, target=target) if target is not None else self
@@ -202,12 +215,18 @@ def load_schema(path: str | Path) -> Schema:
     A declared domain says who declared it; format 1 did not ask.
     """
     path = Path(path)
+    if path.is_file() and path.suffix in (*SUFFIXES, ".json"):
+        what = "SDV metadata, which has no domains" if path.suffix == ".json" else "a table"
+        raise SchemaError(
+            f"expected a schema in TOML, got {what}: {path}; `populace schema DATA -o NAME.toml` proposes one"
+        )
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SchemaError(f"no schema file {path}; `populace schema DATA -o {path.name}` proposes one") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SchemaError(f"cannot read the schema {path}: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise SchemaError(f"cannot read the schema {path}: {reason}") from error
     schema = schema_from_dict(document)
     if document.get("format", FORMAT) != 1 and not document.get("source"):
         unsaid = [

@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from populace.tables.cells import Grid
 from populace.tables.columns import SPANS
 from populace.tables.constraints import NULL, RELATIONS, Comparison, Forbidden
 from populace.tables.schema import Column, Schema, category_text
@@ -62,8 +63,7 @@ def scales(draw: st.DrawFn, kind: str) -> dict[str, object]:
     if kind == "decimal" and not step:
         numbers = FLOATS
     else:
-        scale = 10 ** max(0, -int(Decimal(str(step)).normalize().as_tuple().exponent))
-        least, most = SPANS.get(kind, (-(2**53) / scale, 2**53 / scale))
+        least, most = SPANS.get(kind, (-Grid(step).most, Grid(step).most))
         near = st.integers(max(-20, int(least / step)), 20)
         numbers = (near | st.integers(int(least / step) + 1, int(most / step) - 1)).map(on_grid(step))
     edges = tuple(sorted(draw(st.lists(numbers, min_size=2, max_size=6, unique=True))))
