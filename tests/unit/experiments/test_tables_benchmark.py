@@ -1,6 +1,7 @@
 """`tables-*`: the path of a user on a small table, figures on values, and reasons instead of crashes."""
 
 import dataclasses
+import signal
 
 import numpy as np
 import pyarrow as pa
@@ -8,7 +9,7 @@ import pytest
 
 from populace.experiments.benchmarks import tables
 from populace.experiments.benchmarks.grid import run_benchmark
-from populace.experiments.benchmarks.user_path import raw_rows, synthesize_csv
+from populace.experiments.benchmarks.user_path import raw_rows, synthesize_csv, time_limit
 from populace.tables.schema import Column, Other, Schema
 from populace.tables.table import make_table
 
@@ -110,6 +111,16 @@ def test_what_cannot_be_done_keeps_its_reason(small, monkeypatch):
     )
     monkeypatch.setattr(tables, "load", lambda data: tables.Rows(train=named, test=rows.test, schema=schema))
     assert tables.measure(small, independent("proposed"))["refused"] == "the proposed schema leaves out name"
+
+
+def test_a_run_that_takes_too_long_is_a_reason_and_the_next_one_is_not_stopped(small, monkeypatch):
+    monkeypatch.setattr(tables, "LIMIT", 0.05)
+    assert "not finished after" in tables.measure(small, independent("proposed"))["refused"]
+    with time_limit(60):
+        pass
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    monkeypatch.setattr(tables, "LIMIT", None)
+    assert "refused" not in tables.measure(small, independent("proposed"))
 
 
 def test_a_grid_of_runs_and_refusals_is_shown(small, tmp_path, monkeypatch):

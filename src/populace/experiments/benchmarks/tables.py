@@ -41,6 +41,7 @@ METHODS = (
 REAL = "real rows"
 REST = "other"
 SPLIT_SEED = 0
+LIMIT = 900.0  # seconds of one run
 METRICS = ("worst_ks", "zero_share_error", "worst_mean_ratio", "pearson_error", "auc", "seconds_run")
 HEADER = ("worst KS", "error of zeros", "worst mean", "correlation error", "AUC, boosting", "s")
 RATIO_OF = "mean_ratio: "
@@ -183,7 +184,7 @@ def measure(setting: Setting, cell: Cell) -> Result:
         made = synthesize_csv(
             rows.train, rows.schema if cell["schema"] == "declared" else None, method=method,
             epsilon=float(cell["epsilon"] or 0), target=rows.schema.target, records_per_client=per_client,
-            rows=rows.train.num_rows, seed=seed,
+            rows=rows.train.num_rows, seed=seed, limit=LIMIT,
         )  # fmt: skip
     except PopulaceError as error:
         return {"refused": str(error)}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import signal
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 import pyarrow as pa
 
+from populace.errors import RunError
 from populace.experiments.run import Run, synthesize
 from populace.experiments.spec import make_spec
 from populace.tables.schema import Schema
@@ -30,10 +34,12 @@ class FileRun:
         return make_table(self.frame, schema)
 
 
-def synthesize_csv(frame: pa.Table, schema: Schema | None, **options: Any) -> FileRun:
+def synthesize_csv(
+    frame: pa.Table, schema: Schema | None, *, limit: float | None = None, **options: Any
+) -> FileRun:  # fmt: skip
     """Write the rows as a CSV and call `synthesize` on it; without a schema it proposes one itself.
 
-    `options` are those of the command line, as `make_spec` takes them. Compiled functions are dropped afterwards, so that
+    `options` are those of the command line, as `make_spec` takes them; `limit` is how many seconds it may take. Compiled functions are dropped afterwards, so that
     every run pays for its own, as a user does.
     """
     with tempfile.TemporaryDirectory(prefix="populace-benchmark-") as name:
@@ -46,11 +52,28 @@ def synthesize_csv(frame: pa.Table, schema: Schema | None, **options: Any) -> Fi
         spec = make_spec(data=str(data), **options)
         began = time.monotonic()
         try:
-            run = synthesize(spec, folder / "run")
+            with time_limit(limit):
+                run = synthesize(spec, folder / "run")
         finally:
             jax.clear_caches()  # type: ignore[no-untyped-call]
         seconds = time.monotonic() - began
         return FileRun(frame=read_frame(folder / "run" / "synthetic.parquet"), run=run, seconds=seconds)
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float | None) -> Iterator[None]:
+    """Raise a RunError after so many seconds, as soon as the interpreter has its turn; in the main thread only."""
+
+    def stop(number: int, where: object) -> None:
+        raise RunError(f"not finished after {seconds:,.0f} s, the most a cell may take")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds or 0.0)  # 0 never rings
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def raw_rows(table: Table) -> pa.Table:
