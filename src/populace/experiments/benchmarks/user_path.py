@@ -39,8 +39,8 @@ def synthesize_csv(
 ) -> FileRun:  # fmt: skip
     """Write the rows as a CSV and call `synthesize` on it; without a schema it proposes one itself.
 
-    `options` are those of the command line, as `make_spec` takes them; `limit` is how many seconds it may take. Compiled functions are dropped afterwards, so that
-    every run pays for its own, as a user does.
+    `options` are those of the command line, as `make_spec` takes them; `limit` is how many seconds it may take. Compiled
+    functions are dropped afterwards, so that every run pays for its own, as a user does.
     """
     with tempfile.TemporaryDirectory(prefix="populace-benchmark-") as name:
         folder = Path(name)
