@@ -23,17 +23,28 @@ Array = Any
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """What of the schema a model needs: sizes, which columns share a domain, which are ordered, and the target."""
+    """What of the schema a model needs: sizes, which columns have domains of one shape, what is next to what, and the target.
+
+    Values of all columns laid end to end have *places*. `neighbours` are pairs of places next to each other on a scale;
+    `scales` are ordered columns with the score of each value, mean 0 and variance 1. `views` are columns seen in groups of
+    their values, `(column, group of each value)`: their groups have the places after the values', view by view.
+    """
 
     sizes: tuple[int, ...]
     twins: tuple[int, ...]
-    ordered: tuple[int, ...] = ()
-    nullable: tuple[int, ...] = ()
+    neighbours: tuple[tuple[int, int], ...] = ()
     target: int | None = None
+    scales: tuple[tuple[int, tuple[float, ...]], ...] = ()
+    views: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
     @property
     def values(self) -> int:
         return sum(self.sizes)
+
+    @property
+    def places(self) -> int:
+        """Of values and of the views' groups."""
+        return self.values + sum(max(groups) + 1 for _, groups in self.views)
 
     @property
     def offsets(self) -> Array:
@@ -54,7 +65,7 @@ class Layout:
 
     @functools.cached_property
     def shared(self) -> Array:
-        """For every value, the number of the mean its logit is drawn to; columns of one domain share theirs."""
+        """For every value, the number of the mean its logit is drawn to; columns of one shape share theirs."""
         seen: dict[tuple[int, int], int] = {}
         numbers = []
         for column, size in enumerate(self.sizes):
@@ -62,27 +73,48 @@ class Layout:
         return np.array(numbers, np.int32)
 
     @functools.cached_property
-    def neighbours(self) -> Array:
-        """[pairs, 2]: places of adjacent bins of ordered columns; a null is nobody's neighbour."""
-        pairs = []
-        for column in self.ordered:
-            levels = self.sizes[column] - (column in self.nullable)
+    def scores(self) -> Array:
+        """[scales, values]: the score of each value on each ordered column's scale, 0 elsewhere."""
+        rows = np.zeros((len(self.scales), self.values), np.float32)
+        for row, (column, scores) in zip(rows, self.scales, strict=True):
             start = int(self.offsets[column])
-            pairs += [(start + v, start + v + 1) for v in range(levels - 1)]
-        return np.array(pairs, np.int32).reshape(-1, 2)
+            row[start : start + len(scores)] = scores
+        return rows
+
+    @functools.cached_property
+    def view_places(self) -> tuple[Array, Array]:
+        """For every value in every view: its own place, and its group's, counted from the first group of all."""
+        own: list[int] = []
+        group: list[int] = []
+        first = 0
+        for column, groups in self.views:
+            start = int(self.offsets[column])
+            own += range(start, start + len(groups))
+            group += [first + number for number in groups]
+            first += max(groups) + 1
+        return np.array(own, np.int32), np.array(group, np.int32)
+
+    def with_views(self, tables: Array) -> Array:
+        """Tables [..., values] with the probabilities of the views' groups behind, [..., places]."""
+        if not self.views:
+            return tables
+        own, group = self.view_places
+        moved = jnp.moveaxis(jnp.asarray(tables), -1, 0)
+        sums = jax.ops.segment_sum(moved[own], group, num_segments=self.places - self.values)
+        return jnp.moveaxis(jnp.concatenate([moved, sums]), 0, -1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answers:
     """Told values and how often.
 
-    A *cell* is one value of a group of columns, written as the places of its values among all columns' values laid end to
-    end (`cells[i]`, padded with the number of values); it belongs to told value `told[i]` (several do where a question is
-    folded). Told value b was told `counts[b]` times in `reports[b]` answers, with probability `p[b]` by who has it and `q[b]`
-    by others; `alone[b]`: an answer tells one value. Values told alone that nobody told are left out.
+    A *cell* is one value of a group of columns, written as the places of its values in the layout (`cells[i]`, padded with
+    the number of places); it belongs to told value `told[i]` (several do where a question is folded). Told value b was told
+    `counts[b]` times in `reports[b]` answers, with probability `p[b]` by who has it and `q[b]` by others; `alone[b]`: an
+    answer tells one value. Values told alone that nobody told are left out.
     """
 
-    sizes: tuple[int, ...]
+    places: int
     epsilon: float
     cells: Array
     told: Array
@@ -105,7 +137,7 @@ class Answers:
         place = len(self.counts) if told else 0
         numbers = ((self.counts, 0.0), (self.reports, 0.0), (self.p, 0.5), (self.q, 0.25))
         return (
-            jnp.asarray(np.pad(self.cells, ((0, cells), (0, 0)), constant_values=sum(self.sizes))),
+            jnp.asarray(np.pad(self.cells, ((0, cells), (0, 0)), constant_values=self.places)),
             jnp.asarray(np.concatenate([self.told, place + np.arange(cells) % max(told, 1)]).astype(np.int32)),
             *(jnp.asarray(np.pad(np.asarray(x, np.float32), (0, told), constant_values=v)) for x, v in numbers),
             jnp.asarray(np.pad(np.asarray(self.alone, bool), (0, told))),
@@ -141,7 +173,7 @@ def informations(chance: Array, arrays: tuple[Array, ...], epsilon: Array) -> Ar
 def told_chances(logs: Array, weights: Array, arrays: tuple[Array, ...], reader: Array | None) -> Array:
     """P of each told value: products over a cell's columns, summed over classes and over the cells told as one.
 
-    `logs` is log theta, [classes, values]; `reader` the dense one-hot rows of the cells where they fit in memory.
+    `logs` is log theta, [classes, places]; `reader` the dense one-hot rows of the cells where they fit in memory.
     """
     cells, told, counts, *_ = arrays
     if reader is not None:
@@ -153,7 +185,7 @@ def told_chances(logs: Array, weights: Array, arrays: tuple[Array, ...], reader:
     return jax.ops.segment_sum(chances, told, num_segments=len(counts)) if len(counts) < len(cells) else chances
 
 
-def dense_reader(cells: Array, values: int) -> Array:
-    """[cells, values]: one-hot rows, so that a cell's log probability is a product of matrices."""
-    rows = jnp.zeros((cells.shape[0], values + 1)).at[jnp.arange(cells.shape[0])[:, None], cells].add(1.0)
-    return rows[:, :values]
+def dense_reader(cells: Array, places: int) -> Array:
+    """[cells, places]: one-hot rows, so that a cell's log probability is a product of matrices."""
+    rows = jnp.zeros((cells.shape[0], places + 1)).at[jnp.arange(cells.shape[0])[:, None], cells].add(1.0)
+    return rows[:, :places]

@@ -1,6 +1,8 @@
 """Latent classes from randomised answers: the most likely ones, and draws from their posterior.
 
-A class's logits are a shared base plus its own deviation, with normal priors on both: weak signal is drawn to independence.
+A class's logits are a shared base plus its own deviation, with normal priors on both: weak signal is drawn to independence. On
+a scale the deviation has a trend, one number for all of a column's values: a shift along the scale is as likely as one in a
+cell.
 Where classes are tied to the target's values there is also an effect of that value. The mode is found by
 Adam. Its errors are larger than those of the posterior's mean, which is what the tables we are after deserve; draws come from
 underdamped Langevin dynamics, preconditioned by the Fisher information, with tamed gradients, started at the mode.
@@ -25,8 +27,10 @@ from populace.tables.schema import Schema
 
 Array = Any
 Parameters = dict[str, Array]
+Scales = tuple[Array, Array, Array, Array, Array]
 
 DENSE = 2**26  # largest one-hot matrix of cells
+WIDEST = 512  # places up to which a product with that matrix is quicker than looking each value up
 TIED = 10.0  # logit of the target's value a class belongs to
 RATE = 0.08
 STRIDE = 0.12  # of the dynamics, in units of a parameter's own deviation
@@ -34,24 +38,28 @@ FRICTION = 0.5
 TAMED = 5.0
 WIDER = 3.0  # how much more classes may differ in the target than in other columns
 PROBES = 16
-SMOOTH = 9.0  # steps between neighbouring bins are a third as wide as the logits themselves
 BURN_IN = 0.2
+LEAST = 1e-30  # probability whose logarithm is taken
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
     """How to fit: all public, or chosen by the likelihood of held-out answers.
 
-    `spread`, `effect`, `base` are the prior's standard deviations of logits: of classes, of the target's effect, of the base
-    about its mean over columns with the same domain (or zero). `tied`: each class belongs to one value of the target, which
-    has an effect of its own on every column. `steps` to the mode, `moves` of the dynamics, `draws` kept.
+    `spread`, `effect`, `base` are the prior's standard deviations of logits: of classes, of the target's effect, of the
+    base about its mean over columns of one shape (or zero); `smooth` is how much narrower, as a precision, steps between
+    neighbours on a scale are than logits themselves (0: not at all), `trend` the deviation of a class's (or the target's)
+    shift along a scale. `tied`: each class belongs to one value of the target, which has an effect of its own on every
+    column. `steps` to the mode, `moves` of the dynamics, `draws` kept.
     """
 
     classes: int = 12
     spread: float = 1.0
     tied: bool = False
     effect: float = 1.2
-    base: float = 1.5
+    base: float = 3.0
+    smooth: float = 0.0
+    trend: float = 1.0
     steps: int = 150
     moves: int = 300
     draws: int = 24
@@ -66,59 +74,77 @@ def initial(layout: Layout, settings: Settings, key: Array) -> Parameters:
     }
     if layout.target is not None and settings.tied:
         parameters["effect"] = 0.01 * jax.random.normal(key, (layout.outcomes, layout.values))
+    if layout.scales:
+        shape = (settings.classes, len(layout.scales))
+        parameters["trends"] = 0.3 * jax.random.normal(jax.random.fold_in(key, len(shape)), shape)
+        if "effect" in parameters:
+            parameters["effect_trends"] = jnp.zeros((layout.outcomes, len(layout.scales)))
     return parameters
 
 
 def log_tables(parameters: Parameters, layout: Layout) -> Array:
     """log theta, [classes, values]: a softmax over each column's values; a tied class belongs to one value of the target."""
     logits = parameters["base"][None, :] + parameters["classes"]
+    if layout.scales:
+        logits = logits + parameters["trends"] @ layout.scores
     if layout.target is not None and "effect" in parameters:
         outcome = jnp.arange(len(logits)) % layout.outcomes
+        effect = parameters["effect"] + (parameters["effect_trends"] @ layout.scores if layout.scales else 0.0)
         places = int(layout.offsets[layout.target]) + outcome
         tied = jnp.zeros_like(logits).at[jnp.arange(len(logits)), places].set(TIED)
-        logits = jnp.where(jnp.asarray(layout.is_target), tied, logits + parameters["effect"][outcome])
+        logits = jnp.where(jnp.asarray(layout.is_target), tied, logits + effect[outcome])
     segments, columns = layout.segments, len(layout.sizes)
     top = jax.ops.segment_max(jax.lax.stop_gradient(logits).T, segments, num_segments=columns).T[:, segments]
     total = jax.ops.segment_sum(jnp.exp(logits - top).T, segments, num_segments=columns).T[:, segments]
     return logits - top - jnp.log(total)
 
 
-def precisions(parameters: Parameters, layout: Layout, settings: tuple[Array, Array, Array]) -> Parameters:
+def precisions(parameters: Parameters, layout: Layout, scales: Scales) -> Parameters:
     """Of the priors, one number per parameter. Classes may differ much in the target."""
-    spread, effect, base = settings
+    spread, effect, base, _, trend = scales
     wider = jnp.where(jnp.asarray(layout.is_target), WIDER, 1.0)
-    each = {"base": base, "classes": spread * wider, "effect": effect, "weights": jnp.float32(1)}
+    each = {
+        "base": base, "classes": spread * wider, "effect": effect, "weights": jnp.float32(1),
+        "trends": trend, "effect_trends": trend,
+    }  # fmt: skip
     return {name: jnp.broadcast_to(each[name] ** -2, value.shape) for name, value in parameters.items()}
 
 
-def log_prior(parameters: Parameters, layout: Layout, settings: tuple[Array, Array, Array]) -> Array:
+def log_prior(parameters: Parameters, layout: Layout, scales: Scales) -> Array:
     """Independent normals; ordered columns also have small steps between neighbouring bins."""
     base = parameters["base"]
     counts = np.bincount(layout.shared)
     means = jax.ops.segment_sum(base, layout.shared, num_segments=len(counts)) / counts
     centred = {**parameters, "base": base - jnp.where(jnp.asarray(counts > 1), means, 0.0)[layout.shared]}
-    precision = precisions(parameters, layout, settings)
+    precision = precisions(parameters, layout, scales)
     value = -0.5 * sum(jnp.sum(precision[name] * centred[name] ** 2) for name in parameters)
-    if len(layout.neighbours):
-        low, high = layout.neighbours.T
+    if layout.neighbours:
+        low, high = np.array(layout.neighbours).T
         for name in ("base", "classes", "effect"):
             if name in parameters:
                 steps = parameters[name][..., high] - parameters[name][..., low]
-                value -= 0.5 * jnp.sum(SMOOTH * precision[name][..., low] * steps**2)
+                value -= 0.5 * jnp.sum(scales[3] * precision[name][..., low] * steps**2)
     return value
 
 
 def _chances(parameters: Parameters, arrays: tuple[Array, ...], layout: Layout, reader: Array | None) -> Array:
-    return told_chances(log_tables(parameters, layout), jax.nn.softmax(parameters["weights"]), arrays, reader)
+    logs = log_tables(parameters, layout)
+    if layout.views:
+        groups = layout.with_views(jnp.exp(logs))[:, layout.values :]
+        logs = jnp.concatenate([logs, jnp.log(jnp.maximum(groups, LEAST))], axis=1)
+    return told_chances(logs, jax.nn.softmax(parameters["weights"]), arrays, reader)
 
 
 def _reader(arrays: tuple[Array, ...], layout: Layout) -> Array | None:
     cells = arrays[0]
-    return dense_reader(cells, layout.values) if cells.shape[0] * layout.values <= DENSE else None
+    small = layout.places <= WIDEST and cells.shape[0] * layout.places <= DENSE
+    return dense_reader(cells, layout.places) if small else None
 
 
-def _scales(settings: Settings) -> tuple[Array, Array, Array]:
-    return jnp.float32(settings.spread), jnp.float32(settings.effect), jnp.float32(settings.base)
+def _scales(settings: Settings) -> Scales:
+    return tuple(
+        jnp.float32(x) for x in (settings.spread, settings.effect, settings.base, settings.smooth, settings.trend)
+    )  # type: ignore[return-value]
 
 
 def fit(
@@ -135,7 +161,7 @@ def fit(
 
 @functools.partial(jax.jit, static_argnames="layout")
 def _climb(
-    parameters: Parameters, arrays: tuple[Array, ...], scales: tuple[Array, Array, Array], total: Array,
+    parameters: Parameters, arrays: tuple[Array, ...], scales: Scales, total: Array,
     *, layout: Layout, epsilon: Array, steps: Array,
 ) -> Parameters:  # fmt: skip
     reader = _reader(arrays, layout)
@@ -169,7 +195,7 @@ def posterior_draws(
 
 @functools.partial(jax.jit, static_argnames=("layout", "moves", "draws"))
 def _wander(
-    mode: Parameters, arrays: tuple[Array, ...], scales: tuple[Array, Array, Array], key: Array,
+    mode: Parameters, arrays: tuple[Array, ...], scales: Scales, key: Array,
     *, layout: Layout, epsilon: Array, moves: int, draws: int,
 ) -> tuple[Array, Array]:  # fmt: skip
     reader = _reader(arrays, layout)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
@@ -28,14 +29,18 @@ from populace.protocols import survey
 from populace.protocols.base import Ask, Facts, Plan, Population, Replies, Shard
 from populace.protocols.questions import Design, design_for, menu_for, question_gains, read_workload, second_schedule
 from populace.protocols.told import answers_of, layout_of, together
+from populace.protocols.viewed_questions import has_views, later_schedule, mean_gains, viewed_design
 from populace.tables.schema import Schema
 
 Array = Any
 
 HELD_OUT = 10  # every tenth client's answer is kept for choosing settings
 CHOICE_STEPS = 80
+STEPS = 300  # to the mode
 MARGIN = 2.0  # of held-out log likelihood, for leaving the richest setting
-TIED_ONE_IN = 4  # chains read the target's effect on other columns as direct, the others as one through classes
+TIED_ONE_IN = 2  # chains read the target's effect on other columns as direct, the others as one through classes
+MOST_TIED = 8  # values of a target up to which a class belongs to one of them
+SMOOTH = (1.0, 9.0)  # precisions of steps along scales that are tried
 STRIDE = 3  # one client in so many is asked in the first of two stages
 STAGE = 2**31  # sets the second stage's draws apart
 UNSURE = Settings(classes=16, spread=1.0)  # the model that tells where a second stage should ask
@@ -63,7 +68,11 @@ def survey_for(
 ) -> tuple[survey.Survey, Design]:
     """All that may be asked, and the design of the first stage (whose questions come first)."""
     place = None if target is None else schema.index(target)
-    design = design_for(schema.sizes, epsilon, place, read_workload(workload, schema))
+    named = read_workload(workload, schema)
+    if has_views(schema):
+        design = viewed_design(schema, epsilon, place, named)
+        return survey.Survey(schema, design.groups, epsilon, folds=True, views=design.views), design
+    design = design_for(schema.sizes, epsilon, place, named)
     groups = design.groups if stages == 1 else menu_for(schema.sizes, epsilon, design.groups)
     return survey.Survey(schema, groups, epsilon, folds=True), design
 
@@ -196,34 +205,68 @@ class Poll(survey.OneShot):
         schema = population.table_schema
         if max(schema.sizes) == 1:  # nothing can be learnt, and nothing is unknown
             return LatentClass(schema=schema, weights=np.ones(1), tables=np.ones((1, len(schema.sizes))))
-        layout = layout_of(schema, self.goal(schema))
+        layout = layout_of(self.survey(population), self.goal(schema))
         kept, held = answers_of(self.survey(population), state.counts, robust=self.robust)
         answers = kept if held is None else together(kept, held)
-        tied = [layout.target is not None and chain % TIED_ONE_IN == TIED_ONE_IN - 1 for chain in range(self.chains)]
+        direct = layout.target is not None and layout.outcomes <= MOST_TIED
+        tied = [direct and chain % TIED_ONE_IN == TIED_ONE_IN - 1 for chain in range(self.chains)]
         readings = {reading: self.settings(kept, held, layout, key, tied=reading) for reading in sorted(set(tied))}
         chosen = [readings[reading] for reading in tied]
         return fit_posterior(answers, layout, chosen, key, schema)
 
     def settings(self, kept: Answers, held: Answers | None, layout: Layout, key: Array, *, tied: bool) -> Settings:
-        """Number of classes and their spread: rich ones, unless held-out answers are likelier under others; needs no budget."""
+        """Number of classes, their spread, and smoothing along scales: rich, unless held-out answers are likelier otherwise."""
+        trial = self._trial(kept, held, layout, key)
         one = layout.outcomes if tied else 1
         rich, few = (one * max(2, round(number / one)) for number in (16 if self.epsilon < 6 else 32, 6))
-        pairs = ((rich, 0.6), (few, 0.6), (one, 0.3)) if tied else ((rich, 1.3), (rich, 0.6), (few, 0.6), (one, 0.3))
+        wide = 1.2 if tied else 1.3
+        pairs = [
+            (rich, 1.0 if tied else wide, 1.2, 1.0),
+            (rich, 0.6, 1.2, 1.0),
+            (few, 0.6, 1.2, 1.0),
+            (one, 0.3, 1.2, 1.0),
+        ]
+        if layout.scales:
+            pairs = [
+                (rich, 0.5, 0.5, 1.0),
+                (rich, 1.0, 1.2, 1.0),
+                (rich, 0.3, 0.3, 0.6),
+                (rich, 0.15, 0.2, 0.5),
+                (one, 0.3, 0.3, 1.0),
+            ]
         grid = [
             Settings(
                 classes=max(self.classes, one) if self.classes else classes,
                 spread=self.spread or spread,
+                effect=effect,
+                trend=trend,
+                steps=STEPS,
                 moves=self.moves,
                 tied=tied,
             )
-            for classes, spread in pairs
+            for classes, spread, effect, trend in pairs
         ]
         grid = list(dict.fromkeys(grid))
-        if held is None or len(grid) == 1:
-            return grid[0]
-        short = [dataclasses.replace(trial, steps=CHOICE_STEPS) for trial in grid]
-        scores = np.array([held.total * log_likelihood(fit(kept, layout, t, key), held, layout) for t in short])
-        return grid[int(np.argmax(scores))] if scores.max() > scores[0] + MARGIN else grid[0]
+        best = max(grid, key=trial) if len(grid) > 1 else grid[0]
+        best = (
+            best
+            if len(grid) > 1 and trial(best) > trial(grid[0]) + (MARGIN / 2 if layout.scales else MARGIN)
+            else grid[0]
+        )
+        smoother = [dataclasses.replace(best, smooth=smooth) for smooth in SMOOTH] if layout.neighbours else []
+        return max((best, *smoother), key=trial) if smoother and held is not None else best
+
+    def _trial(self, kept: Answers, held: Answers | None, layout: Layout, key: Array) -> Callable[[Settings], float]:
+        """The log likelihood of held-out answers after a short fit; nothing where none were held out."""
+
+        @functools.cache
+        def score(settings: Settings) -> float:
+            if held is None:
+                return 0.0
+            tried = settings if layout.scales else dataclasses.replace(settings, steps=CHOICE_STEPS)
+            return held.total * log_likelihood(fit(kept, layout, tried, key), held, layout)
+
+        return score
 
     def guarantee(self, population: Population) -> Guarantee:
         return survey.one_report_guarantee(
@@ -301,14 +344,17 @@ def _later_questions(protocol: Poll, population: Population, frozen: _Frozen) ->
     asked = protocol.survey(population)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(jax.random.fold_in(state.coin, STAGE))))
     clients = population.clients - protocol.first_clients(population)
-    gains = np.ones(len(asked.groups))
+    design, goal = protocol.design(population), protocol.goal(schema)
+    gains = of_means = np.ones(len(asked.groups))
     if max(schema.sizes) > 1 and int(np.asarray(state.first.answers).sum()):  # type: ignore[union-attr]
         kept, held = answers_of(asked, state.first, robust=protocol.robust)  # type: ignore[arg-type]
         answers = kept if held is None else together(kept, held)
         settings = dataclasses.replace(UNSURE, moves=protocol.moves)
-        layout = layout_of(schema, protocol.goal(schema))
+        layout = layout_of(asked, goal)
         model = fit_posterior(answers, layout, [settings] * 2, jax.random.fold_in(state.coin, STAGE + 1), schema)
-        gains = question_gains(asked, *model.draws)  # type: ignore[misc]
-    goal = protocol.goal(schema)
+        gains = question_gains(asked, layout, *model.draws)  # type: ignore[misc]
+        of_means = mean_gains(asked, layout, *model.draws) if design.families else gains  # type: ignore[misc]
+    if design.families:
+        return later_schedule(design, gains, of_means, clients, rng)
     target = None if goal is None else schema.index(goal)
     return second_schedule(gains, asked.groups, target, read_workload(protocol.workload, schema), clients, rng)

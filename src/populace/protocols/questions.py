@@ -6,13 +6,17 @@ import dataclasses
 import functools
 import itertools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from populace.errors import SpecError
+from populace.models.answers import Layout
 from populace.privacy.randomizers.subset import SubsetSelection
 from populace.protocols import survey
+from populace.protocols.told import first_places
+from populace.protocols.views import WHOLE, View
 from populace.tables.schema import Schema
 
 Array = Any
@@ -28,10 +32,16 @@ FOLDS = 4  # hashes of a question too long to be answered as it is
 
 @dataclasses.dataclass(frozen=True)
 class Design:
-    """What is asked, and how often: every client in turn gets an entry of `schedule`, a number of a group."""
+    """What is asked, and how often: every client in turn gets an entry of `schedule`, a number of a group.
+
+    `views` says in which groups of values columns are asked about, `families` which questions share their answers in a second
+    stage; both are empty where every column is asked about as it is.
+    """
 
     groups: survey.Groups
     schedule: tuple[int, ...]
+    views: tuple[tuple[View, ...], ...] = ()
+    families: tuple[int, ...] = ()
 
     def shares(self) -> Array:
         return np.bincount(self.schedule, minlength=len(self.groups)) / len(self.schedule)
@@ -186,27 +196,37 @@ def _is_short(sizes: tuple[int, ...], group: tuple[int, ...], epsilon: float) ->
     return 1 < cells <= MOST_CELLS and not survey.too_long(cells, epsilon)
 
 
-def question_gains(asked: survey.Survey, weights: Array, tables: Array) -> Array:
-    """What one answer to each question would tell: how much draws of the model differ in the chance that each value is told,
-    over the variance of telling it."""
-    offsets = np.concatenate([[0], np.cumsum(asked.schema.sizes)[:-1]])
-    weights, tables = np.asarray(weights, np.float32), np.asarray(tables, np.float32)
-    gains = np.zeros(len(asked.groups))
-    for question, (group, member) in enumerate(zip(asked.groups, asked.panel.members, strict=True)):
-        if member.size == 1:
-            continue
+def joint_chances(
+    asked: survey.Survey, layout: Layout, weights: Array, tables: Array
+) -> Iterator[tuple[Array, SubsetSelection]]:
+    """Of every question: the chance of each told value under each draw of a model, [draws, values], and its mechanism."""
+    weights = np.asarray(weights, np.float32)
+    tables = np.asarray(layout.with_views(np.asarray(tables, np.float32)), np.float32)
+    firsts, _ = first_places(asked)
+    for question, (group, views, shape) in enumerate(zip(asked.groups, asked.all_views, asked.shapes, strict=True)):
         joint = weights[:, :, None]
-        for column in group:
-            values = tables[:, :, None, offsets[column] : offsets[column] + asked.schema.sizes[column]]
+        for column, view, size in zip(group, views, shape, strict=True):
+            start = firsts.get((column, view), firsts[column, WHOLE])
+            values = tables[:, :, None, start : start + size]
             joint = (joint[..., None] * values).reshape(*joint.shape[:2], -1)
         chance = joint.sum(axis=1)
+        member = asked.panel.members[question]
         if asked.is_folded[question]:
             buckets = np.zeros((len(chance), member.size), np.float32)
             np.add.at(buckets.T, asked.buckets(question), chance.T)
             chance = buckets
-        support = member.q + (member.p - member.q) * chance.mean(axis=0)
-        spread = chance.var(axis=0) * (member.p - member.q) ** 2
-        gains[question] = np.sum(spread / np.maximum(support * (1 - support), 1e-12))
+        yield chance, member
+
+
+def question_gains(asked: survey.Survey, layout: Layout, weights: Array, tables: Array) -> Array:
+    """What one answer to each question would tell: how much draws of the model differ in the chance that each value is told,
+    over the variance of telling it."""
+    gains = np.zeros(len(asked.groups))
+    for question, (chance, member) in enumerate(joint_chances(asked, layout, weights, tables)):
+        if member.size > 1:
+            support = member.q + (member.p - member.q) * chance.mean(axis=0)
+            spread = chance.var(axis=0) * (member.p - member.q) ** 2
+            gains[question] = np.sum(spread / np.maximum(support * (1 - support), 1e-12))
     return gains
 
 

@@ -23,6 +23,7 @@ from populace.privacy.randomizers.hashing import hash_values
 from populace.privacy.randomizers.subset import SubsetPanel, SubsetSelection
 from populace.privacy.source import Source
 from populace.protocols.base import Ask, Population, Protocol, Replies, Shard, choose_record
+from populace.protocols.views import WHOLE, View, asked_size, groups_of
 from populace.tables.schema import Schema
 
 Array = Any
@@ -41,14 +42,16 @@ def too_long(cells: int, epsilon: float) -> bool:
 class Survey:
     """The questions both sides derive from public facts, and the mechanism that answers them.
 
-    Where `folds`, a question whose report would take more than 32 bytes is folded: its cells are hashed to 256 buckets with the
-    question's number as a public seed, and the report is about the bucket.
+    `views` says for each question in which groups of values each of its columns is asked about (every value by itself where
+    it is empty). Where `folds`, a question whose report would take more than 32 bytes is folded: its cells are hashed to
+    256 buckets with the question's number as a public seed, and the report is about the bucket.
     """
 
     schema: Schema
     groups: Groups
     epsilon: float
     folds: bool = False
+    views: tuple[tuple[View, ...], ...] = ()
 
     @functools.cached_property
     def panel(self) -> SubsetPanel:
@@ -68,22 +71,62 @@ class Survey:
 
     @functools.cached_property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        sizes = self.schema.sizes
-        return tuple(tuple(sizes[column] for column in group) for group in self.groups)
+        columns = self.schema.columns
+        return tuple(
+            tuple(asked_size(columns[column], view) for column, view in zip(group, views, strict=True))
+            for group, views in zip(self.groups, self.all_views, strict=True)
+        )
+
+    @functools.cached_property
+    def all_views(self) -> tuple[tuple[View, ...], ...]:
+        return self.views or tuple((WHOLE,) * len(group) for group in self.groups)
+
+    @functools.cached_property
+    def used_views(self) -> tuple[tuple[int, View], ...]:
+        """The columns that are asked about in groups, and which."""
+        pairs = (
+            (column, view)
+            for group, views in zip(self.groups, self.all_views, strict=True)
+            for column, view in zip(group, views, strict=True)
+        )
+        columns = self.schema.columns
+        return tuple(
+            dict.fromkeys(pair for pair in pairs if asked_size(columns[pair[0]], pair[1]) < columns[pair[0]].size)
+        )
+
+    @functools.cached_property
+    def readers(self) -> tuple[Array, Array]:
+        """[views, codes]: the group of each code, the first row being the codes themselves; and [questions, columns]: which
+        row a question reads a column by."""
+        rows = [np.arange(max(self.schema.sizes))]
+        numbers = {}
+        for column, view in self.used_views:
+            numbers[column, view] = len(rows)
+            groups = groups_of(self.schema.columns[column], view)
+            rows.append(np.pad(groups, (0, len(rows[0]) - len(groups))))
+        which = np.zeros((len(self.groups), len(self.schema.columns)), np.int32)
+        for row, group, views in zip(which, self.groups, self.all_views, strict=True):
+            for column, view in zip(group, views, strict=True):
+                row[column] = numbers.get((column, view), 0)
+        return np.stack(rows).astype(np.int32), which
 
     @functools.cached_property
     def strides(self) -> Array:
-        """[questions, columns]: the cell of a record is the sum of its codes times these."""
+        """[questions, columns]: the cell of a record is the sum of its (grouped) codes times these."""
         table = np.zeros((len(self.groups), len(self.schema.columns)), np.int32)
-        for row, group in zip(table, self.groups, strict=True):
+        for row, group, shape in zip(table, self.groups, self.shapes, strict=True):
             step = 1
-            for column in reversed(group):
+            for column, size in zip(reversed(group), reversed(shape), strict=True):
                 row[column] = step
-                step *= self.schema.sizes[column]
+                step *= size
         return table
 
     def cell(self, record: Array, question: Array) -> Array:
-        cell = jnp.sum(jnp.asarray(record) * jnp.asarray(self.strides)[question])
+        codes = jnp.asarray(record)
+        if self.used_views:
+            rows, which = self.readers
+            codes = jnp.asarray(rows)[jnp.asarray(which)[question], codes]
+        cell = jnp.sum(codes * jnp.asarray(self.strides)[question])
         if not any(self.is_folded):
             return cell
         bucket = hash_values(jnp.asarray(question, jnp.uint32), jnp.asarray(cell, jnp.uint32), BUCKETS)

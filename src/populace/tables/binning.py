@@ -24,7 +24,10 @@ MASS = 0.055  # of an interval, before any is split
 MOST_SPIKES, MOST_CELLS, LEAST_CELLS = 8, 24, 4
 SPIKE = 0.03
 STANDS_OUT = 2.0  # so many times as frequent as the median of its four neighbours
-LEAST_SHARE, LEAST_ROWS = 0.0002, 20
+LEAST_SHARE, LEAST_ROWS = (
+    0.002,
+    20,
+)  # of a cell: in one that is rarer, a method's noise would count for more than its rows
 SPIKE_SHARE = 0.002
 MOST_OUTLIERS, OUTLIER_SHARE, OUTLIER_GAP = 10, 0.0002, 1.0
 TINY = 1_000
