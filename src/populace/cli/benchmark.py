@@ -22,26 +22,28 @@ def command(
     part: str | None = typer.Option(
         None, "--part", help="Measure every Nth cell only, from the Kth on, and collect nothing.", metavar="K/N"
     ),
+    only: list[str] = typer.Option(
+        [], "--only", help="Only cells with this value, such as method=poll,krr; may be repeated.", metavar="NAME=VALUE"
+    ),
 ) -> None:
     """Run a published experiment; what was measured before is not measured again.
 
     Processes with --part 1/N to N/N may share a folder; the same command without --part then collects.
     """
     from populace.cli import show
-    from populace.experiments.benchmarks.grid import read_part, run_benchmark, run_part
+    from populace.experiments.benchmarks.grid import read_part, restricted, run_benchmark, run_part
 
-    benchmark = find_benchmark(name)
+    benchmark = restricted(find_benchmark(name), only)
+    again = _command(name, quick, out, seeds, only)
     folder = out or Path(f"benchmark-{name}")
     if part is not None:
         one = read_part(part)
         with show.steps(f"{name} {part}") as report:
             count = run_part(benchmark, folder, one, quick=quick, seeds=seeds, progress=report)
-        show.say(f"part {part}: {count} cells in {folder}; to collect: {_command(name, quick, out, seeds)}")
+        show.say(f"part {part}: {count} cells in {folder}; to collect: {again}")
         return
     with show.steps(name) as report:
-        document = run_benchmark(
-            benchmark, folder, quick=quick, seeds=seeds, command=_command(name, quick, out, seeds), progress=report
-        )
+        document = run_benchmark(benchmark, folder, quick=quick, seeds=seeds, command=again, progress=report)
     from populace.report.lines import write_charts
     from populace.report.png import write_pictures
 
@@ -62,8 +64,9 @@ def _show(document: dict[str, Any], files: list[Path]) -> None:
     show.say("\n" + "\n".join(str(path) for path in files))
 
 
-def _command(name: str, quick: bool, out: Path | None, seeds: int) -> str:
+def _command(name: str, quick: bool, out: Path | None, seeds: int, only: list[str]) -> str:
     words = ["populace", "benchmark", name]
     words += ["--quick"] if quick else []
     words += ["--out", str(out)] if out else []
+    words += [word for one in only for word in ("--only", one)]
     return shlex.join(words + (["--seeds", str(seeds)] if seeds != 1 else []))

@@ -108,7 +108,7 @@ def answers_about_the_pair(epsilon, clients, *, seed=0, chosen=0, buckets=None):
     values = told[rng.choice(6, clients, p=TRUTH.ravel())]
     counts = np.asarray(oracle.counts(oracle.simulate_batch(values, seed=seed)))
     return Answers(
-        sizes=SIZES, epsilon=epsilon, cells=np.array([[a, 2 + b] for a in range(2) for b in range(3)], np.int32),
+        places=sum(SIZES), epsilon=epsilon, cells=np.array([[a, 2 + b] for a in range(2) for b in range(3)], np.int32),
         told=told.astype(np.int32), counts=counts, reports=np.full(oracle.size, clients), p=np.full(oracle.size, oracle.p),
         q=np.full(oracle.size, oracle.q), alone=np.full(oracle.size, oracle.chosen == 1), total=clients,
     )  # fmt: skip
@@ -152,20 +152,33 @@ def test_draws_spread_as_far_as_the_fits_err():
     assert 0.6 < ratio < 1.6
 
 
-def test_ordered_columns_are_smooth_and_nulls_are_nobodys_neighbour():
+def test_steps_along_a_scale_are_smooth_where_that_is_asked_for():
     sizes = (9,)
     counts = np.random.default_rng(0).multinomial(40, np.full(9, 1 / 9))
     answers = Answers(
-        sizes=sizes, epsilon=8.0, cells=np.arange(9, dtype=np.int32)[:, None], told=np.arange(9, dtype=np.int32),
+        places=sum(sizes), epsilon=8.0, cells=np.arange(9, dtype=np.int32)[:, None], told=np.arange(9, dtype=np.int32),
         counts=counts, reports=np.full(9, 40), p=np.full(9, 0.99), q=np.full(9, 0.001), alone=np.ones(9, bool), total=40,
     )  # fmt: skip
+    layout = Layout(sizes=sizes, twins=(0,), neighbours=tuple((v, v + 1) for v in range(7)))
     rough, smooth = (
-        np.exp(np.asarray(log_tables(fit(answers, layout, Settings(classes=1), jax.random.key(0)), layout)))[0]
-        for layout in (Layout(sizes=sizes, twins=(0,)), Layout(sizes=sizes, twins=(0,), ordered=(0,), nullable=(0,)))
+        np.exp(np.asarray(log_tables(fit(answers, layout, Settings(classes=1, smooth=x), jax.random.key(0)), layout)))[
+            0
+        ]
+        for x in (0.0, 9.0)
     )
     assert np.abs(np.diff(smooth[:8])).sum() < 0.9 * np.abs(np.diff(rough[:8])).sum()
-    pairs = Layout(sizes=(3, 4), twins=(0, 1), ordered=(1,), nullable=(1,)).neighbours
-    assert pairs.tolist() == [[3, 4], [4, 5]]
+
+
+def test_a_view_has_the_probability_of_the_values_it_groups():
+    layout = Layout(sizes=(2, 4), twins=(0, 1), views=((1, (0, 0, 1, 2)), (0, (0, 0)), (1, (0, 1, 1, 1))))
+    tables = np.random.default_rng(0).dirichlet(np.ones(4), (5, 3))
+    tables = np.concatenate([np.random.default_rng(1).dirichlet(np.ones(2), (5, 3)), tables], axis=2)
+    found = np.asarray(layout.with_views(tables))
+    assert layout.places == 6 + 3 + 1 + 2 == found.shape[-1]
+    assert np.allclose(found[..., :6], tables, atol=1e-6)
+    assert np.allclose(found[..., 6], tables[..., 2] + tables[..., 3], atol=1e-6)
+    assert np.allclose(found[..., 9], 1, atol=1e-6)
+    assert np.allclose(found[..., 11], tables[..., 3:].sum(axis=-1), atol=1e-6)
 
 
 def test_a_tied_class_has_one_value_of_the_target_and_raking_sets_the_columns():

@@ -232,7 +232,7 @@ def test_a_question_is_worth_what_its_answers_would_tell(small_schema):
     weights = rng.dirichlet(np.ones(2), 5)
     tables = [rng.dirichlet(np.ones(size), (5, 2)) for size in small_schema.sizes]
     tables[1] = np.broadcast_to(tables[1][:1, :1], tables[1].shape)
-    gains = question_gains(asked, weights, np.concatenate(tables, axis=2))
+    gains = question_gains(asked, layout_of(asked, None), weights, np.concatenate(tables, axis=2))
     for gain, group, member in zip(gains, asked.groups, asked.panel.members, strict=True):
         slow = 0.0
         for cell in itertools.product(*(range(small_schema.sizes[column]) for column in group)):
@@ -282,7 +282,8 @@ def test_columns_of_one_value_do_no_harm(sizes):
 def test_a_question_without_an_alternative_is_worth_nothing():
     asked = Survey(schema_of((1, 3)), ((0,), (1,)), 1.0, folds=True)
     tables = np.random.default_rng(0).dirichlet(np.ones(3), (5, 2))
-    gains = question_gains(asked, np.full((5, 2), 0.5), np.concatenate([np.ones((5, 2, 1)), tables], axis=2))
+    given = np.concatenate([np.ones((5, 2, 1)), tables], axis=2)
+    gains = question_gains(asked, layout_of(asked, None), np.full((5, 2), 0.5), given)
     assert gains[0] == 0
     assert gains[1] > 0
 
@@ -335,11 +336,11 @@ def test_a_second_stage_may_ask_columns_alone_and_all_pairs():
     assert all(len(set(group)) == len(group) for group in wide)
 
 
-def test_ordinal_and_numeric_columns_are_ordered(small_schema):
-    layout = layout_of(small_schema, small_schema.target)
-    kinds = [column.kind for column in small_schema.columns]
-    assert [kinds[place] for place in layout.ordered] == ["ordinal", "decimal"]
-    assert len(layout.neighbours) == 4 + 2  # five levels and a null, three bins
+def test_only_scales_of_four_levels_or_more_have_neighbours_and_trends(small_schema):
+    asked = Survey(small_schema, tuple((c,) for c in range(4)), 1.0)
+    layout = layout_of(asked, small_schema.target)
+    assert [column for column, _ in layout.scales] == [1]  # five levels; three bins are too few
+    assert layout.neighbours == tuple((3 + v, 4 + v) for v in range(4))  # not with the null
 
 
 def test_forged_answers_move_an_estimate_no_further_than_stated():

@@ -106,6 +106,26 @@ def read_part(text: str) -> Part:
     return Part(number=number, parts=parts)
 
 
+def restricted(benchmark: Benchmark, only: Sequence[str]) -> Benchmark:
+    """The benchmark with those cells alone that have, for every `name=value,value` given, one of the values."""
+    wanted: dict[str, list[str]] = {}
+    for text in only:
+        name, equals, values = text.partition("=")
+        if not equals or not name or not values:
+            raise out_of_range("--only", "as name=value, or name=value,value", text)
+        wanted[name] = values.split(",")
+
+    def cells(quick: bool, seeds: int) -> Sequence[Cell]:
+        every = benchmark.cells(quick, seeds)
+        found = [c for c in every if all(str(c.get(name)) in values for name, values in wanted.items())]
+        if not found:
+            names = ", ".join(dict.fromkeys(name for cell in every for name in cell))
+            raise out_of_range("--only", f"that some cell has, by {names}", " ".join(only))
+        return found
+
+    return dataclasses.replace(benchmark, cells=cells) if wanted else benchmark
+
+
 def slug(cell: Cell, revision: int = 1) -> str:
     """A stable file name for a cell: readable, and different for different cells whatever their values look like."""
     text = json.dumps({**cell, "": revision}, sort_keys=True)
