@@ -142,8 +142,8 @@ def _write_pages(folder):
     run = {
         "name": "<everything>", "details": details("made-up"), "privacy": guarantee(read_from_data=("district",)),
         "metrics": evaluated.document | {"cost": {"traffic": {"left_out": "not counted"}, "time": {"left_out": "no"}}},
-        "pairs": evaluated.pairs, "values": evaluated.values, "generator": WithErrors(real.schema.sizes), "command": "populace synthesize <x>",
-        "audit": AUDIT, "attacks": ATTACKS,
+        "pairs": evaluated.pairs, "values": evaluated.values, "generator": WithErrors(real.schema.sizes),
+        "command": "populace synthesize <x>", "audit": AUDIT, "attacks": ATTACKS,
     }  # fmt: skip
     (folder / "everything.html").write_text(render_run("everything <b>", run, real.schema), encoding="utf-8")
     _write_images(folder)

@@ -30,7 +30,7 @@ Parameters = dict[str, Array]
 Scales = tuple[Array, Array, Array, Array, Array]
 
 DENSE = 2**26  # largest one-hot matrix of cells
-WIDEST = 512  # places up to which a product with that matrix is quicker than looking each value up
+WIDEST = 256  # places up to which a product with that matrix is quicker than looking each value up
 TIED = 10.0  # logit of the target's value a class belongs to
 RATE = 0.08
 STRIDE = 0.12  # of the dynamics, in units of a parameter's own deviation

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from populace.tables.cells import EXACT
 from populace.tables.conversion import (
     ISO_DATE,
     ISO_DATETIME,
@@ -235,7 +236,7 @@ def are_codes(name: str, values: Array, counts: Array) -> bool:
     """
     if len(values) <= FEW_CODES and CODE_NAME.search(name):
         return True
-    if not 3 <= len(values) <= HOLES_AMONG:
+    if not 3 <= len(values) <= HOLES_AMONG or np.ptp(values) > EXACT:  # beyond, floats are not exact
         return False
     step = int(np.gcd.reduce(np.diff(values).astype(np.int64)))
     places = ((values - values[0]) / step).astype(np.int64)

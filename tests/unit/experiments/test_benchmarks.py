@@ -121,6 +121,18 @@ def test_a_part_is_written_as_one_of_so_many(text):
         read_part(text)
 
 
+def test_only_some_cells_are_measured_and_collected(capsys, monkeypatch, tmp_path):
+    work = Counting()
+    monkeypatch.setattr("populace.cli.benchmark.find_benchmark", lambda name: tiny(work))
+    base = ["benchmark", "tiny", "--out", str(tmp_path / "b")]
+    assert call([*base, "--only", "x=1,3"]) == 0
+    assert work.seen == [1, 3]
+    assert json.loads((tmp_path / "b" / "result.json").read_text())["command"].endswith("--only x=1,3")
+    for wrong in ("x=9", "x", "x=", "=1"):
+        assert call([*base, "--only", wrong]) == 2
+        assert "--only" in capsys.readouterr().err
+
+
 def test_command_line_measures_a_part(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr("populace.cli.benchmark.find_benchmark", lambda name: tiny(Counting()))
     base = ["benchmark", "tiny", "--out", str(tmp_path / "b")]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from populace.errors import DataError
-from populace.models.answers import Answers, Layout
+from populace.models.answers import Answers, Layout, dense_reader, told_chances
 from populace.models.generator import load_generator
 from populace.models.latent_class import LatentClass, mixture_of
 from populace.models.latent_fit import Settings, fit, log_likelihood, log_tables, posterior_draws, rake
@@ -167,6 +167,24 @@ def test_steps_along_a_scale_are_smooth_where_that_is_asked_for():
         for x in (0.0, 9.0)
     )
     assert np.abs(np.diff(smooth[:8])).sum() < 0.9 * np.abs(np.diff(rough[:8])).sum()
+
+
+def test_looking_values_up_and_multiplying_matrices_give_the_same_chances():
+    rng = np.random.default_rng(0)
+    layout = Layout(sizes=(3, 4), twins=(0, 1), views=((1, (0, 0, 1, 1)),))
+    cells = np.array([[a, 3 + b] for a in range(3) for b in range(4)] + [[7, 9], [8, 9]], np.int32)  # 9: nothing
+    told = np.concatenate([np.arange(12) // 2, [6, 7]]).astype(np.int32)  # pairs of cells told as one
+    arrays = (cells, told, np.zeros(8), np.zeros(8), np.zeros(8), np.zeros(8), np.zeros(8, bool))
+    tables = np.concatenate([rng.dirichlet(np.ones(3), 5), rng.dirichlet(np.ones(4), 5)], axis=1)
+    logs = np.log(np.asarray(layout.with_views(tables)))
+    weights = rng.dirichlet(np.ones(5))
+    dense, looked_up = (
+        np.asarray(told_chances(logs, weights, arrays, reader)) for reader in (dense_reader(cells, layout.places), None)
+    )
+    slow = [sum(weights @ np.exp(logs[:, [p for p in cell if p < 9]].sum(axis=1)) for cell in cells[told == t])
+            for t in range(8)]  # fmt: skip
+    assert np.allclose(dense, slow, atol=1e-5)
+    assert np.allclose(looked_up, slow, atol=1e-5)
 
 
 def test_a_view_has_the_probability_of_the_values_it_groups():
