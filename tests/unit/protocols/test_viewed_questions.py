@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from populace.engines import simulation
+from populace.protocols.base import Population
 from populace.protocols.poll import Poll
 from populace.protocols.questions import joint_chances
 from populace.protocols.survey import Survey
@@ -112,7 +113,10 @@ def test_tables_without_scales_and_long_lists_are_asked_as_before():
     assert has_views(MIXED)
     assert has_views(Schema(columns=(listed("code", LONG + 1), listed("b", 2))))
     assert not has_views(Schema(columns=(listed("a", LONG), listed("b", 2), listed("c", 3, "ordinal"))))
-    assert Poll(epsilon=1.0).survey  # the design follows `has_views`
+    plain = Schema(columns=(listed("a", 5), listed("b", 2)))
+    for schema in (MIXED, plain):
+        asked = Poll(epsilon=1.0).survey(Population(schema=schema, clients=50))
+        assert bool(asked.used_views) == has_views(schema)
 
 
 def test_a_second_stage_keeps_shares_and_goes_where_a_mean_is_unsure():
