@@ -9,30 +9,51 @@ from typing import Any, Literal
 from populace.errors import out_of_range
 
 Unit = Literal["client", "record"]
-Neighbours = Literal["replace", "add-remove"]
-Trust = Literal["local", "secure-sum", "central", "not-private"]
+Neighbours = Literal["replace", "zero-out", "add-remove"]
+Trust = Literal["local", "silo", "secure-sum", "central", "not-private"]
+Noise = Literal["", "system", "exact", "keyed"]
 
+FORMAT = 2  # of privacy.json; files without a number are of version 0.1.0
 UNITS: dict[str, str] = {"client": "everything one client holds", "record": "one record"}
 NEIGHBOURS: dict[str, str] = {
     "replace": "data sets that differ in all of one unit's content, its presence being public",
+    "zero-out": "data sets of which one has one unit's content replaced by nothing, its slot, and so the number of units, "
+    "being public",
     "add-remove": "data sets of which one has one unit more",
 }
 TRUSTS: dict[str, str] = {
-    "local": "local: nobody need be trusted, each client randomises its own message",
-    "secure-sum": "secure-sum: the server sees only a noisy sum, under secure aggregation",
-    "central": "central: the server is trusted with clipped, un-noised updates and adds the noise",
+    "local": "local: each person's own device randomises what it sends; nobody else need be trusted",
+    "silo": "silo: whoever already holds the records adds the noise before anything leaves; nobody else need be trusted, "
+    "neither the server nor the other silos",
+    "secure-sum": "secure-sum: the server sees only a noisy sum, under secure aggregation; each silo is trusted with its own "
+    "records, and no more silos than stated may collude with the server",
+    "central": "central: the server is trusted with clipped messages without noise, and to add the noise",
     "not-private": "NOT PRIVATE: a baseline without protection",
+}
+NOISES: dict[str, str] = {
+    "system": "all noise was drawn exactly, from the operating system's generator",
+    "exact": "Gaussian noise was drawn exactly, from the operating system's generator; the reports of simulated devices, "
+    "sampled batches and sampled cohorts come from a generator with a key of 64 bits of the operating system's randomness "
+    "(protected computationally, by that key) and with probabilities rounded to 2^-24 or finer, where a deployed device's "
+    "are exact",
+    "keyed": "all noise comes from a generator with a key of 64 bits of the operating system's randomness: protected "
+    "computationally, by that key; what Gaussian noise differs from its law is counted in delta, and probabilities of "
+    "reports are rounded to 2^-24 or finer",
 }
 NAMED = 8  # columns of one source that a statement names
 REPRODUCIBLE = "reproducible, not private: the noise was drawn from a seed, and whoever knows the seed can remove it"
+UNKNOWN_NOISE = "keyed from the operating system"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Guarantee:
     """A differential-privacy guarantee with everything needed to compare it, and nothing that lets it be misread.
 
+    `protects` says what one unit is in this run ("one row of the table"), `units` how many there are at most, both public.
     `read_from_data` names the columns whose domain was read from the private rows, `domain_sources` who says the others:
-    ("declared by: ward protocol", ("age", "sex")).
+    ("declared by: ward protocol", ("age", "sex")); `counts_read` names public numbers that were read from the records.
+    `sampling_delta` is the part of delta owed to samplers whose law is not exact: epsilon belongs to the rest of delta.
+    `shuffles` is true where each client reports once, in an order that the server draws and may keep secret.
 
     Edge cases: epsilon is inf when nothing is guaranteed, and `reason` then says why; delta 0 means pure.
     """
@@ -47,6 +68,12 @@ class Guarantee:
     read_from_data: tuple[str, ...] = ()
     domain_sources: tuple[tuple[str, tuple[str, ...]], ...] = ()
     derivation: tuple[str, ...] = ()
+    protects: str = ""
+    units: int = 0
+    sampling_delta: float = 0.0
+    counts_read: tuple[str, ...] = ()
+    shuffles: bool = False
+    noise: Noise = ""
     seeded: bool = False
     reason: str = ""
 
@@ -59,12 +86,38 @@ class Guarantee:
             raise out_of_range(
                 "unit, neighbours and trust", "from the house list", (self.unit, self.neighbours, self.trust)
             )
+        if not 0 <= self.sampling_delta <= self.delta:
+            raise out_of_range("sampling_delta", f"in [0, delta {self.delta:g}]", self.sampling_delta)
         if math.isinf(self.epsilon) and not self.reason:
             raise out_of_range("a reason", "where epsilon is infinite", self.reason)
 
     @property
     def pure(self) -> bool:
         return self.delta == 0 and math.isfinite(self.epsilon)
+
+    @property
+    def accounted_delta(self) -> float:
+        """The delta that epsilon was computed at: all but what samplers may add."""
+        return self.delta - self.sampling_delta
+
+    @property
+    def unit_in_words(self) -> str:
+        """What one unit is in this run, or, where nobody said, in general."""
+        return self.protects or UNITS[self.unit]
+
+    @property
+    def randomness(self) -> str:
+        """Where the noise came from, in words."""
+        return REPRODUCIBLE if self.seeded else NOISES.get(self.noise, UNKNOWN_NOISE)
+
+    @property
+    def not_covered(self) -> tuple[str, ...]:
+        """What of the public facts was read from the records, and is therefore outside the bound."""
+        found = []
+        if self.read_from_data:
+            found.append(f"the domain of {', '.join(self.read_from_data)} (declare a schema to cover it)")
+        found += [f"{name} (declare it to cover it)" for name in self.counts_read]
+        return tuple(found)
 
     @property
     def bound(self) -> str:
@@ -91,39 +144,40 @@ class Guarantee:
             marks.append("reproducible, not private")
         if self.read_from_data:
             marks.append("domains read from the data, not covered")
+        if self.counts_read:
+            marks.append("counts read from the data, not covered")
         return self.bound + (f" ({'; '.join(marks)})" if marks else "")
 
     def __str__(self) -> str:
-        """One paragraph."""
+        """The statement, a line for each thing that belongs to it."""
         if math.isinf(self.epsilon):
-            parts = [f"No guarantee (epsilon = inf): {self.reason}"]
+            lines = [f"No guarantee (epsilon = inf): {self.reason}"]
         else:
-            parts = [f"{self.bound} for {UNITS[self.unit]}"]
-        parts.append(f"trust: {self.trust_in_words}")
-        parts.append(f"neighbours: {NEIGHBOURS[self.neighbours]}")
-        parts.append(f"mechanism: {self.mechanism}")
-        if self.read_from_data:
-            parts.append(
-                "NOT covered, because read from the data: the domain of "
-                + ", ".join(self.read_from_data)
-                + " (declare a schema to cover it)"
-            )
-        parts += [f"domains of {_names(columns)} {said}" for said, columns in self.domain_sources]
-        parts += [f"assumption: {assumption}" for assumption in self.assumptions]
-        if self.seeded:
-            parts.append(REPRODUCIBLE)
-        return "; ".join(parts) + "."
+            lines = [f"{self.bound} for {self.unit_in_words} ({self.unit} level)"]
+        lines.append(f"trust: {self.trust_in_words}")
+        lines.append(f"neighbours: {NEIGHBOURS[self.neighbours]}")
+        lines.append(f"mechanism: {self.mechanism}")
+        lines += [f"NOT covered, because read from the data: {what}" for what in self.not_covered]
+        lines += [f"domains of {_names(columns)} {said}" for said, columns in self.domain_sources]
+        lines += [f"assumption: {assumption}" for assumption in self.assumptions]
+        if self.seeded or self.noise:
+            lines.append(f"randomness: {self.randomness}")
+        return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
         document: dict[str, Any] = {
+            "format": FORMAT,
             "statement": str(self),
             "bound": self.bound,
             "headline": self.headline,
             "epsilon": "inf" if math.isinf(self.epsilon) else self.epsilon,
             "delta": self.delta,
+            "sampling_delta": self.sampling_delta,
             "kind": "none" if math.isinf(self.epsilon) else "pure" if self.pure else "approximate",
             "unit": self.unit,
-            "unit_in_words": UNITS[self.unit],
+            "unit_in_words": self.unit_in_words,
+            "protects": self.protects,
+            "units": self.units,
             "neighbours": self.neighbours,
             "neighbours_in_words": NEIGHBOURS[self.neighbours],
             "trust": self.trust,
@@ -131,10 +185,14 @@ class Guarantee:
             "mechanism": self.mechanism,
             "derivation": list(self.derivation),
             "assumptions": list(self.assumptions),
-            "randomness": REPRODUCIBLE if self.seeded else "keyed from the operating system",
+            "seeded": self.seeded,
+            "noise": self.noise,
+            "randomness": self.randomness,
         }
         if self.read_from_data:
             document["domains"] = dict.fromkeys(self.read_from_data, "read-from-data")
+        if self.counts_read:
+            document["counts_read"] = list(self.counts_read)
         if self.domain_sources:
             document["domain_sources"] = {said: list(columns) for said, columns in self.domain_sources}
         if self.reason:
@@ -160,17 +218,29 @@ def _exact(number: float) -> str:
 
 
 def guarantee_from_json(document: dict[str, Any]) -> Guarantee:
+    """The guarantee in a privacy.json, of this version or of 0.1.0.
+
+    Version 0.1.0 said "local" of every method whose noise is not the server's. Where a record is protected that is a silo's
+    noise, and it is read as such; its numbers are the same.
+    """
+    old = int(document.get("format", 1)) < FORMAT
+    trust = document["trust"]
     return Guarantee(
         epsilon=float(document["epsilon"]),
         delta=document["delta"],
         unit=document["unit"],
         neighbours=document["neighbours"],
-        trust=document["trust"],
+        trust="silo" if old and trust == "local" and document["unit"] == "record" else trust,
         mechanism=document["mechanism"],
         assumptions=tuple(document["assumptions"]),
         read_from_data=tuple(document.get("domains", ())),
         domain_sources=tuple((said, tuple(names)) for said, names in document.get("domain_sources", {}).items()),
         derivation=tuple(document["derivation"]),
-        seeded=document["randomness"] == REPRODUCIBLE,
+        protects=document.get("protects", ""),
+        units=int(document.get("units", 0)),
+        sampling_delta=float(document.get("sampling_delta", 0.0)),
+        counts_read=tuple(document.get("counts_read", ())),
+        noise=document.get("noise", ""),
+        seeded=bool(document.get("seeded", document["randomness"] == REPRODUCIBLE)),
         reason=document.get("reason", ""),
     )
