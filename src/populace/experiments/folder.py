@@ -1,7 +1,8 @@
 """A run's folder: who may write into it, what stands in it, and how an unfinished one is recognised.
 
 run.json         what was run, with which versions, how long it took, what went over the wire; "status" is written last
-privacy.json     the guarantee and its derivation
+privacy.json     the guarantee, the events it follows from, and the SHA-256 of what may be published with it
+privacy.html     the same for people: a statement without any figure from real rows
 generator.*      the model
 synthetic.parquet, or synthetic.npz for images
 metrics.json, report.html     from `populace evaluate`
@@ -16,15 +17,37 @@ import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from populace.engines.checkpoint import Checkpoint
 from populace.errors import RunError
+from populace.privacy import events
+from populace.privacy.events import Event
+from populace.privacy.guarantee import Guarantee
 from populace.tables.files import read_json, write_json
 from populace.tables.images import Images
 from populace.tables.table import Table
+
+#: What was made under the guarantee, may be published with it, and is needed to verify it.
+RELEASED = ("generator.*", "synthetic.*")
+#: What of run.json stands in privacy.json too: public before any record is read, or declared public by the claim.
+PUBLIC = ("method", "parameters", "clients", "split", "rows", "rounds", "versions")
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file of a run that was made under its guarantee, by name."""
+    paths = sorted(path for pattern in RELEASED for path in folder.glob(pattern) if path.is_file())
+    return {path.name: digest_of(path) for path in paths}
+
+
+def digest_of(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 class RunFolder:
@@ -149,6 +172,30 @@ class RunFolder:
         path = self / ("synthetic.npz" if isinstance(drawn, Images) else "synthetic.parquet")
         drawn.save(path)
         return path
+
+    def save_privacy(
+        self,
+        guarantee: Guarantee,
+        document: Mapping[str, Any],
+        *,
+        event: Event | None,
+        history: Mapping[str, Any] | None = None,
+    ) -> None:
+        """privacy.json, after everything it lists and before run.json, whose content to be is `document`.
+
+        `event` is all that was released about the unit charged most, `history` what a ledger says of other runs.
+        """
+        spec = document["spec"]
+        run = {name: document[name] for name in PUBLIC if name in document}
+        asked = {name: spec.get(name) for name in ("epsilon", "delta", "records_per_client", "client_column", "target")}
+        more = {
+            "ledger": document["ledger"],
+            "event": None if event is None else events.to_json(event),
+            "history": None if history is None else dict(history),
+            "run": {**run, "asked": asked},
+            "files": digests(self.path),
+        }
+        write_json(self / "privacy.json", {**guarantee.to_json(), **more})
 
     def finish(self, document: dict[str, Any]) -> None:
         """Write run.json, which makes the run finished, and remove what only a resumed one needs."""
