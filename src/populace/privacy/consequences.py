@@ -1,0 +1,190 @@
+"""What a guarantee means for one person, for a person with several units, and for everybody together.
+
+All of it follows from the relation between neighbours. Zero-out bounds what can be told about *presence*: whether a slot was
+filled or empty. Between two *contents* of a slot the loss is that of taking one out and putting another in, which is computed
+for Gaussian releases (twice the sensitivity, Poisson sampling included) and doubled for pure ones. Replacement bounds contents
+directly, and presence is public. A *group* of units held by one person loses more, again computed: a sum changes by up to k
+clipping norms, and with Poisson sampling the number of the k that enter is binomial (Ganesh 2024, mixtures of Gaussians).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any, Literal
+
+import numpy as np
+from scipy.stats import binom
+
+from populace.errors import SpecError, out_of_range
+from populace.privacy import events
+from populace.privacy.accounting import contains_non_private
+from populace.privacy.events import Event
+from populace.privacy.guarantee import Guarantee, best_guess
+
+GROUPS = (2, 5)
+INTERVAL = 1e-3  # of the privacy loss, for one unit replaced
+GROUP_INTERVAL = 5e-3  # for groups; coarser is faster and never optimistic
+MOST_STEPS = 2_000  # of one event with the coarse interval: its errors add up over steps
+
+Change = Literal["replaced"] | int  # one unit replaced by another, or so many units zeroed out
+
+
+@functools.lru_cache(maxsize=256)
+def changed_epsilon(event: Event, *, delta: float, change: Change) -> float:
+    """The least epsilon that is proved at `delta` if one unit is replaced by another, or if a group of units is zeroed out.
+
+    Guarantee: an upper bound, for events whose own epsilon is that of zeroing out one unit.
+    Edge cases: inf for what is not private, and at delta 0 for what is not pure; a group of 1 is the event itself.
+    """
+    if change != "replaced" and change < 1:
+        raise out_of_range("a group", "of at least 1 unit", change)
+    times = 2 if change == "replaced" else change
+    if events.is_pure(event):
+        return times * events.pure_epsilon(event)
+    if contains_non_private(event) or delta == 0:
+        return math.inf
+    return float(_changed_loss(event, change).get_epsilon_for_delta(delta))
+
+
+def _changed_loss(event: Event, change: Change, steps: int = 1) -> Any:
+    """The privacy loss distribution of an event under another change than zeroing out one unit."""
+    from dp_accounting import privacy_accountant
+    from dp_accounting.pld import common
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    coarse = INTERVAL if change == "replaced" else GROUP_INTERVAL
+    grid: dict[str, Any] = {"value_discretization_interval": coarse * min(1.0, MOST_STEPS / steps)}
+    if isinstance(event, events.Pure):
+        times = 2 if change == "replaced" else change
+        return pld.from_privacy_parameters(common.DifferentialPrivacyParameters(times * event.epsilon, 0.0), **grid)
+    if isinstance(event, events.Repeated):
+        return _changed_loss(event.event, change, steps * event.count).self_compose(event.count)
+    if isinstance(event, events.Composed) and event.events:
+        parts = [_changed_loss(item, change, steps) for item in event.events]
+        return functools.reduce(lambda first, second: first.compose(second), parts)
+    probability, inner = (event.probability, event.event) if isinstance(event, events.PoissonSampled) else (1.0, event)
+    if isinstance(inner, events.Gaussian):
+        if change == "replaced":
+            relation = privacy_accountant.NeighboringRelation.REPLACE_ONE
+            return pld.from_gaussian_mechanism(
+                inner.noise_multiplier, sampling_prob=probability, neighboring_relation=relation, **grid
+            )
+        if probability == 1:
+            return pld.from_gaussian_mechanism(inner.noise_multiplier / change, **grid)
+        entering = np.arange(change + 1)
+        return pld.from_mixture_gaussian_mechanism(
+            inner.noise_multiplier, entering.tolist(), binom.pmf(entering, change, probability).tolist(), **grid
+        )
+    raise SpecError(f"the accountant does not know the event {event} for groups")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Consequences:
+    """Bounds that follow from a guarantee: `presence` and `content` are the best test's chance to be right, at most.
+
+    `presence` is None where presence is public. `groups` lists (k, epsilon, delta) for a person with k units.
+    `expected_failures` is units times delta, None where the number is unknown or delta is 0.
+    """
+
+    guarantee: Guarantee
+    presence: float | None
+    content_epsilon: float
+    content_delta: float
+    groups: tuple[tuple[int, float, float], ...]
+    expected_failures: float | None
+
+    @property
+    def content(self) -> float:
+        return best_guess(self.content_epsilon, self.content_delta)
+
+    def sentences(self) -> tuple[str, ...]:
+        """For a statement; every number is rounded against the statement."""
+        unit, found = self.guarantee.unit_in_words, []
+        if self.presence is not None:
+            found.append(
+                f"Presence: whoever sees all that was released, and knows everything else, tells whether {unit} was used or "
+                f"left out correctly at most {_share(self.presence)} of the time; a coin is right half the time."
+            )
+        else:
+            found.append("Presence: who took part, and how many did, is public and not protected.")
+        content = (
+            f"Content: told to choose between two contents of {unit}, they are right at most {_share(self.content)} of the "
+            "time"
+        )
+        if self.content_delta == 0:
+            content += (
+                f"; the odds between the two change by at most a factor of e^{_up(self.content_epsilon)} = "
+                f"{_up(math.exp(min(self.content_epsilon, 700.0)))}"
+            )
+        else:
+            content += f" ({self.pair(self.content_epsilon, self.content_delta)} for replacement)"
+        found.append(content + ".")
+        if self.groups:
+            parts = [f"{k}: {self.pair(epsilon, delta)}" for k, epsilon, delta in self.groups]
+            found.append(
+                f"Repeated persons: the bound is for {unit}. For a person who is in the data k times it is, by k, "
+                f"{'; '.join(parts)}."
+            )
+        if self.expected_failures is not None:
+            found.append(
+                f"Delta: at most {self.guarantee.units:,} units times delta {self.guarantee.delta:.3g} is "
+                f"{_up(self.expected_failures)}. A mechanism that used up its delta in the worst way, by giving somebody away, "
+                "would expose no more of them on average."
+            )
+        return tuple(found)
+
+    @staticmethod
+    def pair(epsilon: float, delta: float) -> str:
+        if math.isinf(epsilon):
+            return "no bound"
+        return f"({_up(epsilon)}, {delta:.3g})" if delta else f"epsilon {_up(epsilon)}"
+
+
+def consequences(guarantee: Guarantee, event: Event | None = None) -> Consequences | None:
+    """What follows from a guarantee and the event it was computed from; None where nothing is guaranteed.
+
+    Without the event the general rules stand in: k units lose k epsilon, and delta grows with e^((k - 1) epsilon).
+    """
+    if math.isinf(guarantee.epsilon):
+        return None
+    direct = guarantee.neighbours == "replace"
+    content = (guarantee.epsilon, guarantee.delta) if direct else _changed(guarantee, event, "replaced")
+    groups = tuple((k, *_changed(guarantee, event, k)) for k in GROUPS)
+    return Consequences(
+        guarantee=guarantee,
+        presence=None if direct else best_guess(guarantee.epsilon, guarantee.delta),
+        content_epsilon=content[0],
+        content_delta=content[1],
+        groups=groups,
+        expected_failures=guarantee.units * guarantee.delta if guarantee.units and guarantee.delta else None,
+    )
+
+
+def _changed(guarantee: Guarantee, event: Event | None, change: Change) -> tuple[float, float]:
+    """Epsilon and delta under another change; what samplers add to delta grows with epsilon."""
+    epsilon, delta, times = guarantee.epsilon, guarantee.delta, 2 if change == "replaced" else change
+    if guarantee.pure:
+        return times * epsilon, 0.0
+    if event is not None and not events.is_pure(event):
+        found = changed_epsilon(event, delta=guarantee.accounted_delta, change=change)
+        added = guarantee.sampling_delta * math.exp(min(found - epsilon, 700.0)) if guarantee.sampling_delta else 0.0
+        return (found, guarantee.accounted_delta + added) if added < 1 else (math.inf, 0.0)
+    grown = delta * math.fsum(math.exp(min(i * epsilon, 700.0)) for i in range(times))
+    return (times * epsilon, grown) if grown < 1 else (math.inf, 0.0)
+
+
+def _share(share: float) -> str:
+    """A probability in per cent, rounded up."""
+    if share > 0.9999:
+        return "100 %"
+    return f"{math.ceil(share * 1e4 - 1e-9) / 100:g} %"
+
+
+def _up(number: float) -> str:
+    """Four digits, rounded up."""
+    if number == 0 or not math.isfinite(number):
+        return f"{number:g}"
+    scale = 10.0 ** (3 - math.floor(math.log10(abs(number))))
+    return f"{math.ceil(number * scale * (1 - 1e-12)) / scale:.4g}"
