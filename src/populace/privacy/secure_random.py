@@ -81,6 +81,21 @@ def subsets(size: int, chosen: int, count: int) -> Array:
     return mask
 
 
+def permutation(size: int) -> Array:
+    """A random order of 0, .., size - 1, every one equally likely, int64.
+
+    The order of independent 64-bit words, drawn anew where two are the same: given that all differ, every order of them is
+    exactly as likely as any other.
+    """
+    if not 0 <= size <= 2**31:
+        raise out_of_range("size", "in [0, 2^31]", size)
+    while True:
+        words = np.frombuffer(os.urandom(8 * size), np.uint64)
+        order = np.argsort(words)
+        if size < 2 or bool((np.diff(words[order]) != 0).all()):
+            return order.astype(np.int64)
+
+
 def exp_below(epsilon: float) -> Fraction:
     """A rational just below e^epsilon: a mechanism built with it never exceeds its epsilon."""
     with localcontext() as context:
