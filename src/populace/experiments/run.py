@@ -16,6 +16,7 @@ import numpy as np
 from populace.engines import simulation
 from populace.engines.exchange import Keys, Outcome, Report, check_kind, population_of
 from populace.engines.exchange import make_key as make_key
+from populace.engines.statement import stated_simulation
 from populace.errors import RunError
 from populace.experiments.folder import RunFolder
 from populace.experiments.sources import read_clients
@@ -50,7 +51,7 @@ class Run:
 def simulate(protocol: Protocol, clients: Clients, *, seed: int | None = None, progress: Report | None = None) -> Run:
     """Run a method on simulated clients, in memory."""
     outcome = simulation.run(protocol, clients, root=make_key(seed), progress=progress)
-    guarantee = _stated(outcome.guarantee, seeded=seed is not None)
+    guarantee = _stated(outcome, clients, seeded=seed is not None)
     return Run(generator=outcome.generator, guarantee=guarantee, details=_details(outcome))
 
 
@@ -93,7 +94,7 @@ def synthesize(spec: RunSpec, out: str | Path, *, progress: Report | None = None
             asked=asked_budget(spec, protocol, population),
         )
         trained = time.monotonic()
-        guarantee = _stated(outcome.guarantee, seeded=spec.seed is not None)
+        guarantee = _stated(outcome, clients, seeded=spec.seed is not None)
         drawn = outcome.generator.sample(spec.rows, Keys(folder.checkpoint.root()).sample())
         sampled = time.monotonic()
         outcome.generator.save(folder.path)
@@ -120,16 +121,12 @@ def synthesize(spec: RunSpec, out: str | Path, *, progress: Report | None = None
     return Run(generator=outcome.generator, guarantee=guarantee, details=document)
 
 
-SIMULATED = (
-    "simulated on one machine that held all records: the trust named is what deployed clients would need",
-    "noise from a simulation of the mechanism (a generator with a 64-bit key, probabilities to about 2^-24); a deployed client "
-    "samples exactly, from the operating system's generator",
-)
-
-
-def _stated(guarantee: Guarantee, *, seeded: bool) -> Guarantee:
+def _stated(outcome: Outcome, clients: Clients, *, seeded: bool) -> Guarantee:
     """The guarantee as it may be stated about a simulation."""
-    return dataclasses.replace(guarantee, seeded=seeded, assumptions=(*guarantee.assumptions, *SIMULATED))
+    return stated_simulation(
+        outcome.guarantee, clients, seeded=seeded, noise=getattr(outcome, "noise", "keyed"),
+        answered=int(outcome.ledger.spent()["accounts_charged"]),
+    )  # fmt: skip
 
 
 def _details(outcome: Outcome) -> dict[str, Any]:

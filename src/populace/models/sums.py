@@ -96,7 +96,7 @@ def layout_of(features: Features, *, shared: bool, records: int) -> Layout:
     """Bits such that the sums of so many records cannot pass 31 bits, and whole weights nearest to those wanted.
 
     Edge cases: below so many bits that rounding would swallow the features, sums of very many like records may wrap around,
-    which costs accuracy, never privacy, while all is modulo 2^32 (local trust); a protocol that adds messages up without noise
+    which costs accuracy, never privacy, while all is modulo 2^32 (silo trust); a protocol that adds messages up without noise
     must refuse such clients.
     """
     room = (WIDE - math.log2(LARGEST * max(records, 1))) / 2

@@ -11,6 +11,7 @@ This is another statement than the local one, with another trust and a delta. Th
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from typing import Any
@@ -20,6 +21,7 @@ from scipy.special import bdtrc
 from scipy.stats import binom
 
 from populace.errors import out_of_range
+from populace.privacy.guarantee import Guarantee
 from populace.privacy.randomizers.base import check_epsilon
 
 Array = np.ndarray[Any, Any]
@@ -87,10 +89,13 @@ def usual_delta(clients: int) -> float:
     return max(LEAST_DELTA, min(USUAL_DELTA, math.pow(clients, -1.1)))
 
 
-def shuffled_statement(*, local_epsilon: float, clients: int) -> str:
-    """The central statement in words that keep it apart from the local one."""
-    delta = usual_delta(clients)
-    found = shuffled_epsilon(local_epsilon=local_epsilon, clients=clients, delta=delta)
+def shuffled_statement(*, local_epsilon: float, answered: int) -> str:
+    """The central statement in words that keep it apart from the local one.
+
+    Only clients that answered hide one another: `answered` is their number, not that of those who were asked.
+    """
+    delta = usual_delta(answered)
+    found = shuffled_epsilon(local_epsilon=local_epsilon, clients=answered, delta=delta)
     apart = (
         "beside the local guarantee, not part of it, and only if nobody who sees the result learns in which order clients were "
         "asked (a trusted shuffler, or a server that forgets it)"
@@ -100,5 +105,14 @@ def shuffled_statement(*, local_epsilon: float, clients: int) -> str:
     rounded_up = math.ceil(found * 1e4) / 1e4
     return (
         f"{apart}: what is released is ({rounded_up:g}, {delta:.3g})-DP in the central model for everything one client holds "
-        f"({clients:,} clients in random order, each once; Feldman, McMillan and Talwar 2021)"
+        f"({answered:,} clients that answered, in random order, each once; Feldman, McMillan and Talwar 2021)"
     )
+
+
+def with_shuffling(guarantee: Guarantee, *, answered: int) -> Guarantee:
+    """The guarantee with the central statement about those who answered, where each reports once in an order that can stay
+    secret; any other unchanged."""
+    if not guarantee.shuffles or not guarantee.pure or answered < 1:
+        return guarantee
+    line = shuffled_statement(local_epsilon=guarantee.epsilon, answered=answered)
+    return dataclasses.replace(guarantee, derivation=(*guarantee.derivation, line), shuffles=False)

@@ -55,7 +55,7 @@ class State:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CDpdVae(ClientUpdates, Averaged):
-    """Guarantee: (epsilon, delta)-DP for everything one client holds, add or remove one client, for whoever sees the model and
+    """Guarantee: (epsilon, delta)-DP for everything one client holds, zeroed out, for whoever sees the model and
     not the updates: the server is trusted. Every client is charged for every round, drawn or not.
 
     Edge cases: `noise` 0 is calibrated to `turns` rounds; with a noise multiplier given, only as many rounds take place as the

@@ -60,7 +60,7 @@ class Links:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chain(Protocol):
-    """Guarantee: (epsilon, delta)-LDP for one record, both methods together; a client's one ledger pays for both.
+    """Guarantee: (epsilon, delta)-DP for one record zeroed out, both methods together; a silo's one ledger pays for both.
 
     `share` of the budget is the first method's, in squares of its noise multiplier's reciprocal. `first_set` and `then_set` are
     settings of the methods, as `name=value` with commas between; what they leave out is the method's own default, except for
@@ -80,7 +80,7 @@ class Chain(Protocol):
         name="chain",
         title="one method begun from another's result under one budget (default: l-dpd-vae begun from moments)",
         paper="populace",
-        trust=("local",),
+        trust=("silo",),
         unit="record",
         kinds=("table", "images"),
         traffic="that of both methods",
@@ -178,13 +178,15 @@ class Chain(Protocol):
         parts = [method.guarantee(population) for method in (links.first, links.then)]
         epsilon = epsilon_of(links.whole, delta=links.delta)
         # What sampling adds to each part's delta, at the epsilon of both: it grows by e^epsilon.
-        sampling = sum((part.delta - links.delta) * math.exp(epsilon - part.epsilon) for part in parts)
+        sampling = sum(part.sampling_delta * math.exp(epsilon - part.epsilon) for part in parts)
         return Guarantee(
             epsilon=epsilon,
             delta=links.delta + sampling,
+            sampling_delta=sampling,
             unit="record",
-            neighbours="add-remove",
-            trust="local",
+            units=population.clients * population.records,
+            neighbours="zero-out",
+            trust="silo",
             mechanism=f"{self.first}, then {self.then}: {parts[0].mechanism}; {parts[1].mechanism}",
             read_from_data=population.read_from_data,
             domain_sources=population.domain_sources,
@@ -264,10 +266,10 @@ def links_of(chain: Chain, population: Population) -> Links:
     first = make_protocol(chain.first, {**first_set, "epsilon": opening, "delta": delta})
     for method in (first, trial):
         claim = method.guarantee(population)
-        if (claim.unit, claim.trust, claim.neighbours) != ("record", "local", "add-remove"):
+        if (claim.unit, claim.trust, claim.neighbours) != ("record", "silo", "zero-out"):
             raise SpecError(
                 f"method {method.facts.name!r} protects one {claim.unit} with trust {claim.trust}; a chain takes methods that "
-                "protect one record with trust local"
+                "protect one record with trust silo"
             )
 
     if not any(field.name == "noise" for field in dataclasses.fields(trial)):  # type: ignore[arg-type]

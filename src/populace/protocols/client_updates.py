@@ -115,12 +115,15 @@ class ClientUpdates(Protocol):
         """The statement: `what` is learned from the updates, and `how` the rest follows."""
         design = self.design(population)
         epsilon = epsilon_of(design.release.whole, delta=design.delta)
+        delta = sampled_delta(design.delta, epsilon, design.release.draws)
         counted = "" if design.count is None else ", with the noisy count that moves the bound"
         return Guarantee(
             epsilon=epsilon,
-            delta=sampled_delta(design.delta, epsilon, design.release.draws),
+            delta=delta,
+            sampling_delta=delta - design.delta,
             unit="client",
-            neighbours="add-remove",
+            units=population.clients,
+            neighbours="zero-out",
             trust="central",
             mechanism=f"{design.rounds} sums of clipped client updates with Gaussian noise (DP-FedAvg of a {what})",
             read_from_data=population.read_from_data,

@@ -74,7 +74,7 @@ class State:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FlGan(GanRounds):
-    """Guarantee: (epsilon, delta)-LDP for one record, add or remove one, against everybody, the server and the next silos
+    """Guarantee: (epsilon, delta)-DP for one record zeroed out, against everybody, the server and the next silos
     included: noise is added at the silo. Each silo is visited once and charged once; what holds for the worst holds for all.
     With `recipe` paper or open nothing is guaranteed.
 
@@ -114,7 +114,7 @@ class FlGan(GanRounds):
         name="fl-gan",
         title="a GAN that travels from silo to silo and learns by DP-SGD at each; record level (private FL-GAN)",
         paper="Xin et al., Neurocomputing 2021; clipping, sampling and accounting corrected",
-        trust=("local",),
+        trust=("silo",),
         unit="record",
         kinds=("table", "images"),
         traffic="critic and generator down and up, once per silo",
@@ -200,15 +200,18 @@ class FlGan(GanRounds):
         design = self.design(population)
         valid = self.recipe == "valid"
         epsilon = epsilon_of(design.visit, delta=design.delta)
+        delta = sampled_delta(design.delta, epsilon, design.release.draws) if valid else 0.0
         extra = [
             name for name, made in (("label counts", design.labels), ("Fisher information", design.fisher)) if made
         ]
         return Guarantee(
             epsilon=epsilon,
-            delta=sampled_delta(design.delta, epsilon, design.release.draws) if valid else 0.0,
+            delta=delta if valid else 0.0,
+            sampling_delta=delta - design.delta if valid else 0.0,
             unit="record",
-            neighbours="add-remove",
-            trust="not-private" if self.recipe == "open" else "local",
+            units=population.clients * population.records,
+            neighbours="zero-out",
+            trust="not-private" if self.recipe == "open" else "silo",
             mechanism=f"DP-SGD of a critic at the silo, {design.release.steps:,} noised steps" if valid else "none that holds",
             read_from_data=population.read_from_data,
             domain_sources=population.domain_sources,

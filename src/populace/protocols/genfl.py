@@ -70,7 +70,7 @@ class State:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GenFl(GanRounds):
-    """Guarantee: (epsilon, delta)-LDP for one record, add or remove one, against everybody, the server included: noise is added
+    """Guarantee: (epsilon, delta)-DP for one record zeroed out, against everybody, the server included: noise is added
     at the client, in both stages, which are composed. With `recipe` paper nothing is guaranteed.
 
     `gan_share` of epsilon is what the GAN's stage alone would cost; the rest follows by composition. Half was chosen on public
@@ -111,7 +111,7 @@ class GenFl(GanRounds):
         name="genfl",
         title="a classifier learned together from records and generated images, both by DP-SGD; record level (DP-GenFL)",
         paper="Li et al., Science China Information Sciences 2023; its generator and its ledger corrected",
-        trust=("local",),
+        trust=("silo",),
         unit="record",
         kinds=("images",),
         traffic="a generator up once; a classifier down and its noised slope up, per round",
@@ -299,6 +299,7 @@ class GenFl(GanRounds):
         valid = not design.reason
         epsilon = epsilon_of(design.whole, delta=design.delta)
         draws = sum(each.draws for each in (design.first.release if design.first else None, design.release) if each)
+        delta = sampled_delta(design.delta, epsilon, draws) if valid else 0.0
         lines = []
         if design.first:
             lines.append(f"a generator at each client: {design.opening}")
@@ -311,10 +312,12 @@ class GenFl(GanRounds):
         lines.append("all composed by privacy loss distributions; the claim is that of every client")
         return Guarantee(
             epsilon=epsilon,
-            delta=sampled_delta(design.delta, epsilon, draws) if valid else 0.0,
+            delta=delta if valid else 0.0,
+            sampling_delta=delta - design.delta if valid else 0.0,
             unit="record",
-            neighbours="add-remove",
-            trust="local",
+            units=population.clients * population.records,
+            neighbours="zero-out",
+            trust="silo",
             mechanism=design.mechanism,
             read_from_data=population.read_from_data,
             domain_sources=population.domain_sources,

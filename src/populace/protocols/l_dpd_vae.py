@@ -110,7 +110,7 @@ class State:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LDpdVae(VaeRounds):
-    """Guarantee: (epsilon, delta)-LDP for one record, add or remove one, against everybody, the server included: the noise is
+    """Guarantee: (epsilon, delta)-DP for one record zeroed out, against everybody, the server included: the noise is
     added at the client. A client answers `participations` times, `steps` noised steps each, and its ledger refuses one more.
     With `encoder="paper"` nothing is guaranteed.
 
@@ -153,7 +153,7 @@ class LDpdVae(VaeRounds):
         name="l-dpd-vae",
         title="conditional VAE whose decoder learns by DP-SGD at each client; record level (L-DPD-fVAE)",
         paper="Pfitzner and Arnrich, arXiv 2022; its encoder corrected",
-        trust=("local",),
+        trust=("silo",),
         unit="record",
         kinds=("table", "images"),
         traffic="a model down and a noised decoder update up, per round taken part in",
@@ -277,6 +277,7 @@ class LDpdVae(VaeRounds):
         design = self.design(population)
         valid = self.encoder != "paper"
         epsilon = epsilon_of(design.whole, delta=design.delta)
+        delta = sampled_delta(design.delta, epsilon, design.release.draws) if valid else 0.0
         how = {
             "sleep": "the encoder is trained on the decoder's own samples: post-processing",
             "frozen": "the encoder is never trained on records: public and random, or fitted to samples of an earlier release",
@@ -285,10 +286,12 @@ class LDpdVae(VaeRounds):
         }[self.encoder]
         return Guarantee(
             epsilon=epsilon if valid else math.inf,
-            delta=sampled_delta(design.delta, epsilon, design.release.draws) if valid else 0.0,
+            delta=delta if valid else 0.0,
+            sampling_delta=delta - design.delta if valid else 0.0,
             unit="record",
-            neighbours="add-remove",
-            trust="local",
+            units=population.clients * population.records,
+            neighbours="zero-out",
+            trust="silo",
             mechanism=f"DP-SGD at the client, {design.participations} times {self.steps} noised steps",
             read_from_data=population.read_from_data,
             domain_sources=population.domain_sources,

@@ -1,7 +1,7 @@
 """`moments`: one noisy message per client, class-conditional Gaussians at the server; no training, no rounds.
 
 Each client adds up, over its records, the counts, first and second moments of public features per class, in whole numbers, and
-adds Gaussian noise to that one vector (`local`), or leaves the noise to a trusted server, which adds it once to the total
+adds Gaussian noise to that one vector (`silo`), or leaves the noise to a trusted server, which adds it once to the total
 (`central`). The server keeps the directions of variance that noise does not explain and makes labelled images or rows whose
 moments are those told.
 """
@@ -80,11 +80,11 @@ class State:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Moments(Protocol):
-    """Guarantee: (epsilon, delta)-DP for one record, add or remove one: local, each client's message by itself, or central, the
+    """Guarantee: (epsilon, delta)-DP for one record zeroed out: `silo`, each silo's message by itself, or `central`, the
     sum of all messages, for whoever does not see the messages. One release; its L2 sensitivity is `Layout.bound`, exactly: all
     sums are of whole numbers, and features longer than allowed after rounding count as 0.
 
-    Edge cases: a client without records sends noise (`local`) or zeros. `side` frequencies of an image in each direction, 0 by
+    Edge cases: a client without records sends noise (`silo`) or zeros. `side` frequencies of an image in each direction, 0 by
     the noise (`SIDES`); `covariance` of each class or shared by all, by the noise too; `moves` are the small deformations the
     server's images get, as far as the measured variance allows (`slant`: rotation and shear, `rigid`: shifts too, `all`:
     stretches too). `delta` 0 is the house rule. A label outside the classes adds to no class.
@@ -92,7 +92,7 @@ class Moments(Protocol):
 
     epsilon: float
     delta: float = 0.0
-    trust: Literal["local", "central"] = "local"
+    trust: Literal["silo", "central"] = "silo"
     side: int = 0
     tilt: float = 0.5
     covariance: Literal["by noise", "class", "shared"] = "by noise"
@@ -103,7 +103,7 @@ class Moments(Protocol):
         name="moments",
         title="counts, means and covariances per class in one noisy message; Gaussians at the server",
         paper="populace",
-        trust=("local", "central"),
+        trust=("silo", "central"),
         unit="record",
         kinds=("table", "images"),
         traffic="one message of some hundred kilobytes per client, one round",
@@ -111,8 +111,10 @@ class Moments(Protocol):
 
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
+        if self.trust == "local":  # type: ignore[comparison-overlap]
+            object.__setattr__(self, "trust", "silo")  # the word of files written by version 0.1.0
         if self.trust not in self.facts.trust:
-            raise SpecError(f"expected trust in local, central, got {self.trust!r}")
+            raise SpecError(f"expected trust in silo, central, got {self.trust!r}")
         if self.covariance not in ("by noise", "class", "shared"):
             raise SpecError(f"expected covariance in by noise, class, shared, got {self.covariance!r}")
         if self.moves not in ("by noise", *MOVED):
@@ -165,7 +167,7 @@ class Moments(Protocol):
     def answer(self, common: Any, own: Any, shard: Shard, memory: Any, source: Source) -> tuple[Array, Any]:
         design = self.design(shard.population)
         units = on_grid(summed(design.features, design.layout, shard.records, shard.mask), design.shift)
-        return (units + design.mechanism.noise(source) if self.trust == "local" else units), memory
+        return (units + design.mechanism.noise(source) if self.trust == "silo" else units), memory
 
     def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
         values = np.where(np.asarray(replies.present)[:, None], np.asarray(replies.values), 0)
@@ -177,7 +179,7 @@ class Moments(Protocol):
 
     def finish(self, state: State, population: Population, key: Array) -> Synthesizer:
         design = state.design
-        times = int(state.heard) if self.trust == "local" else 1
+        times = int(state.heard) if self.trust == "silo" else 1
         sums = unpacked(design.layout, state.total * design.mechanism.grid, design.mechanism.scale * math.sqrt(times))
         found = estimate(sums, design.features.groups)
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
@@ -193,14 +195,17 @@ class Moments(Protocol):
 
     def guarantee(self, population: Population) -> Guarantee:
         design = self.design(population)
-        layout, local = design.layout, self.trust == "local"
+        layout, at_silo = design.layout, self.trust == "silo"
         epsilon = epsilon_of(design.mechanism.event, delta=design.delta)
-        who = "each client's own message" if local else "the sum of all clients' messages, at the server"
+        delta = sampled_delta(design.delta, epsilon, layout.numbers)
+        who = "each client's own message" if at_silo else "the sum of all clients' messages, at the server"
         return Guarantee(
             epsilon=epsilon,
-            delta=sampled_delta(design.delta, epsilon, layout.numbers),
+            delta=delta,
+            sampling_delta=delta - design.delta,
             unit="record",
-            neighbours="add-remove",
+            units=population.clients * population.records,
+            neighbours="zero-out",
             trust=self.trust,
             mechanism=f"one Gaussian release of counts, means and second moments per class; noise on {who}",
             read_from_data=population.read_from_data,
@@ -215,7 +220,7 @@ class Moments(Protocol):
             ),
             assumptions=(
                 "the shape of the data, the classes, the number of clients and the most records of one are public",
-                *(() if local else ("the server adds the noise to the total and shows nobody a message without it",)),
+                *(() if at_silo else ("the server adds the noise to the total and shows nobody a message without it",)),
                 *design.said,
             ),
         )  # fmt: skip
@@ -285,7 +290,7 @@ def design_of(protocol: Moments, population: Population) -> Design:
 def _check_room(design: Design, records: int) -> None:
     """Refuse clients whose message could pass 32 bits: it would wrap, and a sum of wrapped messages has no sensitivity.
 
-    (Under local trust noise is added before anything wraps further, modulo 2^32 throughout: that costs accuracy alone.)
+    (Under silo trust noise is added before anything wraps further, modulo 2^32 throughout: that costs accuracy alone.)
     """
     each = LARGEST * design.layout.unit**2 * 2 ** max(0, -design.shift)
     if each * records > MOST_SUM:
@@ -315,4 +320,4 @@ def _per_class(population: Population, classes: int) -> float:
 
 def _total_scale(protocol: Moments, population: Population, scale: float) -> float:
     """The deviation of noise in the total, where one release has this."""
-    return scale * (math.sqrt(population.clients) if protocol.trust == "local" else 1.0)
+    return scale * (math.sqrt(population.clients) if protocol.trust == "silo" else 1.0)

@@ -47,11 +47,12 @@ class Passes(Protocol):
         return Charge(event=self.design(population).mechanism.event, unit="client")
 
     def claim(self, population: Population, *, told: str, derivation: tuple[str, ...]) -> Guarantee:
-        """The guarantee of every such method, and the central statement beside it where each client is asked once."""
+        """The guarantee of every such method, marked where each client is asked once, for a central statement."""
         times = "once" if self.participations == 1 else f"{self.participations} times"
         return Guarantee(
             epsilon=float(self.epsilon),
             unit="client",
+            units=population.clients,
             neighbours="replace",
             trust="local",
             mechanism=f"{told}, each client {times}",
@@ -61,16 +62,16 @@ class Passes(Protocol):
                 *derivation,
                 "reports of one client add up; its ledger refuses one more than it may send",
                 "the server's steps and all sampling are post-processing",
-                *self.shuffled(population),
             ),
+            shuffles=self.participations == 1,
             assumptions=("the number of clients and who takes part are public", "a person's records sit at one client"),
         )
 
     def shuffled(self, population: Population) -> tuple[str, ...]:
-        """The central statement, where each client is asked once."""
+        """The central statement for a plan, where each client is asked once: if all of them answer."""
         if self.participations > 1:
             return ()
-        return (shuffled_statement(local_epsilon=float(self.epsilon), clients=population.clients),)
+        return (f"if all answer, {shuffled_statement(local_epsilon=float(self.epsilon), answered=population.clients)}",)
 
 
 def rounds_of_pass(clients: int, cohort: int) -> int:

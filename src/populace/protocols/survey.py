@@ -262,6 +262,7 @@ def one_report_guarantee(
     return Guarantee(
         epsilon=float(epsilon),
         unit="client",
+        units=population.clients,
         neighbours="replace",
         trust="local",
         mechanism=mechanism,

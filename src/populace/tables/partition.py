@@ -28,13 +28,16 @@ Records = Array | dict[str, Array]
 class Clients:
     """Who holds which rows: `order[starts[i]:starts[i + 1]]` are the row numbers of client i.
 
-    `how` says in one line, for the record of a run, how the rows were dealt out.
+    `how` says in one line, for the record of a run, how the rows were dealt out; `holds` what one client holds, in words.
+    `most` is the public number of records that no client exceeds, None where nobody declared one.
     """
 
     data: Table | Images
     order: Array
     starts: Array
     how: str
+    most: int | None = None
+    holds: str = ""
 
     def __post_init__(self) -> None:
         rows = len(self.data)
@@ -43,6 +46,11 @@ class Clients:
         inside = len(self.order) == rows and self.order.min() >= 0 and self.order.max() < rows
         if not inside or np.bincount(self.order, minlength=rows).max() != 1:
             raise DataError(f"expected each of {rows} rows with exactly one client; every row number once in `order`")
+        if self.most is not None and self.widest > self.most:
+            raise DataError(
+                f"expected at most {self.most} records of one client, as declared, and one holds {self.widest}; declare "
+                "more, or leave records out"
+            )
 
     def __len__(self) -> int:
         """Number of clients."""
@@ -99,11 +107,19 @@ def split(data: Table | Images, *, records_per_client: int = 1) -> Clients:
     rows = len(data)
     starts = np.append(np.arange(0, rows, records_per_client), rows)
     noun = "record" if records_per_client == 1 else "records"
-    return Clients(data=data, order=np.arange(rows), starts=starts, how=f"{records_per_client} {noun} per client")
+    return Clients(
+        data=data, order=np.arange(rows), starts=starts, how=f"{records_per_client} {noun} per client",
+        most=min(records_per_client, max(rows, 1)), holds=f"{records_per_client} {noun} that follow one another in the file",
+    )  # fmt: skip
 
 
-def split_by_column(frame_values: pa.ChunkedArray | pa.Array | Array, data: Table | Images, *, name: str) -> Clients:
-    """One client per distinct value, in the order of first appearance; `name` is the column's, for messages."""
+def split_by_column(
+    frame_values: pa.ChunkedArray | pa.Array | Array, data: Table | Images, *, name: str, most: int | None = None
+) -> Clients:
+    """One client per distinct value, in the order of first appearance; `name` is the column's, for messages.
+
+    `most` is the declared number of records that no client exceeds.
+    """
     values = plain(_as_arrow(frame_values, name))
     if len(values) != len(data):
         raise DataError(f"expected {len(data)} values in the client column {name!r}, one per row, got {len(values)}")
@@ -115,7 +131,8 @@ def split_by_column(frame_values: pa.ChunkedArray | pa.Array | Array, data: Tabl
         raise DataError(
             f"expected at least two clients, the client column {name!r} names one; choose one that tells them apart"
         )
-    return _dealt(data, owner, int(owner.max()) + 1, how=f"one client per value of column {name!r}")
+    dealt = _dealt(data, owner, int(owner.max()) + 1, how=f"one client per value of column {name!r}")
+    return dataclasses.replace(dealt, most=most, holds=f"all rows with one value of column {name!r}")
 
 
 def _as_arrow(values: pa.ChunkedArray | pa.Array | Array, name: str) -> pa.ChunkedArray | pa.Array:

@@ -77,11 +77,11 @@ def test_never_worse_than_local_and_falls_with_more_clients():
 
 
 def test_statement_keeps_the_two_apart():
-    words = shuffled_statement(local_epsilon=4.0, clients=50_000)
+    words = shuffled_statement(local_epsilon=4.0, answered=50_000)
     assert "not part of it" in words
     assert "central model" in words
     assert "(0.24" in words
-    nothing = shuffled_statement(local_epsilon=8.0, clients=5_000)
+    nothing = shuffled_statement(local_epsilon=8.0, answered=5_000)
     assert "nothing better" in nothing
     assert usual_delta(50_000) == 1e-6
     assert usual_delta(10**7) == pytest.approx(10**-7.7)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 import os
 import secrets
 import shutil
@@ -27,7 +26,8 @@ from populace.experiments.run import load_run, versions
 from populace.experiments.sources import read_rows
 from populace.experiments.spec import make_method, make_spec
 from populace.models.generator import load_table_generator
-from populace.privacy.guarantee import Guarantee, best_guess
+from populace.privacy.consequences import consequences
+from populace.privacy.guarantee import Guarantee
 from populace.privacy.randomizers.base import check_epsilon
 from populace.protocols.base import Population, Protocol
 from populace.protocols.registry import METHODS
@@ -271,14 +271,10 @@ def _claim(work: RunFolder, digest: str) -> None:
 def _allowed(claim: Guarantee) -> dict[str, float]:
     """The best accuracy the guarantee allows any attacker at even odds.
 
-    A target takes somebody's place, which is one step between neighbours that replace, and two where they add or remove.
+    A target takes somebody's place: one content is replaced by another.
     """
-    if math.isinf(claim.epsilon):
-        return {"allowed_accuracy": 1.0}
-    if claim.neighbours == "replace":
-        return {"allowed_accuracy": best_guess(claim.epsilon, claim.delta)}
-    delta = claim.delta * (1 + math.exp(claim.epsilon)) if claim.delta else 0.0
-    return {"allowed_accuracy": best_guess(2 * claim.epsilon, delta)}
+    found = consequences(claim)
+    return {"allowed_accuracy": 1.0 if found is None else found.content}
 
 
 def _notes(membership: Mapping[str, Any], setting: Setting) -> list[str]:
