@@ -7,25 +7,26 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from populace.privacy.guarantee import best_guess
+from populace.privacy import events
+from populace.privacy.consequences import Consequences, consequences
+from populace.privacy.guarantee import Guarantee, guarantee_from_json
 
 PRIORS = (0.01, 0.1, 0.5)
-UNITS = {"client": "everything that one participant holds", "record": "each single record"}
-QUESTIONS = {
-    "replace": "which of two contents somebody's data have (ill or well, this salary or that one)",
-    "add-remove": "whether somebody's data were used at all",
-}
 SEERS = {
-    "local": "everything that ever left the participants, not only the synthetic data",
+    "local": "everything that ever left the devices, not only the synthetic data",
+    "silo": "everything that ever left the silos, not only the synthetic data",
     "secure-sum": "the noisy sums the server saw, and the synthetic data",
     "central": "the synthetic data and the model behind them",
 }
 TRUST = {
-    "local": "Nobody. Each participant adds the noise before anything leaves; a server that is curious, hacked or compelled "
-    "learns no more than the bound allows.",
-    "secure-sum": "The secure sum: that the participants' shares are added up as agreed, so that the server sees sums only.",
-    "central": "The server. It sees what participants send before noise is added, and is trusted to add the noise and to keep "
-    "the rest to itself.",
+    "local": "Nobody but one's own device. Each device randomises its answer before anything leaves; a server that is curious, "
+    "hacked or compelled learns no more than the bound allows.",
+    "silo": "Whoever already holds the records: the silo adds the noise before anything leaves. Nobody else: the server and "
+    "the other silos learn no more than the bound allows, even if they are curious, hacked or compelled.",
+    "secure-sum": "The silo with its own records, and that no more silos than stated work together with the server, which "
+    "sees noisy sums only.",
+    "central": "The server. It sees what is sent before noise is added, and is trusted to add the noise and to keep the rest "
+    "to itself.",
     "not-private": "Everybody who touches the data: there is no protection.",
 }
 
@@ -42,48 +43,66 @@ class Plain:
 
 
 def in_plain_words(privacy: Mapping[str, Any]) -> Plain:
-    """Plain words for a privacy.json. Bounds are exact; the words for how strong they are, are ours."""
-    epsilon, delta = float(privacy["epsilon"]), float(privacy["delta"])
-    claimed = math.isfinite(epsilon) and privacy["trust"] != "not-private"
-    seeded = not str(privacy.get("randomness", "")).startswith("keyed from")
-    if not claimed:
-        short = "NOT PRIVATE. " + _sentence(privacy.get("reason") or "This run makes no promise about anybody")
+    """Plain words for a privacy.json. Bounds follow from the relation between neighbours; the words for how strong they are,
+    are ours."""
+    claim = guarantee_from_json(dict(privacy))
+    event = events.from_json(privacy["event"]) if privacy.get("event") else None
+    meaning = consequences(claim, event)
+    if meaning is None or claim.trust == "not-private":
+        short = "NOT PRIVATE. " + _sentence(claim.reason or "This run makes no promise about anybody")
         answers = [("What is protected?", "Nothing."), ("Who has to be trusted?", TRUST["not-private"])]
         return Plain(
             private=False, short=short, alarm="NOT PRIVATE: a baseline without protection.",
-            answers=(*answers, *_limits(privacy, seeded)), beliefs=(),
+            answers=(*answers, *_limits(claim)), beliefs=(),
         )  # fmt: skip
-    right = best_guess(epsilon, delta)
-    seen = SEERS.get(privacy["trust"], "what was released")
-    unit = UNITS[privacy["unit"]]
-    how_well = (
-        f"Suppose somebody sees {seen}, knows all other data in full, and has to tell {QUESTIONS[privacy['neighbours']]}. "
-        f"A coin is right half the time; they are right at most {certain(right)} of the time, however clever they are. "
-        + _strength(epsilon)
-    )
-    guess = f"a yes-or-no guess about it is right at most {certain(right)} of the time (a coin: 50 %)"
+    unit = claim.unit_in_words
+    guess = f"a guess between two contents of it is right at most {certain(meaning.content)} of the time (a coin: 50 %)"
     short = f"The method protects {unit}: {guess}."
-    if seeded:
+    if claim.seeded:
         short = (
             "NOT PRIVATE AS IT STANDS: this run was made from a known seed, so that it can be repeated, and whoever knows the "
             "seed can take the noise off again. Without a seed: " + short[0].lower() + short[1:]
         )
     answers = [
         ("What is protected?", _sentence(unit)),
-        ("How well?", how_well),
-        ("Who has to be trusted?", TRUST[privacy["trust"]]),
-        *_limits(privacy, seeded),
+        ("How well?", _how_well(claim, meaning)),
+        ("Is somebody in the data more than once?", _repeated(claim, meaning)),
+        ("Who has to be trusted?", TRUST[claim.trust]),
+        *_limits(claim, meaning),
     ]
-    alarm = "NOT PRIVATE AS IT STANDS: made from a known seed, to be repeatable." if seeded else ""
-    beliefs = _beliefs(epsilon, delta)
-    return Plain(private=not seeded, short=short, alarm=alarm, answers=tuple(answers), beliefs=beliefs)
+    alarm = "NOT PRIVATE AS IT STANDS: made from a known seed, to be repeatable." if claim.seeded else ""
+    return Plain(private=not claim.seeded, short=short, alarm=alarm, answers=tuple(answers), beliefs=_beliefs(meaning))
 
 
-def _beliefs(epsilon: float, delta: float) -> tuple[tuple[str, str], ...]:
-    """Belief before -> at most after; stated for a pure bound only, where it is exact."""
-    if delta:
+def _how_well(claim: Guarantee, meaning: Consequences) -> str:
+    """What the best attacker can do, about contents and, where it is not public, about presence."""
+    said = [f"Suppose somebody sees {SEERS[claim.trust]}, and knows all other data in full."]
+    if meaning.presence is not None:
+        said.append(
+            f"Whether {claim.unit_in_words} was used at all, or its place left empty, they tell correctly at most "
+            f"{certain(meaning.presence)} of the time."
+        )
+    said.append(
+        "Which of two contents it has (ill or well, this salary or that one), they tell correctly at most "
+        f"{certain(meaning.content)} of the time. A coin is right half the time, and no attacker does better than this."
+    )
+    return " ".join([*said, _strength(meaning.content_epsilon)])
+
+
+def _repeated(claim: Guarantee, meaning: Consequences) -> str:
+    losses = "; ".join(f"with {k}: {meaning.pair(epsilon, delta)}" for k, epsilon, delta in meaning.groups)
+    return (
+        f"The bound is for {claim.unit_in_words}. A person whose data are in several of them has a weaker one ({losses}, where "
+        f"one has {meaning.pair(claim.epsilon, claim.delta)})."
+    )
+
+
+def _beliefs(meaning: Consequences) -> tuple[tuple[str, str], ...]:
+    """Belief in one of two contents before -> at most after; stated for a pure bound only, where it is exact."""
+    if meaning.content_delta:
         return ()
-    return tuple((certain(p), certain(1 / (1 + (1 - p) / p * math.exp(-epsilon)))) for p in PRIORS)
+    factor = math.exp(-meaning.content_epsilon)
+    return tuple((certain(p), certain(1 / (1 + (1 - p) / p * factor))) for p in PRIORS)
 
 
 def certain(share: float) -> str:
@@ -104,33 +123,40 @@ def _strength(epsilon: float) -> str:
     return "In the worst case that is a weak promise; how much leaks in practice is what audits and attacks look at."
 
 
-def _limits(privacy: Mapping[str, Any], seeded: bool) -> list[tuple[str, str]]:
+def _limits(claim: Guarantee, meaning: Consequences | None = None) -> list[tuple[str, str]]:
     limits = []
-    if privacy.get("domains"):
-        names = ", ".join(privacy["domains"])
+    if claim.read_from_data:
         limits.append(
-            f"The lists of possible values of {names} were read from the data themselves; a rare value in such a list can give "
-            "somebody away. Declare them in a schema to cover them."
+            f"The lists of possible values of {', '.join(claim.read_from_data)} were read from the data themselves; a rare "
+            "value in such a list can give somebody away. Declare them in a schema to cover them."
         )
-    if privacy.get("delta"):
-        limits.append(f"The bound has a slack of {privacy['delta']:g}: roughly, with that probability it may fail.")
-    if any("simulated" in line for line in privacy.get("assumptions", ())):
+    limits += [f"{_sentence(name)[:-1]} was read from the data themselves." for name in claim.counts_read]
+    if claim.delta:
+        limits.append(f"The bound has a slack, delta {claim.delta:.3g}: roughly, with that probability it may fail.")
+    if meaning is not None and meaning.expected_failures is not None:
+        limits.append(f"Over {claim.units:,} units that is at most {meaning.expected_failures:.2g} on average.")
+    if any("simulated" in line for line in claim.assumptions):
         limits.append(
             "This run was simulated on one machine that held all records; the trust named is that of a deployment."
         )
-    if seeded:
+    if claim.seeded:
         limits.append("The noise was drawn from a seed: keep the seed secret, or run without one.")
-    if privacy.get("neighbours") != "add-remove":
+    if claim.neighbours == "zero-out":
+        limits.append("How many there are is public.")
+    if claim.neighbours == "replace":
         limits.append("Who took part, and how many did, is public.")
+    limits.append(
+        "Other runs on the same data add up, and choosing the best of several by looking at real rows is not covered."
+    )
     limits.append("Statements about groups or the whole population are what the data are for; they are not protected.")
     return [
         ("What is not covered?", " ".join(limits)),
         (
             "May this page be published?",
             "No. Its figures are computed on real rows without noise. Keep it with the data; publish the synthetic rows and "
-            "the privacy statement.",
+            "the privacy statement (privacy.html).",
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _sentence(text: str) -> str:

@@ -15,7 +15,7 @@ def test_pure_local():
     assert guarantee.bound == "4-LDP"
     assert guarantee.pure
     text = str(guarantee)
-    for part in ("4-LDP", "everything one client holds", "nobody need be trusted", "one report"):
+    for part in ("4-LDP", "everything one client holds", "nobody else need be trusted", "one report"):
         assert part in text
     assert "read from the data" not in text
     assert "seed" not in text
@@ -87,3 +87,56 @@ def test_who_declared_a_domain_is_stated_and_survives_json() -> None:
     assert guarantee_from_json(document) == guarantee
     del document["domain_sources"]
     assert guarantee_from_json(document).domain_sources == ()
+
+
+def test_a_silo_is_not_a_device_and_gives_no_local_privacy() -> None:
+    silo = Guarantee(epsilon=4, delta=1e-6, unit="record", neighbours="zero-out", trust="silo", mechanism="sums")
+    assert silo.bound == "(4, 1e-06)-DP"
+    assert "whoever already holds the records adds the noise" in str(silo)
+    assert "slot" in str(silo)
+
+
+def test_what_one_unit_is_in_the_run_is_said() -> None:
+    assert "4-LDP for one phone (client level)" in str(Guarantee(epsilon=4, protects="one phone", **LOCAL))
+
+
+def test_counts_read_from_the_records_are_marked() -> None:
+    guarantee = Guarantee(epsilon=1, counts_read=("the most records of one client (57)",), **LOCAL)
+    assert "NOT covered, because read from the data: the most records of one client (57)" in str(guarantee)
+    assert guarantee.headline == "1-LDP (counts read from the data, not covered)"
+    assert guarantee_from_json(guarantee.to_json()) == guarantee
+
+
+def test_the_part_of_delta_owed_to_samplers_is_kept_apart() -> None:
+    values = {
+        "epsilon": 1.0,
+        "delta": 1.5e-6,
+        "unit": "record",
+        "neighbours": "zero-out",
+        "trust": "silo",
+        "mechanism": "m",
+    }
+    guarantee = Guarantee(sampling_delta=5e-7, **values)
+    assert guarantee.accounted_delta == pytest.approx(1e-6)
+    assert guarantee_from_json(guarantee.to_json()) == guarantee
+    with pytest.raises(SpecError, match="sampling_delta"):
+        Guarantee(sampling_delta=2e-6, **values)
+
+
+@pytest.mark.parametrize("noise", ["system", "exact", "keyed"])
+def test_where_noise_came_from_is_said(noise: str) -> None:
+    text = str(Guarantee(epsilon=1, noise=noise, **LOCAL))
+    assert ("by that key" in text) == (noise != "system")
+    assert "not private" not in text
+
+
+def test_files_of_the_first_version_are_read_in_todays_words() -> None:
+    """Version 0.1.0 said "local" where a silo adds the noise to its records, and knew neither formats nor counts."""
+    old = {
+        "epsilon": 4.0, "delta": 1e-6, "unit": "record", "neighbours": "add-remove", "trust": "local", "mechanism": "sums",
+        "derivation": ["d"], "assumptions": ["a"], "randomness": "keyed from the operating system",
+    }  # fmt: skip
+    guarantee = guarantee_from_json(old)
+    assert (guarantee.trust, guarantee.neighbours, guarantee.seeded) == ("silo", "add-remove", False)
+    assert guarantee_from_json({**old, "unit": "client"}).trust == "local"
+    assert guarantee_from_json({**old, "randomness": REPRODUCIBLE}).seeded

@@ -41,6 +41,38 @@ def test_what_is_not_covered_is_said():
     assert "keep it with the data" in said.lower()
 
 
+def test_the_sentences_follow_from_the_relation():
+    """Zero-out bounds presence at epsilon and contents at two; replacement bounds contents at one and presence not at all."""
+    zero = dict(statement(epsilon=math.log(3), neighbours="zero-out", unit="record", trust="silo").answers)["How well?"]
+    assert "left empty" in zero
+    assert "75 %" in zero  # presence: 3 / 4
+    assert "90 %" in zero  # contents: 9 / 10
+    swapped = dict(statement(epsilon=math.log(3)).answers)["How well?"]
+    assert "left empty" not in swapped
+    assert "75 %" in swapped
+    assert "90 %" not in swapped
+
+
+def test_who_is_trusted_and_who_is_repeated_is_said():
+    said = dict(
+        statement(epsilon=1.0, unit="record", neighbours="zero-out", trust="silo", protects="one patient").answers
+    )
+    assert said["Who has to be trusted?"].startswith("Whoever already holds the records")
+    assert "with 2: epsilon 2; with 5: epsilon 5" in said["Is somebody in the data more than once?"]
+    assert "one patient" in said["What is protected?"].lower()
+    everything = " ".join(said.values())
+    assert "participant" not in everything
+    assert "best of several" in everything
+
+
+def test_expected_failures_and_counts_read_are_said():
+    said = dict(
+        statement(epsilon=1.0, delta=1e-6, units=10_000, counts_read=("the most records of one client (57)",)).answers
+    )["What is not covered?"]
+    assert "0.01 on average" in said
+    assert "The most records of one client (57) was read from the data" in said
+
+
 def test_no_protection_and_seeds_are_alarms():
     none = statement(epsilon=math.inf, trust="not-private", reason="a baseline")
     assert none.alarm.startswith("NOT PRIVATE")
