@@ -51,11 +51,11 @@ def protocol_sum(design, records):
     return summed(design.features, design.layout, records, np.ones(len(records["y"]), bool))
 
 
-@pytest.mark.parametrize(("trust", "exact"), [("local", False), ("local", True), ("central", False)])
+@pytest.mark.parametrize(("trust", "exact"), [("silo", False), ("silo", True), ("central", False)])
 def test_the_scale_of_the_noise_is_accepted_and_nine_tenths_of_it_rejected(trust, exact):
     protocol = Moments(epsilon=2.0, delta=DELTA, trust=trust, side=SIDE, covariance="class", batch=4)
     left, design, clients = noise_left(protocol, canaries(), 40, key=3, exact=exact)
-    deviation = design.mechanism.deviation * math.sqrt(clients if trust == "local" else 1)
+    deviation = design.mechanism.deviation * math.sqrt(clients if trust == "silo" else 1)
     square = float((left.astype(float) ** 2).sum())
     for scale, accepted in ((1.0, True), (0.9, False), (1.1, False)):
         tail = stats.chi2(left.size).sf(square / (scale * deviation) ** 2)
@@ -64,7 +64,7 @@ def test_the_scale_of_the_noise_is_accepted_and_nine_tenths_of_it_rejected(trust
     assert stats.kstest(left[::7] / deviation, "norm").pvalue > ACCEPT
 
 
-@pytest.mark.parametrize(("trust", "per_client"), [("central", 20), ("local", 240)])
+@pytest.mark.parametrize(("trust", "per_client"), [("central", 20), ("silo", 240)])
 @pytest.mark.parametrize("broken", [False, True])
 def test_canaries_agree_with_the_claim_and_a_tenth_of_the_noise_is_caught(trust, per_client, broken):
     """One run (Steinke et al. 2023): every canary is in or out by a coin; least squares guesses which."""

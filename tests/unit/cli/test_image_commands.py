@@ -47,7 +47,7 @@ def test_sample_draws_images_of_one_label(place, tmp_path, capsys):
     out = tmp_path / "ones.npz"
     arguments = ["sample", str(place / "run"), "--rows", "7", "--where", "label=1", "--seed", "2", "-o"]
     assert call([*arguments, str(out)]) == 0
-    assert re.search(r"7 images; \(7\.99\d*, 1e-05\)-LDP", capsys.readouterr().out)
+    assert re.search(r"7 images; \(7\.99\d*, 1e-05\)-DP", capsys.readouterr().out)
     ones = read_images(out)
     assert ones.y.tolist() == [1] * 7
     assert call([*arguments, str(tmp_path / "again.npz")]) == 0

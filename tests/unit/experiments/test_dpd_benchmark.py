@@ -22,8 +22,8 @@ def made_up(cell, images):
     claim = {}
     if cell["method"] != dpd.REAL:
         method = dpd.ROWS[cell["method"]].method
-        trust = {"c-dpd-vae": "central", "fed-vae": "not-private", "central-vae": "not-private"}.get(method, "local")
-        unit = "record" if trust == "local" else "client"
+        trust = {"c-dpd-vae": "central", "fed-vae": "not-private", "central-vae": "not-private"}.get(method, "silo")
+        unit = "record" if trust == "silo" else "client"
         claim = {
             "guarantee": "x",
             "unit": unit,

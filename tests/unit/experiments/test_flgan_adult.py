@@ -12,7 +12,15 @@ BENCHMARK = find_benchmark("flgan-adult9")
 
 def result(method, epsilon, unit, scale="full", auc=0.8):
     cell = {"method": method, "epsilon": epsilon, "scale": scale, "seed": 0}
-    claim = {} if unit is None else {"unit": unit, "trust": "local", "guarantee": f"({epsilon}, 0)-LDP for one {unit}"}
+    claim = (
+        {}
+        if unit is None
+        else {
+            "unit": unit,
+            "trust": "silo" if unit == "record" else "local",
+            "guarantee": f"({epsilon}, 0)-DP for one {unit}",
+        }
+    )
     return {"cell": cell, "seconds": 3.0, "auc": auc, "forest": 0.7, "mlp": 0.7, "two_way": 0.1, **claim}
 
 
@@ -31,7 +39,7 @@ def test_a_small_cell_is_measured(method, monkeypatch):
     assert 0.4 < found["auc"] <= 1
     assert ("unit" in found) == (method == "ufl-gan")
     if "unit" in found:
-        assert (found["unit"], found["trust"]) == ("record", "local")
+        assert (found["unit"], found["trust"]) == ("record", "silo")
         assert 7.9 < float(found["guarantee"].strip("(").split(",")[0]) <= 8
 
 

@@ -47,7 +47,7 @@ def made_up(cell, images):
     if cell["method"] == flgan.REAL:
         return found
     row = flgan.ROWS[cell["method"]]
-    trust = "not-private" if row.open else "local" if row.travels else "central"
+    trust = "not-private" if row.open else "silo" if row.travels else "central"
     found |= {"guarantee": "x", "trust": trust, "unit": "record" if row.travels else "client"}
     found["holds"] = "recipe" not in row.settings
     if row.travels and cell["split"] == "skewed":
@@ -197,7 +197,7 @@ def test_a_critic_that_knows_its_members_is_caught_wherever_its_zero_is():
 def test_every_quick_cell_is_measured(tiny, cell):
     found = flgan.measure("mnist", cell)
     if cell["method"] in ("fl-gan", "fedavg-gan"):
-        claim = ("local", "record") if cell["method"] == "fl-gan" else ("central", "client")
+        claim = ("silo", "record") if cell["method"] == "fl-gan" else ("central", "client")
         assert (found["trust"], found["unit"], found["holds"]) == (*claim, True)
     labelled = cell["split"] != "attack" and "without labels" not in cell["method"]
     assert ("cnn" in found) == labelled

@@ -26,7 +26,7 @@ def images():
 
 def made_up(cell, images):
     private = cell["method"] in ("dp-fl", "genfl")
-    claim = {"guarantee": "x", "unit": "record", "trust": "local" if private else "not-private"}
+    claim = {"guarantee": "x", "unit": "record", "trust": "silo" if private else "not-private"}
     shown = packed(images, shown=8) if cell["gamma"] is not None else {}
     return {"cell": cell, **dict.fromkeys(genfl.METRICS, 0.5), **claim, **shown}
 
@@ -70,11 +70,11 @@ def test_what_is_not_private_has_a_table_and_charts_of_its_own(quick, images):
         assert private or {row[0] for row in view.rows} == {genfl.OPEN, "genfl as published"}
         assert ("NOT PRIVATE" in view.title) == (not private)
     charts = {chart.name: chart for chart in benchmark.charts(results)}
-    kinds = ("local", "not-private")
+    kinds = ("silo", "not-private")
     assert set(charts) == {f"{metric}-by-gamma-{kind}" for metric in ("accuracy", "precision") for kind in kinds}
     for chart in charts.values():
         assert [at for at, _ in next(iter(chart.lines.values()))] == [0.2, 0.6, 1.0]
-        assert set(chart.level) == {"dp-fl" if chart.name.endswith("local") else genfl.OPEN}
+        assert set(chart.level) == {"dp-fl" if chart.name.endswith("silo") else genfl.OPEN}
     pictures = benchmark.pictures(results)
     assert len({picture.name for picture in pictures}) == len(pictures) == 6
 
@@ -149,7 +149,7 @@ def test_the_classifier_without_privacy_is_measured(images, monkeypatch):
 )
 def test_small_cells_are_measured(method, gamma, images, monkeypatch):
     found = measured(method, gamma, images, monkeypatch)
-    assert found["trust"] == ("not-private" if method == "genfl as published" else "local")
-    assert ("LDP" in found["guarantee"]) == (found["trust"] == "local")
+    assert found["trust"] == ("not-private" if method == "genfl as published" else "silo")
+    assert ("inf" not in found["guarantee"]) == (found["trust"] == "silo")
     assert found["rounds"] == (1 if gamma == 1 else 3 if gamma is None else 4)
     assert ("images" in found) == (gamma is not None)

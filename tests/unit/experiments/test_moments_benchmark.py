@@ -18,7 +18,7 @@ def images():
 
 def made_up(cell, images):
     figures = dict.fromkeys(moments.METRICS, 0.5)
-    claim = {} if cell["trust"] == moments.REAL else {"guarantee": "(10, 1e-05)-LDP", "unit": "record"}
+    claim = {} if cell["trust"] == moments.REAL else {"guarantee": "(10, 1e-05)-DP", "unit": "record"}
     return {"cell": cell, **figures, **claim, **packed(images, shown=8)}
 
 
@@ -29,7 +29,7 @@ def test_quick_cells_are_some_of_the_full_ones(name):
     assert quick
     assert all(cell in full for cell in quick)
     assert {cell["clients"] for cell in full if cell["scale"] == "full"} == {0, 6, 100, 500, 6_000}
-    assert {(cell["trust"], cell["epsilon"]) for cell in full} >= {("local", 0.2), ("central", 1.0), ("local", 10.0)}
+    assert {(cell["trust"], cell["epsilon"]) for cell in full} >= {("silo", 0.2), ("central", 1.0), ("silo", 10.0)}
     assert {cell["spread"] for cell in full} == {"even", "skewed"}
 
 
@@ -39,7 +39,7 @@ def test_trusts_never_share_a_table_and_there_is_something_to_see(quick, images)
     results = [made_up(cell, images) for cell in benchmark.cells(quick, 1)]
     views = benchmark.views(results)
     assert any("trust: local" in view.title for view in views)
-    assert all("local" not in view.title or "central" not in view.title for view in views[:-1])
+    assert all("silo" not in view.title or "central" not in view.title for view in views[:-1])
     assert all(len(row) == len(view.header) for view in views for row in view.rows)
     for chart in benchmark.charts(results):
         assert chart.lines
@@ -51,7 +51,7 @@ def test_trusts_never_share_a_table_and_there_is_something_to_see(quick, images)
 def test_a_small_cell_is_synthesised(images, monkeypatch):
     monkeypatch.setattr(moments, "load", lambda data, part: images)
     for spread in ("even", "skewed"):
-        cell = moments._cell("small", "local", 10.0, moments.SMALL_CLIENTS, spread, 0)
+        cell = moments._cell("small", "silo", 10.0, moments.SMALL_CLIENTS, spread, 0)
         made, found = moments.synthesised("mnist", cell, moments.SMALL)
         assert made.x.shape == (moments.SMALL.images, 28, 28)
         assert found["unit"] == "record"

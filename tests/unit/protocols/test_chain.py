@@ -48,7 +48,7 @@ def test_both_methods_run_and_the_ledger_pays_for_both(clients, outcome):
     assert outcome.ledger.spent()["epsilon"] == pytest.approx(outcome.guarantee.epsilon, rel=1e-9)
     assert outcome.ledger.spent()["charges"] == 3 * 3
     assert outcome.guarantee.epsilon <= 5.0
-    assert (outcome.guarantee.unit, outcome.guarantee.trust) == ("record", "local")
+    assert (outcome.guarantee.unit, outcome.guarantee.trust) == ("record", "silo")
     assert outcome.generator.sample(4, KEY).x.shape == (4, 6, 6)
 
 

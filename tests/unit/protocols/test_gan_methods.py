@@ -149,7 +149,7 @@ def test_the_claim_is_that_of_the_event_recomputed_from_what_makes_the_noise():
     whole = Composed((Repeated(step, 4), Gaussian(8.0), Gaussian(8.0)))
     assert claim.epsilon == pytest.approx(epsilon_of(whole, delta=design.delta), rel=1e-9)
     assert 2.9 < claim.epsilon <= 3.0
-    assert (claim.unit, claim.trust, claim.neighbours) == ("record", "local", "add-remove")
+    assert (claim.unit, claim.trust, claim.neighbours) == ("record", "silo", "zero-out")
     without = UflGan(epsilon=3.0, ewc=0.0, replay=0.0, **TINY).design(POPULATION)
     assert without.mechanism.noise_multiplier < design.mechanism.noise_multiplier
 
@@ -191,7 +191,7 @@ def test_what_is_published_or_open_claims_nothing(recipe):
     assert claim.reason
     if recipe == "paper":
         assert "costs epsilon" in claim.reason
-        assert claim.trust == "local"
+        assert claim.trust == "silo"
 
 
 def test_replayed_samples_are_weighed_by_the_records_behind_them():

@@ -142,7 +142,7 @@ def test_the_claim_is_the_composition_of_both_stages(protocol):
         parts.append((design.release.mechanism.noise_multiplier, probability, protocol.turns))
     assert claim.epsilon == pytest.approx(recomputed(parts, design.delta), rel=0.01)
     assert 0.97 * protocol.epsilon < claim.epsilon <= protocol.epsilon
-    assert (claim.unit, claim.trust, claim.neighbours) == ("record", "local", "add-remove")
+    assert (claim.unit, claim.trust, claim.neighbours) == ("record", "silo", "zero-out")
 
 
 @pytest.mark.slow

@@ -149,7 +149,7 @@ def test_rounding_to_the_grid_is_the_nearest(shift):
     assert np.abs(got * 2.0**shift - units).max() <= 2.0**shift / 2
 
 
-@pytest.mark.parametrize("trust", ["local", "central"])
+@pytest.mark.parametrize("trust", ["silo", "central"])
 @pytest.mark.parametrize("epsilon", [0.2, 1.0, 10.0])
 def test_noise_is_calibrated_to_the_claim(trust, epsilon):
     """Against the closed form of the Gaussian mechanism; never above, and not far below."""
@@ -157,7 +157,10 @@ def test_noise_is_calibrated_to_the_claim(trust, epsilon):
     protocol = Moments(epsilon=epsilon, delta=1e-5, trust=trust)
     claim = protocol.guarantee(population)
     multiplier = protocol.design(population).mechanism.noise_multiplier
-    assert (claim.unit, claim.neighbours, claim.trust, claim.delta) == ("record", "add-remove", trust, 1e-5)
+    assert (claim.unit, claim.neighbours, claim.trust) == ("record", "zero-out", trust)
+    assert claim.accounted_delta == pytest.approx(1e-5, rel=1e-9)
+    assert claim.delta - claim.accounted_delta < 1e-12
+    assert claim.units == 50 * 20
     assert 0.99 * epsilon < claim.epsilon <= epsilon
     assert analytic_delta(epsilon, multiplier) <= 1e-5 < analytic_delta(epsilon, 0.99 * multiplier)
     assert protocol.spends(population) == protocol.design(population).mechanism.event
@@ -182,7 +185,7 @@ def test_wrong_settings_are_named(wrong, words):
         Moments(**{"epsilon": 1.0, **wrong})
 
 
-@pytest.mark.parametrize("trust", ["local", "central"])
+@pytest.mark.parametrize("trust", ["silo", "central"])
 def test_noise_is_there_once_or_at_every_client(trust):
     """Clients without records: what remains is noise, of every client under local trust, of the server alone under central."""
     protocol, population, found = design(trust=trust)
@@ -200,7 +203,7 @@ def test_noise_is_there_once_or_at_every_client(trust):
         summed(found.features, found.layout, {"x": images.x, "y": images.y}, np.ones(200, bool)), np.int64
     )
     left = (outcome.state.total * found.mechanism.grid - exact) / outcome.state.design.mechanism.scale
-    assert left.std() == pytest.approx(math.sqrt(10) if trust == "local" else 1.0, rel=0.1)
+    assert left.std() == pytest.approx(math.sqrt(10) if trust == "silo" else 1.0, rel=0.1)
     assert int(outcome.state.heard) == 10
 
 
@@ -323,7 +326,7 @@ def test_clients_whose_message_could_wrap_are_refused_under_central_trust():
     crowded = Population(schema=Schema(columns=(column,)), clients=2, records=20_000)
     with pytest.raises(SpecError, match="split the records among clients of at most"):
         Moments(epsilon=1.0, trust="central").guarantee(crowded)
-    Moments(epsilon=1.0, trust="local").guarantee(crowded)
+    Moments(epsilon=1.0, trust="silo").guarantee(crowded)
     fits = int(re.search(r"at most ([0-9,]+)", _refusal(crowded)).group(1).replace(",", ""))
     found = Moments(epsilon=1.0, trust="central").design(dataclasses.replace(crowded, records=fits))
     alike = np.zeros((fits, 1), np.int32)
@@ -344,3 +347,8 @@ def test_tables_of_too_many_values_are_refused_in_a_sentence():
     column = Column(name="a", kind="categorical", categories=tuple(f"c{i}" for i in range(3_000)))
     with pytest.raises(SpecError, match="merge rare categories"):
         Moments(epsilon=1.0).guarantee(Population(schema=Schema(columns=(column,)), clients=20, records=1))
+
+
+def test_the_old_word_for_noise_at_the_silo_is_read():
+    """Agreements and plans of version 0.1.0 say "local"; the method is the same."""
+    assert Moments(epsilon=1.0, trust="local") == Moments(epsilon=1.0, trust="silo")
