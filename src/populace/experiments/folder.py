@@ -12,6 +12,7 @@ resume.json, checkpoint.npz   only while unfinished; private, removed at the end
 from __future__ import annotations
 
 import contextlib
+import datetime
 import fcntl
 import hashlib
 import hmac
@@ -25,10 +26,11 @@ from populace.engines.checkpoint import Checkpoint
 from populace.errors import RunError
 from populace.privacy import events
 from populace.privacy.events import Event
-from populace.privacy.guarantee import Guarantee
+from populace.privacy.guarantee import FORMAT, Guarantee
 from populace.tables.files import read_json, write_json
 from populace.tables.images import Images
 from populace.tables.table import Table
+from populace.version import __version__
 
 #: What was made under the guarantee, may be published with it, and is needed to verify it.
 RELEASED = ("generator.*", "synthetic.*")
@@ -98,7 +100,14 @@ class RunFolder:
             self._sweep()
             resuming = (self / "run.json").is_file()
             if not resuming:
-                write_json(self / "run.json", {"status": "unfinished", "digest": digest, "spec": spec})
+                begun = {
+                    "status": "unfinished",
+                    "version": __version__,
+                    "format": FORMAT,
+                    "digest": digest,
+                    "spec": spec,
+                }
+                write_json(self / "run.json", begun)
             yield resuming
 
     def _refuse_others(self, digest: str) -> None:
@@ -114,6 +123,12 @@ class RunFolder:
         if document.get("status") != "unfinished":
             self._sweep()
             raise RunError(f"{self.path} holds a finished run; choose another --out, or remove it")
+        begun_by = (str(document.get("version", "0.1.0")), document.get("format", 1))
+        if begun_by != (__version__, FORMAT):
+            raise RunError(
+                f"{self.path} holds an unfinished run that another populace ({begun_by[0]}) began: other code makes other "
+                "replies; finish it with that version, or choose another --out"
+            )
         if document.get("digest") != digest:
             raise RunError(
                 f"{self.path} holds an unfinished run with another specification; give the same command to resume it, "
@@ -186,9 +201,11 @@ class RunFolder:
         `event` is all that was released about the unit charged most, `history` what a ledger says of other runs.
         """
         spec = document["spec"]
-        run = {name: document[name] for name in PUBLIC if name in document}
+        where = "sites" if "sites" in document else "files" if "answers" in document else "simulation"
+        run = {"where": where, **{name: document[name] for name in PUBLIC if name in document}}
         asked = {name: spec.get(name) for name in ("epsilon", "delta", "records_per_client", "client_column", "target")}
         more = {
+            "written": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "ledger": document["ledger"],
             "event": None if event is None else events.to_json(event),
             "history": None if history is None else dict(history),

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
-import markupsafe
 import pyarrow as pa
 
 from populace.errors import DataError, PopulaceError
@@ -20,6 +18,7 @@ from populace.experiments.folder import RunFolder
 from populace.experiments.sources import EMBEDDED, read_rows
 from populace.models.generator import load_generator
 from populace.report import comparison, glance, leaks, pictures, sections, value_sections
+from populace.report.templating import environment
 from populace.report.words import in_plain_words
 from populace.tables.files import read_json, write_json, write_text
 from populace.tables.schema import Schema, schema_from_dict
@@ -133,16 +132,6 @@ def _open(folder: RunFolder, name: str) -> dict[str, Any]:
 
 def read_table_schema(folder: RunFolder) -> Schema:
     return schema_from_dict(read_json(folder / "generator.json")["schema"])
-
-
-def environment() -> jinja2.Environment:
-    found = jinja2.Environment(
-        loader=jinja2.PackageLoader("populace.report", "templates"), autoescape=True, undefined=jinja2.StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    source = found.loader.get_source(found, "style.css")[0] if found.loader else ""
-    found.globals["style"] = markupsafe.Markup(source)  # noqa: S704 - our own style sheet
-    return found
 
 
 def render_run(
