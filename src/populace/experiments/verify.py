@@ -1,0 +1,214 @@
+"""Whether a run's papers hold together: the claim computed again from its events, files against digests, words against numbers.
+
+It finds what was changed, forgotten or computed wrongly. It is no signature: whoever can rewrite all files can make them agree.
+A folder that holds only what may be published (no run.json) is checked as far as it goes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from populace.errors import PopulaceError, RunError
+from populace.experiments.folder import PUBLIC, RunFolder, digest_of
+from populace.privacy import events
+from populace.privacy.accounting import contains_non_private, epsilon_of
+from populace.privacy.bracket import TOLERANCE, Bracket, bracket
+from populace.privacy.events import Event
+from populace.privacy.guarantee import FORMAT, Guarantee, guarantee_from_json
+from populace.tables.files import read_json
+
+Result = Literal["holds", "fails", "not checked"]
+ROUNDING = 1e-9  # relative, of sums and of numbers written and read again
+SAME = 1e-6  # relative, of an epsilon computed twice, on two machines
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One thing that was looked at, and what came out, in words."""
+
+    what: str
+    result: Result
+    words: str
+
+    def to_json(self) -> dict[str, str]:
+        return {"check": self.what, "result": self.result, "words": self.words}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Papers:
+    """The documents of a run; `run` is None in a folder that holds only what may be published."""
+
+    folder: RunFolder
+    privacy: Mapping[str, Any]
+    guarantee: Guarantee
+    event: Event | None
+    run: Mapping[str, Any] | None
+
+    @property
+    def old(self) -> bool:
+        """Whether version 0.1.0 wrote them."""
+        return int(self.privacy.get("format", 1)) < FORMAT
+
+
+def read_papers(path: str | Path) -> Papers:
+    """The papers of a finished run, or of what was published of one."""
+    folder = RunFolder(path)
+    if not folder.path.is_dir():
+        raise RunError(
+            f"no folder {folder.path}; expected one that `populace synthesize` made, or what was published of it"
+        )
+    run = folder.document() if (folder / "run.json").is_file() else None
+    if not (folder / "privacy.json").is_file():
+        raise RunError(f"{folder.path} has no privacy.json: it is not a run, nor what is published of one")
+    privacy = read_json(folder / "privacy.json")
+    try:
+        guarantee = guarantee_from_json(privacy)
+        found = privacy.get("event")
+        event = None if found is None else events.from_json(found)
+    except (AttributeError, KeyError, TypeError, ValueError, PopulaceError) as error:
+        raise RunError(f"{folder / 'privacy.json'} is damaged: {error!r}") from error
+    return Papers(folder=folder, privacy=privacy, guarantee=guarantee, event=event, run=run)
+
+
+def verify_papers(papers: Papers) -> list[Check]:
+    """Every check that needs no page: wording, claim, ledger, run.json, seed, files."""
+    return [
+        _check_wording(papers),
+        *_check_claim(papers),
+        _check_ledger(papers),
+        *_check_run(papers),
+        *_check_files(papers),
+    ]
+
+
+def _check_wording(papers: Papers) -> Check:
+    """Whether words and numbers of privacy.json say the same: made again from its numbers, it is what it was."""
+    what = "statement and numbers"
+    if papers.old:
+        bound = str(papers.privacy.get("bound", ""))
+        said = dataclasses.replace(papers.guarantee, trust=papers.privacy["trust"]).bound
+        if bound != said or not str(papers.privacy.get("statement", "")).startswith((bound, "No guarantee")):
+            return Check(what, "fails", f"privacy.json says {bound!r}, its numbers say {said!r}")
+        return Check(
+            what, "holds", "bound and numbers agree; written by 0.1.0, so its other words cannot be made again"
+        )
+    again = papers.guarantee.to_json()
+    wrong = [name for name, value in again.items() if papers.privacy.get(name) != value]
+    if wrong:
+        return Check(what, "fails", f"in privacy.json {', '.join(wrong)} is not what its own numbers say")
+    return Check(what, "holds", f"the words of privacy.json follow from its numbers: {papers.guarantee.headline}")
+
+
+def _check_claim(papers: Papers) -> Iterator[Check]:
+    """The claim against the event list: below it nothing is refuted, above it nothing is missing."""
+    what, guarantee, event = "claim and events", papers.guarantee, papers.event
+    if event is None:
+        why = "written by 0.1.0, which kept no event list" if papers.old else "there is no event list in privacy.json"
+        yield Check(what, "not checked", f"{why}; the claim cannot be computed again")
+        return
+    if contains_non_private(event) or math.isinf(guarantee.epsilon):
+        agree = contains_non_private(event) and math.isinf(guarantee.epsilon)
+        words = "something was released without protection, and " + (
+            "no bound is claimed" if agree else "a bound is claimed"
+        )
+        if not contains_non_private(event):
+            words = "no bound is claimed, although every event listed has one"
+        yield Check(what, "holds" if agree else "fails", words)
+        return
+    delta = guarantee.accounted_delta
+    yield from _compare(bracket(event, delta=delta), guarantee, delta, papers)
+
+
+def _compare(found: Bracket, guarantee: Guarantee, delta: float, papers: Papers) -> Iterator[Check]:
+    claim, at = guarantee.epsilon, f"delta {delta:g}" if delta else "delta 0"
+    what = "claim and events, from below"
+    if found.at_least > claim * (1 + ROUNDING):
+        words = f"the events cost at least epsilon {found.at_least:.6g} at {at}; {claim:.6g} is claimed"
+        yield Check(what, "fails", words)
+    elif found.proved > claim * (1 + ROUNDING):
+        words = f"the accountant proves epsilon {found.proved:.6g} at {at} and no less; {claim:.6g} is claimed"
+        yield Check(what, "fails", words)
+    else:
+        words = f"the events cost between {found.at_least:.6g} and {found.proved:.6g} at {at}; {claim:.6g} is claimed"
+        yield Check(what, "holds", words)
+    what = "claim and events, from above"
+    if found.renyi is None:
+        words = "the Renyi accountant does not know these events; privacy loss distributions alone"
+        near = claim <= found.proved * (1 + SAME) + TOLERANCE
+        yield Check(
+            what, "holds" if near else "not checked", f"{words} give {found.proved:.6g}, {claim:.6g} is claimed"
+        )
+    elif claim <= found.renyi * (1 + ROUNDING) + TOLERANCE:
+        name = "their sum is" if events.is_pure(papers.event or events.Composed(())) else "by Renyi divergences it is"
+        yield Check(what, "holds", f"{name} {found.renyi:.6g}, not less than what is claimed")
+    else:
+        words = f"{claim:.6g} is claimed, and {found.renyi:.6g} would do for what was released: less than was planned"
+        yield Check(what, "holds", words)
+
+
+def _check_ledger(papers: Papers) -> Check:
+    """What the ledger says was spent, against the same computed from the event list."""
+    what, spent = "ledger and events", papers.privacy.get("ledger")
+    if not isinstance(spent, Mapping) or papers.event is None:
+        return Check(what, "not checked", "no event list to compare the ledger with")
+    if not spent.get("charges"):
+        return Check(what, "fails", "events are listed, and the ledger says that nothing was charged")
+    found, said = epsilon_of(papers.event, delta=float(spent["delta"])), float(spent["epsilon"])
+    if not (found == said or abs(found - said) <= SAME * said + 1e-12):
+        words = f"the ledger says that the account charged most spent epsilon {said:.6g}; the events listed cost {found:.6g}"
+        return Check(what, "fails", words)
+    return Check(what, "holds", f"the account charged most spent epsilon {said:.6g}, as the ledger says")
+
+
+def _check_run(papers: Papers) -> Iterator[Check]:
+    """run.json and privacy.json about the same run."""
+    what = "run.json and privacy.json"
+    if papers.run is None:
+        yield Check(what, "not checked", "there is no run.json here: only what may be published")
+        return
+    said = papers.privacy.get("run", {})
+    wrong = [name for name in PUBLIC if name in said and papers.run.get(name) != said[name]]
+    if papers.run.get("ledger") != papers.privacy.get("ledger"):
+        wrong.append("the ledger")
+    asked = papers.run["spec"].get("epsilon")
+    if wrong:
+        yield Check(what, "fails", f"they disagree about {', '.join(wrong)}")
+    elif asked is not None and asked * (1 + ROUNDING) < papers.guarantee.epsilon < math.inf:
+        words = f"epsilon {asked:g} was asked for and {papers.guarantee.epsilon:.6g} is claimed, which is more"
+        yield Check(what, "fails", words)
+    else:
+        words = (
+            f"method {papers.run['method']}, epsilon {asked:g} asked for" if asked else f"method {papers.run['method']}"
+        )
+        yield Check(what, "holds", f"{words}; they agree")
+    # A fit of answers from files draws no noise: its seed protects nobody and costs nothing.
+    if papers.run["spec"].get("seed") is not None and "answers" not in papers.run and not papers.guarantee.seeded:
+        yield Check("seed", "fails", "run.json names a seed, and privacy.json does not say that the run is not private")
+
+
+def _check_files(papers: Papers) -> Iterator[Check]:
+    """Every file that privacy.json lists, against its SHA-256."""
+    listed = papers.privacy.get("files")
+    if not listed:
+        why = "written by 0.1.0, which kept no digests" if papers.old else "privacy.json lists no files"
+        yield Check("files", "not checked", why)
+        return
+    for name, digest in listed.items():
+        path, what = papers.folder / name, f"file {name}"
+        if Path(name).name != name:
+            yield Check(what, "fails", "privacy.json lists a file outside the folder")
+        elif not path.is_file():
+            # whoever publishes may leave files out; a whole run has them all
+            result: Result = "not checked" if papers.run is None else "fails"
+            yield Check(what, result, "is not in the folder")
+        elif digest_of(path) != digest:
+            yield Check(what, "fails", "is not the file that the run wrote: its SHA-256 differs")
+        else:
+            yield Check(what, "holds", f"SHA-256 {digest[:16]}... as listed")
+    unlisted = sorted({path.name for path in papers.folder.path.glob("synthetic.*")} - set(listed))
+    for name in unlisted:
+        yield Check(f"file {name}", "fails", "is in the folder, and privacy.json does not list it")
