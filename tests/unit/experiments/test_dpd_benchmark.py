@@ -59,7 +59,7 @@ def test_trusts_and_units_never_share_a_table_or_a_chart(quick, images):
         assert "c-dpd-vae" not in methods or methods <= {"c-dpd-vae", "c-dpd-vae, whole model"}
         assert ("NOT PRIVATE" in view.title) == ("DPD-fVAE" in methods)
     charts = {chart.name: chart for chart in benchmark.charts(results)}
-    assert set(charts) == {"norms-by-round", "cnn-by-epsilon-central", "cnn-by-epsilon-local"}
+    assert set(charts) == {"norms-by-round", "cnn-by-epsilon-central", "cnn-by-epsilon-silo"}
     assert all(chart.lines for chart in charts.values())
     pictures = benchmark.pictures(results)
     assert len({picture.name for picture in pictures}) == len(pictures) > 5

@@ -102,8 +102,8 @@ def test_trusts_and_units_never_share_a_table_or_a_chart(quick, images):
         assert chart.lines
         assert len({kinds[name] for name in chart.lines}) == 1
     assert {chart.name for chart in charts} == {
-        "score-by-silos-local", "score-by-silos-central", "score-by-silos-not-private", "coverage-by-visit-local",
-        "coverage-by-visit-local-without-guarantee", "coverage-by-visit-not-private", "attack-by-epsilon-local",
+        "score-by-silos-silo", "score-by-silos-central", "score-by-silos-not-private", "coverage-by-visit-silo",
+        "coverage-by-visit-silo-without-guarantee", "coverage-by-visit-not-private", "attack-by-epsilon-silo",
     }  # fmt: skip
     pictures = benchmark.pictures(results)
     assert len({picture.name for picture in pictures}) == len(pictures) > len(flgan.ROWS)

@@ -38,7 +38,7 @@ def test_trusts_never_share_a_table_and_there_is_something_to_see(quick, images)
     benchmark = find_benchmark("moments-mnist")
     results = [made_up(cell, images) for cell in benchmark.cells(quick, 1)]
     views = benchmark.views(results)
-    assert any("trust: local" in view.title for view in views)
+    assert any("trust: silo" in view.title for view in views)
     assert all("silo" not in view.title or "central" not in view.title for view in views[:-1])
     assert all(len(row) == len(view.header) for view in views for row in view.rows)
     for chart in benchmark.charts(results):

@@ -19,8 +19,8 @@ from populace.experiments.poll.deal import ONE_STAGE, Deal, check_one_stage
 from populace.experiments.poll.files import coin_from, read_terms
 from populace.experiments.run import make_key
 from populace.privacy.ledger import Budget
-from populace.privacy.sqlite_ledger import SqliteLedger
 from populace.privacy.source import System
+from populace.privacy.sqlite_ledger import SqliteLedger
 from populace.protocols.base import Population, Shard
 from populace.protocols.poll import Poll
 from populace.tables.partition import split, split_by_column
