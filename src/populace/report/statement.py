@@ -1,0 +1,223 @@
+"""privacy.html: the privacy statement of a run, on a page that may be published.
+
+It is made from privacy.json alone, which holds nothing that was computed from real rows but what it marks as public or as read
+from the data. Plain sentences come first, mathematics after. No script, nothing loaded from elsewhere; made for paper too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from populace.experiments.folder import RunFolder
+from populace.experiments.verify import Check, Papers
+from populace.privacy import events
+from populace.privacy.consequences import Consequences, consequences
+from populace.privacy.guarantee import FORMAT, NEIGHBOURS, Guarantee, guarantee_from_json
+from populace.report.templating import environment
+from populace.report.words import TRUST, in_plain_words
+from populace.tables.files import read_json, write_text
+from populace.version import __version__
+
+PAGE = "privacy.html"
+NAMED = 24  # columns that a page names
+SEES = {
+    "local": (
+        ("Each person's own device", "the record itself"),
+        ("The server that collects", "one randomised answer of each device, and which device it came from"),
+        ("Whoever reads the release", "the synthetic data and the model, both made from those answers"),
+    ),
+    "silo": (
+        ("Whoever already held the records (the silo)", "its own records, before and after noise"),
+        ("The server, and other silos", "what left a silo, with the noise in it: all of it is covered by the bound"),
+        ("Whoever reads the release", "the synthetic data and the model, both made from what left the silos"),
+    ),
+    "secure-sum": (
+        ("Whoever already held the records (the silo)", "its own records"),
+        ("The server", "sums over many silos, with noise; no single silo's message, while no more collude than stated"),
+        ("Whoever reads the release", "the synthetic data and the model, both made from the noisy sums"),
+    ),
+    "central": (
+        ("Whoever already held the records", "its own records"),
+        ("The server", "every message, clipped and WITHOUT noise: there is no protection from the server"),
+        ("Whoever reads the release", "the synthetic data and the model, both made after the server added noise"),
+    ),
+    "not-private": (("Everybody", "what is released, without protection"),),
+}
+SIMULATED = ("Whoever ran this simulation", "all records: they stood on one machine")
+MAY = "synthetic.*, privacy.html and privacy.json; generator.* too, which is the model behind the rows"
+MAY_NOT = (
+    "metrics.json, report.html, attacks.json and audit.json (computed on real rows without noise); checkpoint.npz and "
+    "resume.json of an unfinished run (they hold the key of the noise); run.json names the data file and says how long each "
+    "step took: nobody else needs it"
+)
+
+
+def write_statement(folder: str | Path) -> Path:
+    """privacy.html beside the privacy.json it is made from."""
+    source, page = RunFolder(folder) / "privacy.json", RunFolder(folder) / PAGE
+    write_text(page, statement(read_json(source), digest=_digest(source)))
+    return page
+
+
+def statement(privacy: Mapping[str, Any], *, digest: str = "") -> str:
+    """The page of a privacy.json; `digest` is the SHA-256 of the file."""
+    guarantee = guarantee_from_json(dict(privacy))
+    event = events.from_json(privacy["event"]) if privacy.get("event") else None
+    meaning = None if guarantee.trust == "not-private" else consequences(guarantee, event)
+    run = privacy.get("run") or {}
+    plain = in_plain_words(privacy)
+    return environment().get_template(PAGE).render(
+        alarm=plain.alarm and plain.short, short=plain.short, guarantee=guarantee, neighbours=NEIGHBOURS[guarantee.neighbours],
+        run=run, made=_made(privacy, run), strength=meaning.sentences() if meaning else ("Nothing is guaranteed.",),
+        persons=_persons(guarantee, run, meaning), trust=TRUST[guarantee.trust if meaning else "not-private"],
+        sees=_sees(guarantee, run, bool(meaning)), limits=_limits(guarantee, run), domains=_domains(guarantee),
+        history=_history(privacy), renamed=_renamed(privacy, guarantee), event="" if event is None else str(event),
+        files=privacy.get("files") or {}, digest=digest, version=__version__, may=MAY, may_not=MAY_NOT,
+    )  # fmt: skip
+
+
+def check_page(papers: Papers) -> Check:
+    """Whether privacy.html is the page of this privacy.json: made again, it is the same."""
+    page, source = papers.folder / PAGE, papers.folder / "privacy.json"
+    if not page.is_file():
+        why = "written by 0.1.0, which made none" if papers.old else "there is none in the folder"
+        return Check(PAGE, "not checked" if papers.old else "fails", why)
+    text, digest = page.read_text(encoding="utf-8"), _digest(source)
+    if f'content="{digest}"' not in text:
+        return Check(PAGE, "fails", "is the page of another privacy.json")
+    if f'content="populace {__version__}"' not in text:
+        return Check(PAGE, "not checked", f"was made by another version than {__version__}, from this privacy.json")
+    if text != statement(papers.privacy, digest=digest):
+        return Check(PAGE, "fails", "was changed: made again from privacy.json, it says something else")
+    return Check(PAGE, "holds", "is the page of this privacy.json, word for word")
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _made(privacy: Mapping[str, Any], run: Mapping[str, Any]) -> str:
+    """Where and how, in one sentence."""
+    if not run:
+        return "Made by populace 0.1.0, whose files say less than today's." if _old(privacy) else ""
+    where = {
+        "simulation": f"{run.get('clients', 0):,} simulated clients on one machine ({run.get('split', '')})",
+        "sites": f"a federation of real sites, {run.get('clients', 0):,} clients in all",
+        "files": f"{run.get('clients', 0):,} answers collected in files",
+    }[run.get("where", "simulation")]
+    what = "images" if "synthetic.npz" in (privacy.get("files") or {}) else "rows"
+    when = f" Written on {privacy['written']}." if privacy.get("written") else ""
+    return f"{run['rows']:,} synthetic {what} by the method {run['method']}, from {where}.{when}"
+
+
+def _old(privacy: Mapping[str, Any]) -> bool:
+    return int(privacy.get("format", 1)) < FORMAT
+
+
+def _persons(guarantee: Guarantee, run: Mapping[str, Any], meaning: Consequences | None) -> str:
+    """Does one person appear several times? What is covered then."""
+    if meaning is None:
+        return "That makes no difference: nobody is protected."
+    asked = run.get("asked") or {}
+    groups = "; ".join(f"{k} times: {meaning.pair(epsilon, delta)}" for k, epsilon, delta in meaning.groups)
+    if guarantee.unit == "client" and asked.get("client_column"):
+        return (
+            f"They may. All that stands under one value of the column “{asked['client_column']}” is one unit and covered "
+            f"together, however many rows that is. A person under several values of it is covered less ({groups})."
+        )
+    many = int(asked.get("records_per_client") or 1) > 1
+    if guarantee.unit == "client" and (many or run.get("where") in ("sites", "files")):
+        return (
+            f"They may, within one unit ({guarantee.unit_in_words}): it is covered as a whole. A person in several units is "
+            f"covered less ({groups})."
+        )
+    return (
+        f"The run assumes that they do not: the bound is for {guarantee.unit_in_words}. If somebody is in the data several "
+        f"times, all their data together have a weaker bound ({groups}), and many times have none worth the name."
+    )
+
+
+def _sees(guarantee: Guarantee, run: Mapping[str, Any], claimed: bool) -> tuple[tuple[str, str], ...]:
+    simulated = run.get("where") == "simulation" or any("simulated" in line for line in guarantee.assumptions)
+    return (*SEES[guarantee.trust if claimed else "not-private"], *((SIMULATED,) if simulated else ()))
+
+
+def _limits(guarantee: Guarantee, run: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the bound does not cover, one sentence each."""
+    found = []
+    if guarantee.read_from_data:
+        found.append(
+            f"The possible values of {_columns(guarantee.read_from_data)} were read from the records. They stand in the model "
+            "and in the synthetic rows, and a rare one can give somebody away."
+        )
+    found += [
+        f"{name[:1].upper()}{name[1:]}: read from the records, and public here." for name in guarantee.counts_read
+    ]
+    if guarantee.units:
+        found.append(f"The number of units ({guarantee.units:,}) is public: it is not protected.")
+    if guarantee.neighbours == "replace":
+        found.append("Who took part is public.")
+    if guarantee.seeded:
+        found.append(
+            "Everything: the noise was drawn from a seed, and whoever knows or guesses the seed can take it off."
+        )
+    if run.get("where") == "simulation" or any("simulated" in line for line in guarantee.assumptions):
+        found.append(
+            "The run was simulated on one machine that held all records. The trust named is what a deployment needs."
+        )
+    found += [
+        "Other releases about the same records add to this one.",
+        "Choosing the best of several runs by looking at real rows is a release of its own that no bound here covers.",
+        "How good the synthetic data are was, if at all, measured on real rows without noise. No such figure is on this page.",
+        "What is true of a whole group or of everybody is what the data are for. It may say something about a person who was "
+        "never in the data.",
+    ]
+    return tuple(found)
+
+
+def _columns(names: tuple[str, ...]) -> str:
+    if len(names) <= NAMED:
+        return ", ".join(names)
+    return f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more columns"
+
+
+def _domains(guarantee: Guarantee) -> tuple[tuple[str, str, bool], ...]:
+    """(who says so, of which columns, whether the bound covers it)."""
+    found = [(said, _columns(columns), True) for said, columns in guarantee.domain_sources]
+    if guarantee.read_from_data:
+        found.append(("read from the records", _columns(guarantee.read_from_data), False))
+    return tuple(found)
+
+
+def _history(privacy: Mapping[str, Any]) -> str:
+    """Other runs on the same data, as far as a ledger knows them."""
+    history = privacy.get("history")
+    if not history:
+        return "No ledger of other runs was kept with this run. Whatever else was released about the same records adds to it."
+    if history.get("said"):
+        return str(history["said"]).rstrip(".") + "."
+    before = history.get("runs_before", 0)
+    if not before:
+        return "By the ledger kept with the data, this was the first release about them."
+    return (
+        f"By the ledger kept with the data, {before:,} release{'s' if before > 1 else ''} went before (epsilon "
+        f"{history['epsilon_before']:.4g}); with this one they cost epsilon {history['epsilon_after']:.4g} together."
+    )
+
+
+def _renamed(privacy: Mapping[str, Any], guarantee: Guarantee) -> tuple[str, ...]:
+    """Words of an old file that are read as others today."""
+    found = []
+    if privacy["trust"] != guarantee.trust:
+        found.append(
+            f"The file says trust “{privacy['trust']}”; today's word for what it means is “{guarantee.trust}”."
+        )
+    if guarantee.neighbours == "add-remove":
+        found.append(
+            "The file says neighbours “add-remove”. The number of units was public, so that today's word is “zero-out”: one "
+            "unit's content replaced by nothing. The numbers are the same."
+        )
+    return tuple(found)
