@@ -16,7 +16,8 @@ from populace.engines.agreement import Agreement
 from populace.engines.checkpoint import Checkpoint
 from populace.engines.link import Coordinator, InProcess, enrol
 from populace.engines.site import Hosted, Site
-from populace.privacy.ledger import Budget, SqliteLedger
+from populace.privacy.ledger import Budget
+from populace.privacy.sqlite_ledger import SqliteLedger
 from populace.tables.partition import split
 
 ROWS = 12  # over all sites

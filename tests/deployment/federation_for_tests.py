@@ -25,7 +25,7 @@ from populace.engines.site_file import read_site_file
 from populace.experiments.federation.coordinator import Federation, read_proposal
 from populace.experiments.federation.site import Hosting, SiteFolder
 from populace.experiments.federation.supervisor import Options, Supervisor
-from populace.privacy.ledger import SqliteLedger
+from populace.privacy.sqlite_ledger import SqliteLedger
 from populace.protocols.base import ImageShape
 from populace.tables.files import read_json, write_json
 from populace.tables.images import Images

@@ -104,7 +104,10 @@ class Relay(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CentralMean(Protocol):
-    """Everybody sends a clipped number; the server adds Gaussian noise to the sum, and divides by a public constant."""
+    """Everybody sends a clipped number; the server adds Gaussian noise to the sum, and divides by a public constant.
+
+    Every round asks the same, so the question says which round it is: a site answers a question in one round only.
+    """
 
     epsilon: float
     delta: float = 1e-5
@@ -126,7 +129,7 @@ class CentralMean(Protocol):
         if int(state.round) >= self.total_rounds:
             return None
         clients = jnp.arange(population.clients, dtype=jnp.int32)
-        return Ask(round=state.round, cohort=clients, common=(), own=jnp.zeros_like(clients))
+        return Ask(round=state.round, cohort=clients, common={"round": state.round}, own=jnp.zeros_like(clients))
 
     def quorum(self, ask, population):
         return math.ceil(self.quorum_share * population.clients)

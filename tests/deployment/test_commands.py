@@ -18,7 +18,8 @@ from populace.experiments.federation.coordinator import Federation, Proposal, re
 from populace.experiments.federation.propose import propose
 from populace.experiments.federation.site import Hosting, SiteFolder
 from populace.privacy.events import Pure
-from populace.privacy.ledger import Charge, SqliteLedger, kept_budget
+from populace.privacy.ledger import Charge
+from populace.privacy.sqlite_ledger import SqliteLedger, kept_budget
 from populace.protocols.registry import make_protocol
 from populace.tables.files import read_json, write_json
 from populace.tables.table import write_frame

@@ -8,7 +8,7 @@ import pytest
 
 from populace.engines import simulation
 from populace.engines.exchange import population_of
-from populace.privacy.ledger import SqliteLedger
+from populace.privacy.sqlite_ledger import SqliteLedger
 from populace.protocols.fedavg_gan import FedAvgGan
 from populace.protocols.fl_gan import UflGan
 from populace.tables.partition import split

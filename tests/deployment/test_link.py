@@ -17,7 +17,7 @@ from populace.engines.site import Site
 from populace.engines.site_file import SiteFile, read_hosted
 from populace.engines.wire import HEAD, MAGIC, VERSION
 from populace.errors import DataError, RunError, SpecError
-from populace.privacy.ledger import SqliteLedger
+from populace.privacy.sqlite_ledger import SqliteLedger
 from populace.protocols.base import ImageShape
 from populace.protocols.registry import METHODS, make_protocol, parameters, protocol_class
 from populace.tables.partition import split

@@ -11,8 +11,8 @@ from protocols_for_deployment import CentralMean, Relay
 from populace.engines import messages, wire
 from populace.engines.agreement import Agreement
 from populace.errors import WireError
-from populace.privacy.ledger import SqliteLedger
 from populace.privacy.source import Keyed
+from populace.privacy.sqlite_ledger import SqliteLedger
 from populace.protocols.registry import make_protocol
 
 INDEPENDENT = make_protocol("independent", {"epsilon": 2.0, "batch": 100})
@@ -191,8 +191,9 @@ def test_memory_lives_beside_the_ledger_and_survives_a_restart(six, make_site):
     asked = []
     for round_id, heard in ((0, 0), (1, 1)):
         site = make_site(six, protocol)  # a new object each time: as after a restart
+        tally = {"tally": np.full(six.schema.sizes[0], round_id, np.int32)}
         reply = site.reply(
-            ask_of(protocol, six.schema, round_id=round_id, who=[0], heard=np.array([heard])),
+            ask_of(protocol, six.schema, round_id=round_id, who=[0], heard=np.array([heard]), common=tally),
         )
         asked.append(int(wire.unpack(reply).arrays["value/0"][0]))
     assert asked == [1, 2]
@@ -246,7 +247,7 @@ def test_facts_are_told_to_who_names_agreed_terms_only(six, make_site):
     site = make_site(six, INDEPENDENT, seed=None, records=2)
     agreement = Agreement(protocol=INDEPENDENT, schema=six.schema)
     facts = messages.read_facts(site.reply(messages.make_facts_request(agreement, run="r")))
-    assert facts == messages.Facts(clients=3, records=2, seeded=False)
+    assert facts == messages.Facts(clients=3, records=2, seeded=False, hosts="rows")
     other = Agreement(protocol=make_protocol("krr", {"epsilon": 2.0}), schema=six.schema)
     assert code(site.reply(messages.make_facts_request(other, run="r"))) == "method"
 

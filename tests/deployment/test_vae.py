@@ -10,7 +10,7 @@ import pytest
 from populace.engines import simulation
 from populace.engines.exchange import population_of
 from populace.errors import RunError
-from populace.privacy.ledger import SqliteLedger
+from populace.privacy.sqlite_ledger import SqliteLedger
 from populace.protocols.c_dpd_vae import CDpdVae
 from populace.protocols.central_vae import CentralVae
 from populace.protocols.fed_vae import FedVae

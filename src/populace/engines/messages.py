@@ -21,8 +21,12 @@ from populace.protocols.base import Population
 
 Array = np.ndarray[Any, Any]
 Code = Literal[
-    "malformed", "version", "method", "schema", "parameters", "population", "changed", "budget", "rolled-back", "failed"
-]
+    "malformed", "version", "method", "schema", "parameters", "population", "round", "changed", "repeated", "guarantee",
+    "budget", "rolled-back", "old-run", "failed",
+]  # fmt: skip
+#: What a client is at a site: so many rows, all rows with one value of a column, or the site itself.
+Hosts = Literal["rows", "column", "site"]
+HOSTS: tuple[Hosts, ...] = ("rows", "column", "site")
 
 #: All a site ever says about why it does not answer.
 REASONS: dict[str, str] = {
@@ -31,10 +35,14 @@ REASONS: dict[str, str] = {
     "method": "the site has not agreed to this method",
     "schema": "the site has not agreed to this schema",
     "parameters": "the site has not agreed to these parameters",
-    "population": "the site does not host these clients, or the run is larger than it allows",
+    "population": "the site does not host these clients, or others than when the run began, or allows no run as large",
+    "round": "the method has no such round",
     "changed": "the site has answered another question in this round, or other terms in this run",
+    "repeated": "the site has answered this question in another round of this run",
+    "guarantee": "the run would take more than the guarantee that was agreed for it",
     "budget": "the site's limit would be passed",
     "rolled-back": "the site's ledger is older than this run: it was restored or replaced",
+    "old-run": "the run was begun under version 0.1.0; begin a new one, what was spent stays counted",
     "failed": "the site could not answer; its own log says why",
 }
 #: What a well-formed message may say; a site's own bounds are much lower.
@@ -65,11 +73,15 @@ class Request:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a site tells before a run: how many clients it hosts, how many records one may hold, whether it is seeded."""
+    """What a site tells before a run: how many clients it hosts, how many records one may hold, whether it is seeded.
+
+    `hosts` says what a client is there; None where a site does not tell, as in version 0.1.0.
+    """
 
     clients: int
     records: int
     seeded: bool
+    hosts: Hosts | None = None
 
 
 def make_ask(
@@ -126,7 +138,8 @@ def _check_run(run: str) -> None:
 
 
 def make_facts(facts: Facts) -> bytes:
-    return wire.pack(Message(kind="facts", fields=dataclasses.asdict(facts)))
+    told = {name: value for name, value in dataclasses.asdict(facts).items() if value is not None}
+    return wire.pack(Message(kind="facts", fields=told))
 
 
 def make_refusal(code: Code) -> bytes:
@@ -147,10 +160,14 @@ def make_reply(
 def read_facts(data: bytes) -> Facts:
     """A site's facts; raises RefusedError where it said no, WireError for anything else."""
     message = _unpack_or_refuse(data, "facts")
-    clients, records, seeded = wire.take_fields(message, {"clients": int, "records": int, "seeded": bool})
+    kinds: dict[str, type] = {"clients": int, "records": int, "seeded": bool}
+    told = "hosts" in message.fields
+    clients, records, seeded, *hosts = wire.take_fields(message, {**kinds, "hosts": str} if told else kinds)
     if message.arrays or not (1 <= clients <= MOST_CLIENTS and 1 <= records <= MOST_RECORDS):
         raise WireError("a site's facts are out of range")
-    return Facts(clients=clients, records=records, seeded=seeded)
+    if told and hosts[0] not in HOSTS:
+        raise WireError("a site says what its clients are in a word outside the closed list")
+    return Facts(clients=clients, records=records, seeded=seeded, hosts=hosts[0] if told else None)
 
 
 def read_reply(

@@ -1,8 +1,13 @@
 """The site's side of a federation: it answers for the clients it hosts, and decides for itself.
 
 Guarantee: a reply leaves only after its charge, the client's memory and the reply itself are on disk, in one transaction. What
-would overspend is refused before records are touched. A question asked again gets the stored reply. Nothing but a well-formed
-reply, the public facts, or one word of a closed list ever leaves; what went wrong in words stays in the site's own log.
+would overspend is refused before records are touched: the site's own limit over all runs, and in each run the guarantee that
+was agreed for it. A question asked again in its round gets the stored reply; a round beyond the method's last, and a question
+that was answered in another round of the run, get none. Clients are numbered in a secret random order, drawn for each run and
+kept with the ledger, so that no number tells a place in the file. Nothing but a well-formed reply, the public facts, or one
+word of a closed list ever leaves; what went wrong in words stays in the site's own log.
+Edge cases: a seeded site numbers its clients in the order of the file: reproducible, not private. A method that means to ask
+the very same in several rounds has the round's number in its question.
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +26,61 @@ import numpy as np
 
 from populace.engines import wire
 from populace.engines.agreement import Agreement, Shapes, shapes_of
+from populace.engines.asked import Asked, read_ask
 from populace.engines.exchange import Keys, make_key
-from populace.engines.messages import Facts, RefusedError, Request, make_facts, make_refusal, make_reply, read_request
+from populace.engines.messages import (
+    Facts,
+    Hosts,
+    RefusedError,
+    Request,
+    make_facts,
+    make_refusal,
+    make_reply,
+    read_request,
+)
 from populace.engines.wire import Message
-from populace.errors import BudgetError, WireError
-from populace.privacy.ledger import Budget, SqliteLedger
+from populace.errors import BudgetError, RunError, WireError
+from populace.privacy import secure_random
+from populace.privacy.ledger import Budget, Charge
 from populace.privacy.source import Keyed, System
+from populace.privacy.sqlite_ledger import (
+    Begun,
+    OldRunError,
+    OvertakenError,
+    RepeatedQuestionError,
+    RunLimitError,
+    SqliteLedger,
+)
 from populace.protocols.base import Ask, Population, Protocol, Shard
 from populace.tables.partition import Clients
 
 Array = Any
 #: Size of the runs a site takes part in, unless its own file says otherwise.
 MOST_CLIENTS, MOST_RECORDS = 10**7, 10**4
+TRIES = 3  # where another process of the site books in between
+NUMBERS = np.dtype("<i4")  # of the clients, as the ledger keeps them
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Hosted:
-    """The clients a site answers for: their rows, their accounts in the ledger, and the most records one may hold (public)."""
+    """The clients a site answers for: their rows, their accounts in the ledger, and the most records one may hold (public).
+
+    `by` says what a client is: some rows of the table, all rows with one value of a column, or the site; public too.
+    """
 
     clients: Clients
     accounts: tuple[str, ...]
     records: int
+    by: Hosts = "rows"
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Of the accounts in their order; a run goes on only with those it was begun with."""
+        found = hashlib.sha256()
+        for account in self.accounts:
+            text = account.encode(errors="surrogatepass")
+            found.update(f"{len(text)}:".encode() + text)
+        return found.hexdigest()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,7 +107,11 @@ class Site:
                 return self._answer(request)
             self._agreed(request)
             hosted = self.hosted
-            return make_facts(Facts(clients=len(hosted.accounts), records=hosted.records, seeded=self.root is not None))
+            return make_facts(
+                Facts(
+                    clients=len(hosted.accounts), records=hosted.records, seeded=self.root is not None, hosts=hosted.by
+                )
+            )
         except RefusedError as no:
             self.log(f"refused ({no.code}): {no}")
             return make_refusal(no.code)
@@ -94,33 +137,104 @@ class Site:
     def _answer(self, request: Request) -> bytes:
         agreement = self._agreed(request.terms)
         population = self._population(agreement, request)
+        limit = self._run_limit(agreement.protocol, population, request)
         shapes = shapes_of(agreement.protocol, population, request.round)
-        batch = self._read_batch(request, population, shapes)
+        asked = read_ask(request, shapes, hosted=len(self.hosted.accounts))
         charge = agreement.protocol.charge(
-            Ask(round=request.round, cohort=batch.clients, common=batch.common, own=batch.own), population
+            Ask(round=request.round, cohort=asked.clients, common=asked.common, own=asked.own), population
         )
         with SqliteLedger(self.ledger_path, self.budget, create=False) as ledger:
-            replies, fresh = self._look_up(ledger, request, batch)
-            able = [slot for slot in fresh if _can_pay(ledger, batch.accounts[slot], charge)]
-            if not replies and not able:
-                raise RefusedError(
-                    "budget", f"round {request.round} of run {request.run} would overspend every account asked"
-                )
-            keep = []
-            for slot in able:
-                memory = self._memory(ledger, agreement, population, request, batch, slot, shapes)
-                value, after = self._answer_one(agreement, population, request, batch, slot, memory)
-                reply = wire.pack(Message(kind="value", arrays=wire.leaves(value, "value")))
-                kept = wire.leaves(after, "memory")
-                stored = wire.pack(Message(kind="memory", arrays=kept)) if kept else None
-                keep.append((batch.accounts[slot], batch.questions[slot], reply, stored))
-                replies[slot] = reply
-            ledger.commit_many(keep, charge, run=request.run, round_id=request.round)
+            for _ in range(TRIES):
+                try:
+                    replies = self._replies(ledger, agreement, population, request, asked, shapes, charge, limit)
+                    break
+                except OvertakenError as error:
+                    self.log(f"looking again: {error}")
+            else:
+                raise RunError("other processes of this site keep answering the same clients; nothing was released")
         values = [wire.fill(shapes.reply, wire.unpack(reply).arrays, "value") for _, reply in sorted(replies.items())]
         return make_reply(
-            agreement, population, run=request.run, round_id=request.round, clients=batch.clients[sorted(replies)],
+            agreement, population, run=request.run, round_id=request.round, clients=asked.clients[sorted(replies)],
             values=jax.tree.map(lambda *each: np.stack([np.asarray(one) for one in each]), *values),
         )  # fmt: skip
+
+    def _replies(
+        self,
+        ledger: SqliteLedger,
+        agreement: Agreement,
+        population: Population,
+        request: Request,
+        asked: Asked,
+        shapes: Shapes,
+        charge: Charge,
+        limit: Budget,
+    ) -> dict[int, bytes]:
+        """Replies by slot: the stored ones, and fresh ones that are booked before this returns."""
+        begun = self._begun(ledger, request)
+        batch = self._batch(begun, request, asked)
+        replies, fresh = self._look_up(ledger, request, batch, charge, limit)
+        able = self._able(ledger, batch, fresh, charge)
+        if not replies and not able:
+            raise RefusedError("budget", f"nobody asked in round {request.round} of run {request.run} may answer")
+        keep = []
+        for slot in able:
+            memory = self._memory(ledger, agreement, population, request, batch, slot, shapes)
+            value, after = self._answer_one(agreement, population, request, batch, slot, memory)
+            reply = wire.pack(Message(kind="value", arrays=wire.leaves(value, "value")))
+            kept = wire.leaves(after, "memory")
+            stored = wire.pack(Message(kind="memory", arrays=kept)) if kept else None
+            keep.append((batch.accounts[slot], batch.questions[slot], reply, stored))
+            replies[slot] = reply
+        ledger.commit_many(
+            keep, charge, run=request.run, round_id=request.round, limit=limit, begun=begun,
+            before=[fresh[slot] for slot in able],
+        )  # fmt: skip
+        return replies
+
+    def _run_limit(self, protocol: Protocol, population: Population, request: Request) -> Budget:
+        """The most this run may take of one account; refuses rounds the method does not have."""
+        rounds, limit = _rounds_and_limit(protocol, population)
+        if request.round >= rounds:
+            raise RefusedError("round", f"round {request.round} of run {request.run}, which has {rounds} rounds")
+        if protocol.secret_cohorts and self.root is None:
+            raise RefusedError(
+                "guarantee",
+                "the guarantee counts on nobody learning whom a round asks, which requests over a network do not keep secret",
+            )
+        return limit
+
+    def _begun(self, ledger: SqliteLedger, request: Request) -> Begun:
+        """What the run was begun with, or what it begins with now: a numbering drawn here is kept with its first replies."""
+        terms = {
+            "terms": request.terms,
+            "clients": request.clients_in_all,
+            "records": request.records,
+            "first": request.first,
+        }
+        content, hosted = json.dumps(terms, sort_keys=True), self.hosted
+        try:
+            kept = ledger.begun(request.run)
+        except OldRunError as error:
+            raise RefusedError("old-run", str(error)) from error
+        if kept is None:
+            numbers = b"" if self.root is not None else secure_random.permutation(len(hosted.accounts)).astype(NUMBERS)
+            return Begun(terms=content, accounts=hosted.digest, numbers=bytes(numbers))
+        if kept.terms != content:
+            raise RefusedError(
+                "changed", f"run {request.run!r} was begun under other terms; they do not change within it"
+            )
+        if kept.accounts != hosted.digest:
+            raise RefusedError(
+                "population",
+                f"the clients in the data, or their order, are not those run {request.run!r} began with; put the data back "
+                "as they were until it is over, or take part in another run",
+            )
+        if self.root is None and not kept.numbers:
+            raise RefusedError(
+                "changed",
+                f"run {request.run!r} was begun while this site was seeded, with clients in the order of the file",
+            )
+        return kept
 
     def _population(self, agreement: Agreement, request: Request) -> Population:
         hosted = self.hosted
@@ -138,50 +252,64 @@ class Site:
             )
         return agreement.population(clients=request.clients_in_all, records=request.records)
 
-    def _read_batch(self, request: Request, population: Population, shapes: Shapes) -> _Batch:
-        arrays = request.message.arrays
-        clients, heard = (arrays.get(name) for name in ("clients", "heard"))
-        if clients is None or heard is None or clients.ndim != 1 or heard.shape != clients.shape or not len(clients):
-            raise WireError("an ask does not say whom it asks")
-        if clients.dtype != np.int32 or heard.dtype != np.int32 or len(np.unique(clients)) != len(clients):
-            raise WireError("an ask names a client twice, or not by whole numbers")
-        local = clients - request.first
-        if local.min() < 0 or local.max() >= len(self.hosted.accounts):
-            raise RefusedError("population", "the request asks clients that this site does not host")
-        common = wire.fill(shapes.common, arrays, "common")
-        own = wire.fill(shapes.own, arrays, "own", rows=len(clients))
-        if set(arrays) != {"clients", "heard", *wire.leaves(common, "common"), *wire.leaves(own, "own")}:
-            raise WireError("an ask holds more arrays than the method sends")
+    def _batch(self, begun: Begun, request: Request, asked: Asked) -> _Batch:
+        """Whom the numbers of a request stand for in its run."""
+        places = asked.numbers
+        if begun.numbers:
+            order = np.frombuffer(begun.numbers, NUMBERS)
+            if len(begun.numbers) % NUMBERS.itemsize or not _is_permutation(order, len(self.hosted.accounts)):
+                raise RunError(f"the numbers of the clients in run {request.run!r} are damaged in the ledger")
+            places = order[asked.numbers].astype(np.int64)
         return _Batch(
-            clients=clients, local=local, heard=heard, common=jax.tree.map(jnp.asarray, common), own=own,
-            accounts=[self.hosted.accounts[place] for place in local], questions=_digests(request, common, own, clients),
+            **{field.name: getattr(asked, field.name) for field in dataclasses.fields(asked)},
+            places=places, accounts=[self.hosted.accounts[place] for place in places],
         )  # fmt: skip
 
-    def _look_up(self, ledger: SqliteLedger, request: Request, batch: _Batch) -> tuple[dict[int, bytes], list[int]]:
-        """Stored replies by slot, and the slots that have none yet. Refuses what contradicts the ledger."""
-        terms = {
-            "terms": request.terms,
-            "clients": request.clients_in_all,
-            "records": request.records,
-            "first": request.first,
-        }
+    def _look_up(
+        self, ledger: SqliteLedger, request: Request, batch: _Batch, charge: Charge, limit: Budget
+    ) -> tuple[dict[int, bytes], dict[int, int]]:
+        """Stored replies by slot, and for the other slots how many charges their accounts have in this run.
+
+        Refuses what contradicts the ledger, and what the run's own guarantee does not cover.
+        """
         replies: dict[int, bytes] = {}
-        fresh: list[int] = []
+        fresh: dict[int, int] = {}
         try:
-            ledger.keep_terms(request.run, json.dumps(terms, sort_keys=True))
             for slot, (account, question) in enumerate(zip(batch.accounts, batch.questions, strict=True)):
                 reply = ledger.stored(account, run=request.run, round_id=request.round, question=question)
                 if reply is not None:
                     replies[slot] = reply
                     continue
-                if ledger.entries(account, run=request.run) < batch.heard[slot]:
+                fresh[slot] = ledger.entries(account, run=request.run)
+                if fresh[slot] < batch.heard[slot]:
                     raise RefusedError(
                         "rolled-back", f"account {account!r} has fewer charges in {request.run} than were heard"
                     )
-                fresh.append(slot)
+        except RepeatedQuestionError as error:
+            raise RefusedError("repeated", str(error)) from error
         except BudgetError as error:
             raise RefusedError("changed", str(error)) from error
+        try:
+            for slot in fresh:
+                ledger.check_run(batch.accounts[slot], charge, run=request.run, limit=limit)
+        except RunLimitError as error:
+            raise RefusedError("guarantee", str(error)) from error
         return replies, fresh
+
+    def _able(self, ledger: SqliteLedger, batch: _Batch, slots: Iterable[int], charge: Charge) -> list[int]:
+        """Who can pay under the site's own limit; of the others the log says how many, and of one of them why."""
+        able, unable = [], []
+        for slot in slots:
+            try:
+                ledger.check(batch.accounts[slot], charge)
+                able.append(slot)
+            except BudgetError as error:
+                unable.append(error)
+        if unable:
+            self.log(
+                f"left out {len(unable)} of {len(able) + len(unable)} who have not answered; one of them: {unable[0]}"
+            )
+        return able
 
     def _memory(
         self,
@@ -204,7 +332,7 @@ class Site:
     def _answer_one(
         self, agreement: Agreement, population: Population, request: Request, batch: _Batch, slot: int, memory: Any
     ) -> tuple[Any, Any]:
-        records, mask = self.hosted.clients.gather(batch.local[slot : slot + 1], population.records)
+        records, mask = self.hosted.clients.gather(batch.places[slot : slot + 1], population.records)
         shard = Shard(records=jax.tree.map(lambda rows: rows[0], records), mask=mask[0], population=population)
         own = jax.tree.map(lambda rows: jnp.asarray(rows[slot]), batch.own)
         if self.root is None:
@@ -219,38 +347,22 @@ def _compiled(protocol: Protocol) -> Callable[..., tuple[Any, Any]]:
     return jax.jit(protocol.answer)
 
 
+@functools.lru_cache(maxsize=64)
+def _rounds_and_limit(protocol: Protocol, population: Population) -> tuple[int, Budget]:
+    """The rounds of a run, and the most it may take of one account: what it guarantees, less what samplers may add."""
+    claim = protocol.guarantee(population)
+    return protocol.rounds(population), Budget(epsilon=claim.epsilon, delta=claim.accounted_delta, unit=claim.unit)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Batch:
-    """One request, checked: which clients, with which accounts and questions."""
+class _Batch(Asked):
+    """A request whose clients are known: their places in the data, and their accounts."""
 
-    clients: Array
-    local: Array
-    heard: Array
-    common: Any
-    own: Any
+    places: Array
     accounts: Sequence[str]
-    questions: Sequence[str]
 
 
-def _can_pay(ledger: SqliteLedger, account: str, charge: Any) -> bool:
-    try:
-        ledger.check(account, charge)
-    except BudgetError:
+def _is_permutation(order: Array, size: int) -> bool:
+    if len(order) != size or order.min() < 0 or order.max() >= size:
         return False
-    return True
-
-
-def _digests(request: Request, common: Any, own: Any, clients: Array) -> list[str]:
-    """What each client is asked, as a hash: the same question again has the same one, any other another."""
-    shared = hashlib.sha256(json.dumps([request.run, request.round, request.terms], sort_keys=True).encode())
-    for name, array in wire.leaves(common, "common").items():
-        shared.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
-    rows = wire.leaves(own, "own")
-    found = []
-    for slot, client in enumerate(clients):
-        one = shared.copy()
-        one.update(str(int(client)).encode())
-        for name, array in rows.items():
-            one.update(name.encode() + np.ascontiguousarray(array[slot]).tobytes())
-        found.append(one.hexdigest())
-    return found
+    return bool(np.bincount(order, minlength=size).max() == 1)

@@ -10,12 +10,13 @@ import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from populace.engines.agreement import Agreement, agreement_from_json, schema_digest
 from populace.engines.exchange import make_key
+from populace.engines.messages import Hosts
 from populace.engines.site import MOST_CLIENTS, MOST_RECORDS, Hosted, Site
 from populace.errors import DataError, InputError, PopulaceError, RunError, SpecError
 from populace.privacy.guarantee import Unit
@@ -28,7 +29,6 @@ from populace.tables.schema import Schema
 from populace.tables.table import make_table, read_frame
 
 FORMAT = 1
-By = Literal["rows", "column", "site"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class SiteFile:
     data: str
     ledger: str
     log: str
-    by: By
+    by: Hosts
     records_per_client: int
     client_column: str | None
     records: int
@@ -126,7 +126,7 @@ def read_hosted(file: SiteFile, schema: Schema | ImageShape) -> Hosted:
             f"a client in {file.data} holds {clients.widest} records, {file.records} were declared as the most; "
             "join again with a larger --records"
         )
-    return Hosted(clients=clients, accounts=accounts, records=file.records)
+    return Hosted(clients=clients, accounts=accounts, records=file.records, by=file.by)
 
 
 def _by_column(file: SiteFile, frame: Any, data: Any) -> tuple[Clients, tuple[str, ...]]:

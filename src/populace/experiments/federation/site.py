@@ -15,12 +15,14 @@ from typing import Any
 
 from populace.engines.agreement import Agreement
 from populace.engines.flare import kits, policy, processes
+from populace.engines.messages import Hosts
 from populace.engines.site import MOST_CLIENTS, MOST_RECORDS
-from populace.engines.site_file import By, SiteFile, begin_accounts, check_data, read_hosted, read_site_file
+from populace.engines.site_file import SiteFile, begin_accounts, check_data, read_hosted, read_site_file
 from populace.errors import BudgetError, InputError, RunError
 from populace.experiments.federation.coordinator import Proposal
 from populace.privacy.guarantee import Guarantee
-from populace.privacy.ledger import Budget, SqliteLedger, kept_budget
+from populace.privacy.ledger import Budget
+from populace.privacy.sqlite_ledger import SqliteLedger, check_same_unit, kept_budget
 from populace.tables.files import read_json, write_json
 
 Say = Callable[[str], None]
@@ -31,7 +33,7 @@ class Hosting:
     """Whom a site answers for, and with which limit."""
 
     data: Path
-    by: By
+    by: Hosts
     records_per_client: int = 1
     client_column: str | None = None
     records: int | None = None
@@ -123,7 +125,10 @@ class SiteFolder:
         if kept is None and not (self.path / "data.json").exists():
             return False
         with SqliteLedger(file.ledger, kept if kept and change_limit else file.budget, create=False) as ledger:
-            return bool(ledger.accounts())
+            charged = bool(ledger.accounts())
+        if charged and kept is not None:
+            check_same_unit(kept, file.budget, path=file.ledger)
+        return charged
 
     def _file(self, agreement: Agreement, hosting: Hosting) -> SiteFile:
         who = self.document

@@ -26,9 +26,10 @@ from populace.experiments.poll.holders import CLIENTS, Block, Holders
 from populace.experiments.run import make_key
 from populace.privacy import secure_random
 from populace.privacy.guarantee import Guarantee
-from populace.privacy.ledger import Budget, Charge, MemoryLedger, SqliteLedger
+from populace.privacy.ledger import Budget, Charge, MemoryLedger
 from populace.privacy.randomizers.wire import by_member
 from populace.privacy.source import Keyed
+from populace.privacy.sqlite_ledger import SqliteLedger
 from populace.protocols.base import Ask, Population, Shard
 from populace.protocols.poll import Poll
 from populace.protocols.registry import make_protocol

@@ -1,0 +1,394 @@
+"""The ledger that lives with the records: a file that survives a crash, and keeps the replies it paid for.
+
+One account per hosted client. A repeated question gets the stored reply and never a fresh randomisation; a run begins with
+its terms and the secret numbers of the clients, kept here so that every process and every restart uses the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from populace.errors import BudgetError, RunError
+from populace.privacy import events
+from populace.privacy.accounting import epsilon_of
+from populace.privacy.events import Event
+from populace.privacy.ledger import Budget, Charge, check_affordable, check_unit, composed
+
+LAYOUT = 1  # of the file, as `PRAGMA user_version`; 0 is that of version 0.1.0, which lacks `numbering`
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS entry (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    account TEXT NOT NULL, run TEXT NOT NULL, round INTEGER NOT NULL,
+    question TEXT NOT NULL, unit TEXT NOT NULL, event TEXT NOT NULL,
+    reply BLOB NOT NULL, at REAL NOT NULL,
+    UNIQUE (account, run, round)
+);
+CREATE TABLE IF NOT EXISTS memory (account TEXT NOT NULL, run TEXT NOT NULL, content BLOB NOT NULL, PRIMARY KEY (account, run));
+CREATE TABLE IF NOT EXISTS terms (run TEXT PRIMARY KEY, content TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS numbering (run TEXT PRIMARY KEY, accounts TEXT NOT NULL, numbers BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS budget (only_one INTEGER PRIMARY KEY CHECK (only_one = 1), epsilon REAL, delta REAL, unit TEXT);
+CREATE TRIGGER IF NOT EXISTS entry_never_replaced BEFORE INSERT ON entry
+    WHEN EXISTS (SELECT 1 FROM entry WHERE id = NEW.id OR (account = NEW.account AND run = NEW.run AND round = NEW.round))
+    BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
+CREATE TRIGGER IF NOT EXISTS entry_never_changes BEFORE UPDATE ON entry
+    BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
+CREATE TRIGGER IF NOT EXISTS entry_never_leaves BEFORE DELETE ON entry
+    BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
+CREATE TRIGGER IF NOT EXISTS numbering_never_changes BEFORE UPDATE ON numbering
+    BEGIN SELECT RAISE(ABORT, 'a run keeps its numbers'); END;
+CREATE TRIGGER IF NOT EXISTS numbering_never_leaves BEFORE DELETE ON numbering
+    BEGIN SELECT RAISE(ABORT, 'a run keeps its numbers'); END;
+"""
+
+
+class RunLimitError(BudgetError):
+    """What is asked would exceed the guarantee of the run it is asked in."""
+
+
+class RepeatedQuestionError(BudgetError):
+    """An account has answered this question in another round of the same run."""
+
+
+class OldRunError(RunError):
+    """A run that was begun under version 0.1.0, which kept less about it than is needed to go on."""
+
+
+class OvertakenError(RunError):
+    """Another process wrote to the ledger between looking and booking; nothing was booked, look again."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Begun:
+    """What a run was begun with: what its requests must name, a digest of the accounts it is about, and its numbering.
+
+    `numbers` holds, for each number a request may name, the place of the account it stands for: 32-bit whole numbers, least
+    byte first. Empty: numbers are places.
+    """
+
+    terms: str
+    accounts: str
+    numbers: bytes = b""
+
+
+def kept_budget(path: str | Path) -> Budget | None:
+    """The budget a ledger was begun with, or None where none was begun; changes nothing."""
+    if not Path(path).is_file():
+        return None
+    try:
+        with contextlib.closing(sqlite3.connect(path, timeout=30.0)) as db:
+            if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'budget'").fetchone() is None:
+                return None
+            row = db.execute("SELECT epsilon, delta, unit FROM budget").fetchone()
+    except sqlite3.Error as error:
+        raise RunError(f"cannot open the ledger {path}: {error}") from error
+    return None if row is None else Budget(epsilon=row[0], delta=row[1], unit=row[2])
+
+
+def check_same_unit(kept: Budget, wanted: Budget, *, path: str | Path) -> None:
+    """Raise BudgetError where a ledger that holds charges would count in another unit from now on."""
+    if kept.unit != wanted.unit:
+        raise BudgetError(
+            f"the ledger {path} holds charges per {kept.unit}, which do not add up to anything per {wanted.unit}: its unit "
+            "does not change any more. Keep what is charged otherwise in a folder of its own, and split the limit between them"
+        )
+
+
+class SqliteLedger:
+    """The ledger kept with the records: one account per hosted client; charge, memory and reply in one transaction.
+
+    Guarantee: after `commit` returns the charge is on disk (WAL, synchronous=FULL); a process killed at any moment leaves
+    either all of a commit or none of it. All that decides about a charge is read in the transaction that books it, so that
+    processes side by side never spend more together than one of them could.
+    Edge cases: the same (account, run, round) with the same question returns the stored reply through `stored`; with another
+    question it is refused, and so is the same question in another round of the run. The file is readable by its owner alone.
+    The budget is kept in it: reopening with another one is refused, unless `raise_budget` says that its owner means it; its
+    unit changes only while nothing is booked. Charges of another unit than the budget's are never added: an account that has
+    any spends nothing more. Without `create`, a ledger that is gone is refused: begun anew, it would have forgotten what was
+    spent. A ledger of 0.1.0 is opened with all its entries; one of a later layout than this one is refused.
+    """
+
+    def __init__(self, path: str | Path, budget: Budget, *, create: bool = True, raise_budget: bool = False) -> None:
+        self.budget = budget
+        self.path = Path(path)
+        if not create and kept_budget(self.path) is None:
+            raise RunError(
+                f"the ledger {path} is gone, and with it what was spent; put it back, nothing is answered without"
+            )
+        try:
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+            self._db = sqlite3.connect(self.path, isolation_level=None, timeout=30.0)
+            self._lay_out()
+            kept = self._db.execute("SELECT epsilon, delta, unit FROM budget").fetchone()
+        except (OSError, sqlite3.Error) as error:
+            raise RunError(f"cannot open the ledger {path}: {error}") from error
+        self._keep_budget(kept, raise_budget=raise_budget)
+
+    def _lay_out(self) -> None:
+        (layout,) = self._db.execute("PRAGMA user_version").fetchone()
+        if layout > LAYOUT:
+            self.close()
+            raise RunError(
+                f"the ledger {self.path} was written by a later version of populace; update populace, nothing is answered"
+            )
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=FULL")
+        self._db.executescript(SCHEMA)
+        if layout < LAYOUT:
+            self._db.execute(f"PRAGMA user_version = {LAYOUT}")
+
+    def _keep_budget(self, kept: tuple[float, float, Any] | None, *, raise_budget: bool) -> None:
+        wanted = (float(self.budget.epsilon), float(self.budget.delta), self.budget.unit)
+        if kept == wanted:
+            return
+        try:
+            if kept is not None and not raise_budget:
+                raise BudgetError(
+                    f"the ledger {self.path} keeps a budget of epsilon {kept[0]:g}, delta {kept[1]:g} per {kept[2]}, not "
+                    f"epsilon {wanted[0]:g}, delta {wanted[1]:g} per {wanted[2]}; its owner may change it, nobody else"
+                )
+            with self._transaction():
+                if kept is not None and self._db.execute("SELECT 1 FROM entry LIMIT 1").fetchone() is not None:
+                    before = Budget(epsilon=kept[0], delta=kept[1], unit=kept[2])
+                    check_same_unit(before, self.budget, path=self.path)
+                self._db.execute("INSERT OR REPLACE INTO budget VALUES (1, ?, ?, ?)", wanted)
+        except BudgetError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._db.close()
+
+    def __enter__(self) -> SqliteLedger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Nobody else writes from here to the end; what is read here is what is booked on."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    def stored(self, account: str, *, run: str, round_id: int, question: str) -> bytes | None:
+        """The reply already given to this question, or None.
+
+        Refuses the same round with another question, and the same question in another round: a fresh reply to it would be a
+        second release.
+        """
+        row = self._db.execute(
+            "SELECT question, reply FROM entry WHERE account = ? AND run = ? AND round = ?", (account, run, round_id)
+        ).fetchone()
+        if row is None:
+            self._check_new(account, run=run, round_id=round_id, question=question)
+            return None
+        if row[0] != question:
+            raise BudgetError(
+                f"account {account!r} has answered another question in round {round_id} of run {run!r}; a round is asked once"
+            )
+        return bytes(row[1])
+
+    def _check_new(self, account: str, *, run: str, round_id: int, question: str) -> None:
+        row = self._db.execute(
+            "SELECT round FROM entry WHERE account = ? AND run = ? AND question = ?", (account, run, question)
+        ).fetchone()
+        if row is not None:
+            raise RepeatedQuestionError(
+                f"account {account!r} has answered this very question in round {row[0]} of run {run!r}, and round {round_id} "
+                "asks it again; a fresh answer would be a second release"
+            )
+
+    def check(self, account: str, charge: Charge) -> None:
+        """Raise BudgetError if one more such charge would overspend."""
+        check_unit(charge, self.budget)
+        check_affordable(_with(self._spent(account), charge), self.budget, who=f"account {account!r}")
+
+    def check_run(self, account: str, charge: Charge, *, run: str, limit: Budget) -> None:
+        """Raise RunLimitError if one more such charge would take more in this run than `limit`, what the run guarantees."""
+        try:
+            check_unit(charge, limit)
+            total = _with(self._spent(account, run=run), charge)
+            check_affordable(total, limit, who=f"account {account!r} in run {run!r}, by the run's own guarantee,")
+        except BudgetError as error:
+            raise RunLimitError(str(error)) from error
+
+    def commit(
+        self,
+        account: str,
+        charge: Charge,
+        *,
+        run: str,
+        round_id: int,
+        question: str,
+        reply: bytes,
+        memory: bytes | None = None,
+    ) -> None:
+        """Book the charge, keep the reply and the client's memory, in one transaction; only then may the reply leave."""
+        self.commit_many([(account, question, reply, memory)], charge, run=run, round_id=round_id)
+
+    def commit_many(
+        self,
+        replies: Sequence[tuple[str, str, bytes, bytes | None]],
+        charge: Charge,
+        *,
+        run: str,
+        round_id: int,
+        limit: Budget | None = None,
+        begun: Begun | None = None,
+        before: Sequence[int] | None = None,
+    ) -> None:
+        """All of a site's hosted clients at once: (account, question, reply, memory) each; all are booked or none.
+
+        `limit` is what the run guarantees; `begun` is kept with the run's first replies. `before` says how many charges each
+        account had in the run when its reply was made: where another process has booked since, OvertakenError.
+        """
+        event = json.dumps(events.to_json(charge.event), sort_keys=True)
+        try:
+            with self._transaction():
+                if begun is not None:
+                    self._begin(run, begun)
+                for place, (account, question, reply, memory) in enumerate(replies):
+                    if before is not None and self.entries(account, run=run) != before[place]:
+                        raise OvertakenError(f"account {account!r} was charged by another process in the meantime")
+                    if self.stored(account, run=run, round_id=round_id, question=question) is not None:
+                        raise BudgetError(f"account {account!r} has answered round {round_id} of run {run!r} already")
+                    self.check(account, charge)
+                    if limit is not None:
+                        self.check_run(account, charge, run=run, limit=limit)
+                    self._db.execute(
+                        "INSERT INTO entry (account, run, round, question, unit, event, reply, at) "
+                        "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                        (account, run, round_id, question, charge.unit, event, reply, time.time()),
+                    )
+                    if memory is not None:
+                        self._db.execute("INSERT OR REPLACE INTO memory VALUES (?, ?, ?)", (account, run, memory))
+        except sqlite3.Error as error:
+            raise RunError(f"cannot write the ledger {self.path}: {error}; nothing was released") from error
+
+    def begun(self, run: str) -> Begun | None:
+        """What a run was begun with, or None for a new one. Raises OldRunError for one that version 0.1.0 began."""
+        row = self._db.execute(
+            "SELECT content, accounts, numbers FROM terms LEFT JOIN numbering USING (run) WHERE run = ?", (run,)
+        ).fetchone()
+        if row is None:
+            return None
+        if row[1] is None:
+            raise OldRunError(
+                f"run {run!r} was begun under version 0.1.0, which numbered clients in the order of the file and cannot tell "
+                "whether a question was asked in another round; begin a new run. What was spent stays counted"
+            )
+        return Begun(terms=row[0], accounts=row[1], numbers=bytes(row[2]))
+
+    def begin(self, run: str, begun: Begun) -> None:
+        """Keep what a run begins with, before anything is released in it; what is kept already must be the same."""
+        with self._transaction():
+            self._begin(run, begun)
+
+    def _begin(self, run: str, begun: Begun) -> None:
+        self._db.execute("INSERT OR IGNORE INTO terms VALUES (?, ?)", (run, begun.terms))
+        self._db.execute("INSERT OR IGNORE INTO numbering VALUES (?, ?, ?)", (run, begun.accounts, begun.numbers))
+        if self.begun(run) != begun:
+            raise OvertakenError(f"run {run!r} was begun by another process in the meantime")
+
+    def keep_terms(self, run: str, content: str) -> None:
+        """Words kept under a name; kept again, they must be the same."""
+        self._db.execute("INSERT OR IGNORE INTO terms VALUES (?, ?)", (run, content))
+        (kept,) = self._db.execute("SELECT content FROM terms WHERE run = ?", (run,)).fetchone()
+        if kept != content:
+            raise BudgetError(f"run {run!r} was begun under other terms; terms do not change within a run")
+
+    def memory(self, account: str, *, run: str) -> bytes | None:
+        row = self._db.execute("SELECT content FROM memory WHERE account = ? AND run = ?", (account, run)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def _spent(self, account: str, *, run: str | None = None) -> list[tuple[Event, int]]:
+        """What an account was charged, in all or in one run. Charges of different units are never added: refused."""
+        rows = self._db.execute(
+            "SELECT unit, event, COUNT(*) FROM entry WHERE account = ? AND (? IS NULL OR run = ?) GROUP BY unit, event",
+            (account, run, run),
+        ).fetchall()
+        other = {unit for unit, _, _ in rows} - {self.budget.unit}
+        if other:
+            raise BudgetError(
+                f"account {account!r} holds charges per {' and '.join(sorted(other))}, which do not add up to anything per "
+                f"{self.budget.unit}; nothing more is released about it"
+            )
+        return [(_event(text), count) for _, text, count in rows]
+
+    def spent(self, account: str) -> float:
+        """Epsilon spent by one account at the budget's delta."""
+        total = composed(self._spent(account))
+        return 0.0 if total is None else epsilon_of(total, delta=self.budget.delta)
+
+    def summary(self) -> dict[str, Any]:
+        """Of all accounts: how many were charged, the most one has spent, and the charges of each run.
+
+        Charges of another unit than the budget's stand apart, under `other_units`.
+        """
+        units = {unit for (unit,) in self._db.execute("SELECT DISTINCT unit FROM entry")}
+        runs = self._db.execute(
+            "SELECT run, COUNT(DISTINCT round), COUNT(DISTINCT account), COUNT(*), MIN(at), MAX(at) FROM entry GROUP BY run "
+            "ORDER BY MIN(id)"
+        )
+        names = ("run", "rounds", "accounts", "charges", "first", "last")
+        found = self._summary_of(self.budget.unit)
+        others = {unit: self._summary_of(unit) for unit in sorted(units - {self.budget.unit})}
+        return {
+            **found,
+            **({"other_units": others} if others else {}),
+            "runs": [dict(zip(names, row, strict=True)) for row in runs],
+        }
+
+    def _summary_of(self, unit: str) -> dict[str, Any]:
+        spent: dict[str, list[tuple[str, int]]] = {}
+        for account, event, count in self._db.execute(
+            "SELECT account, event, COUNT(*) FROM entry WHERE unit = ? GROUP BY account, event ORDER BY event", (unit,)
+        ):
+            spent.setdefault(account, []).append((event, count))
+        epsilons = [
+            epsilon_of(total, delta=self.budget.delta)
+            for kinds in {tuple(each) for each in spent.values()}
+            if (total := composed([(_event(text), count) for text, count in kinds])) is not None
+        ]
+        return {
+            "accounts_charged": len(spent),
+            "epsilon_of_the_account_that_spent_most": max(epsilons, default=0.0),
+            "charges": sum(count for each in spent.values() for _, count in each),
+        }
+
+    def accounts(self) -> list[str]:
+        return [row[0] for row in self._db.execute("SELECT DISTINCT account FROM entry ORDER BY account")]
+
+    def entries(self, account: str, *, run: str | None = None) -> int:
+        """How many charges an account has, in all or in one run."""
+        row = self._db.execute(
+            "SELECT COUNT(*) FROM entry WHERE account = ? AND (? IS NULL OR run = ?)", (account, run, run)
+        ).fetchone()
+        return int(row[0])
+
+
+def _with(spent: list[tuple[Event, int]], charge: Charge) -> Event | None:
+    """What was spent and one charge more, as one event; the same charges give the same event, in whatever order they came."""
+    merged: dict[Event, int] = {}
+    for event, count in [*spent, (charge.event, 1)]:
+        merged[event] = merged.get(event, 0) + count
+    return composed(sorted(merged.items(), key=lambda each: json.dumps(events.to_json(each[0]), sort_keys=True)))
+
+
+@functools.lru_cache(maxsize=256)
+def _event(text: str) -> Event:
+    return events.from_json(json.loads(text))
