@@ -101,10 +101,12 @@ def run(
     from populace.cli import live, show
     from populace.experiments.federation.coordinator import Federation
     from populace.experiments.federation.supervisor import Options, run_federation
+    from populace.report.statement import write_statement
 
     options = Options(least=sites, timeout=timeout, patience=patience)
     with live.rounds(as_json=as_json) as (watch, say):
         made = run_federation(Federation(folder), out, rows=rows, seed=seed, options=options, watch=watch, say=say)
+    write_statement(out)
     if as_json:
         show.say_json(
             {"run": made.details["spec"]["run"], "privacy": made.guarantee.to_json(), "sites": made.details["sites"]}
@@ -112,7 +114,7 @@ def run(
         return
     show.say(f"\n{made.guarantee}\n")
     show.say(f"{out / 'synthetic.parquet'}  {rows:,} synthetic rows")
-    show.say(f"{out / 'privacy.json'}  the guarantee and its derivation")
+    show.say(f"{out / 'privacy.html'}  the privacy statement, to read or publish; `populace verify {out}` checks it")
 
 
 @app.command()
@@ -155,9 +157,11 @@ def demo(
     """Three sites on this machine, from certificates to synthetic rows, report and ledgers, in one command."""
     from populace.cli import evaluate, live, show, site
     from populace.experiments.federation import demo as steps
+    from populace.report.statement import write_statement
 
     with live.rounds(as_json=False) as (watch, say):
         made = steps.play(out, epsilon=epsilon, watch=watch, say=say)
+    write_statement(made.folder)
     show.say(f"\n{made.run.guarantee}\n")
     evaluate.command(runs=[made.folder], real=str(made.all_rows), target=None, as_json=False)
     for place in made.sites:

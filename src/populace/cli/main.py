@@ -22,6 +22,7 @@ from populace.cli import (
     schema,
     site,
     synthesize,
+    verify,
 )
 from populace.errors import PopulaceError
 from populace.version import __version__
@@ -39,7 +40,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (demo, methods, schema, plan, synthesize, sample, evaluate, audit, attack, benchmark):
+for module in (demo, methods, schema, plan, synthesize, sample, evaluate, verify, audit, attack, benchmark):
     app.command(name=module.__name__.rpartition(".")[2], epilog=module.EXAMPLE)(module.command)
 for group in (poll, federation, site):
     app.add_typer(group.app, name=group.__name__.rpartition(".")[2], epilog=group.EXAMPLE)

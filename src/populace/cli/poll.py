@@ -90,11 +90,13 @@ def fit(
     """Count the answers, fit the model and write a run folder; needs no record, and no more memory for more answers."""
     from populace.cli import show
     from populace.experiments.poll import fit as work
+    from populace.report.statement import write_statement
 
     wanted = work.Fit(answers=tuple(answers), schema_file=schema, rows=rows, settings=show.settings(pairs), seed=seed)
     with show.progress("poll fit", each="answer") as report:
         run = work.fit_answers(wanted, out, progress=report, say=show.say)
+    write_statement(out)
     show.say(f"\n{run.guarantee}\n")
     show.say(f"{out / 'synthetic.parquet'}  {rows:,} synthetic rows from {run.details['clients']:,} answers")
-    show.say(f"{out / 'privacy.json'}  the guarantee and its derivation")
+    show.say(f"{out / 'privacy.html'}  the privacy statement, to read or publish; `populace verify {out}` checks it")
     show.say(f"next: populace evaluate {out} --real FILE")

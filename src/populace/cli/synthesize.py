@@ -39,6 +39,7 @@ def command(
     from populace.experiments.run import synthesize
     from populace.experiments.spec import make_spec
     from populace.models.images import ImageGenerator
+    from populace.report.statement import write_statement
 
     spec = make_spec(
         data=data, epsilon=epsilon, method=method, delta=delta, schema_file=schema, target=target, trust=trust,
@@ -46,10 +47,11 @@ def command(
     )  # fmt: skip
     with show.progress(spec.method_name) as report:
         run = synthesize(spec, out, progress=report, say=show.say)
+    write_statement(out)
     show.say(f"\n{run.guarantee}\n")
     file, what = (
         ("synthetic.npz", "images") if isinstance(run.generator, ImageGenerator) else ("synthetic.parquet", "rows")
     )
     show.say(f"{out / file}  {rows:,} synthetic {what}")
-    show.say(f"{out / 'privacy.json'}  the guarantee and its derivation")
+    show.say(f"{out / 'privacy.html'}  the privacy statement, to read or publish; `populace verify {out}` checks it")
     show.say(f"next: populace evaluate {out} --real FILE" + (f" --target {target}" if target else ""))

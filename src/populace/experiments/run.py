@@ -25,7 +25,7 @@ from populace.models.generator import Synthesizer, load_generator
 from populace.privacy.guarantee import Guarantee, guarantee_from_json
 from populace.privacy.ledger import Budget
 from populace.protocols.base import Population, Protocol
-from populace.tables.files import read_json, write_json
+from populace.tables.files import read_json
 from populace.tables.images import Images
 from populace.tables.partition import Clients
 from populace.tables.table import Table
@@ -99,7 +99,6 @@ def synthesize(spec: RunSpec, out: str | Path, *, progress: Report | None = None
         sampled = time.monotonic()
         outcome.generator.save(folder.path)
         folder.save_synthetic(drawn)
-        write_json(folder / "privacy.json", {**guarantee.to_json(), "ledger": outcome.ledger.spent()})
         document = {
             "status": "finished",
             "digest": spec.digest(),
@@ -117,6 +116,7 @@ def synthesize(spec: RunSpec, out: str | Path, *, progress: Report | None = None
             },
             **_details(outcome),
         }  # fmt: skip
+        folder.save_privacy(guarantee, document, event=outcome.ledger.worst_event())
         folder.finish(document)
     return Run(generator=outcome.generator, guarantee=guarantee, details=document)
 

@@ -236,7 +236,6 @@ def _finish(
     drawn = generator.sample(rows, Keys(checkpoint_of(place).root()).sample())
     generator.save(folder.path)
     folder.save_synthetic(drawn)
-    write_json(folder / "privacy.json", {**guarantee.to_json(), "ledger": ledger.spent()})
     document = {
         "status": "finished",
         "digest": digest,
@@ -256,5 +255,6 @@ def _finish(
         "ledger": ledger.spent(),
         "sites": read_status(place).get("sites", {}),
     }
+    folder.save_privacy(guarantee, document, event=ledger.worst_event())
     folder.finish(document)
     return Run(generator=generator, guarantee=guarantee, details=document)

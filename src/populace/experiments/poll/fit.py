@@ -22,7 +22,6 @@ from populace.experiments.spec import RunSpec, make_spec
 from populace.privacy.guarantee import Guarantee
 from populace.protocols.base import Population
 from populace.protocols.poll import Poll
-from populace.tables.files import write_json
 from populace.tables.schema import load_schema
 
 Say = Callable[[str], None]
@@ -88,9 +87,9 @@ def _finished(folder: RunFolder, deal: Deal, counted: Counted, keys: Keys, docum
     guarantee = _stated(deal.protocol.guarantee(deal.population), seeded=seeded)
     generator.save(folder.path)
     table.save(folder / "synthetic.parquet")
-    write_json(folder / "privacy.json", {**guarantee.to_json(), "ledger": document["ledger"]})
     seconds |= {"training": trained - began, "sampling": sampled - trained}
     seconds["total"] = seconds["reading"] + time.monotonic() - began
+    folder.save_privacy(guarantee, document, event=deal.protocol.survey(deal.population).panel.event)
     folder.finish(document)
     return Run(generator=generator, guarantee=guarantee, details=document)
 
