@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pyarrow as pa
 
@@ -27,28 +28,46 @@ def read_rows(data: str, schema: Schema | str | None, *, without: tuple[str, ...
     return frame, make_table(frame, resolve_schema(frame, schema, without=without))
 
 
-def read_clients(
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class PrivateData:
+    """Rows split into clients, and the whole frame they were read from; None for images, which have no other columns."""
+
+    clients: Clients
+    frame: pa.Table | None
+
+
+def read_clients(data: str, **options: Any) -> Clients:
+    """The rows of a data file, split into clients; options as of `read_private`."""
+    return read_private(data, **options).clients
+
+
+def read_private(
     data: str,
     *,
     schema: str | None = None,
     target: str | None = None,
     records_per_client: int = 1,
     client_column: str | None = None,
-) -> Clients:
-    """The rows of a data file, split into clients."""
+    most_records: int | None = None,
+) -> PrivateData:
+    """The rows of a data file, split into clients, and all it holds.
+
+    `most_records` is the public number of records of one client; a client with more is refused.
+    """
     if data.endswith(".npz"):
         if target or schema or client_column:
             raise InputError("images take none of --target, --schema and --client-column; leave them out")
-        return split(read_images(data), records_per_client=records_per_client)
+        return PrivateData(clients=split(read_images(data), records_per_client=records_per_client), frame=None)
     frame, table = read_rows(data, schema, without=(client_column,) if client_column else ())
     if target is not None:
         table = dataclasses.replace(table, schema=table.schema.with_target(target))
     if client_column is None:
-        return split(table, records_per_client=records_per_client)
+        return PrivateData(clients=split(table, records_per_client=records_per_client), frame=frame)
     if client_column not in frame.column_names:
         raise DataError(f"no client column {client_column!r} in {data}; columns are {', '.join(frame.column_names)}")
     if client_column in table.schema.names:
         raise DataError(
             f"the client column {client_column!r} is also a column of the schema; take it out of the schema"
         )
-    return split_by_column(frame.column(client_column), table, name=client_column)
+    clients = split_by_column(frame.column(client_column), table, name=client_column, most=most_records)
+    return PrivateData(clients=clients, frame=frame)
