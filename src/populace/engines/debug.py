@@ -40,21 +40,22 @@ def step(name: str, round_id: int, client: int | None = None) -> Iterator[None]:
 def run(
     protocol: Protocol, clients: Clients, *, root: Array, exact: bool = False, progress: Report | None = None
 ) -> Outcome:
-    """Run a protocol one client at a time. With `exact`, clients draw from the operating system."""
+    """Run a protocol one client at a time. With `exact`, clients draw from the operating system, and so does the server's
+    Gaussian noise; cohorts and what a client keeps at home come from `root`."""
     population = population_of(clients)
     check_kind(protocol, population)
-    keys = Keys(root)
+    keys = Keys(root, exact=exact)
     ledger = new_ledger(protocol, population)
     traffic = Traffic()
     memories: dict[int, Any] = {}
     state = protocol.begin(population, keys.begin())
     rounds = 0
-    while (ask := protocol.ask(state, population, Keyed(keys.ask(rounds)))) is not None:
+    while (ask := protocol.ask(state, population, keys.source(keys.ask(rounds)))) is not None:
         members = np.asarray(ask.cohort)
         ledger.book(members[members >= 0], protocol.charge(ask, population), round_id=rounds)
         replies = answer_one_by_one(protocol, ask, clients, population, keys, rounds, memories, exact=exact)
         with step("absorb", rounds):
-            state = protocol.absorb(state, ask, replies, Keyed(keys.absorb(rounds)))
+            state = protocol.absorb(state, ask, replies, keys.source(keys.absorb(rounds)))
         traffic = traffic.plus(*protocol.reply_bytes(ask, population), int(working_slots(protocol, ask).sum()))
         rounds += 1
         if progress:
@@ -62,7 +63,7 @@ def run(
     generator = protocol.finish(state, population, keys.finish())
     return Outcome(
         generator=generator, guarantee=protocol.guarantee(population), ledger=ledger, traffic=traffic, rounds=rounds,
-        state=state,
+        state=state, noise=keys.noise,
     )  # fmt: skip
 
 

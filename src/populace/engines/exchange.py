@@ -12,8 +12,9 @@ import numpy as np
 
 from populace.errors import BudgetError, SpecError
 from populace.models.generator import Synthesizer
-from populace.privacy.guarantee import Guarantee
+from populace.privacy.guarantee import Guarantee, Noise
 from populace.privacy.ledger import Budget, MemoryLedger
+from populace.privacy.source import Keyed
 from populace.protocols.base import ImageShape, Population, Protocol
 from populace.tables.images import Images
 from populace.tables.partition import Clients
@@ -57,7 +58,10 @@ class Traffic:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a run leaves: the generator, what was spent for it, and what it cost."""
+    """What a run leaves: the generator, what was spent for it, and what it cost.
+
+    `noise` says where Gaussian noise came from: `exact` from the operating system, `keyed` from the root key as all else did.
+    """
 
     generator: Synthesizer
     guarantee: Guarantee
@@ -65,14 +69,26 @@ class Outcome:
     traffic: Traffic
     rounds: int
     state: Any
+    noise: Noise = "keyed"
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Keys:
-    """All keys of a run, from one root. A client's key depends on round and client alone, not on the engine."""
+    """All keys of a run, from one root. A client's key depends on round and client alone, not on the engine.
+
+    With `exact`, sources made from them draw Gaussian noise from the operating system.
+    """
 
     root: Array
+    exact: bool = dataclasses.field(default=False, metadata={"static": True})
+
+    @property
+    def noise(self) -> Noise:
+        return "exact" if self.exact else "keyed"
+
+    def source(self, key: Array) -> Keyed:
+        return Keyed(key, exact=self.exact)
 
     def begin(self) -> Array:
         return jax.random.fold_in(self.root, 0)

@@ -20,7 +20,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from populace.engines.checkpoint import Checkpoint
 from populace.engines.exchange import Keys, Outcome, Progress, Report, Traffic, check_kind, new_ledger, population_of
 from populace.privacy.ledger import Budget, MemoryLedger
-from populace.privacy.source import Keyed
 from populace.protocols.base import Ask, Population, Protocol, Replies, Shard
 from populace.tables.images import Images
 from populace.tables.partition import Clients
@@ -48,17 +47,19 @@ def run(
     progress: Report | None = None,
     compiled: bool | None = None,
     asked: Budget | None = None,
+    exact_noise: bool = False,
 ) -> Outcome:
     """Run a protocol on simulated clients, from the checkpoint if there is one.
 
     `root` is the key everything is drawn from; a resumed run goes on with the key it started from. `compiled` forces or
     forbids the compiled loop; by default it is used where the protocol allows and the data fit. `asked` is the most the user
-    allows: a protocol that claims more is refused before it starts.
+    allows: a protocol that claims more is refused before it starts. With `exact_noise`, Gaussian noise is drawn on the host,
+    from the operating system, also within compiled code; all else still comes from `root`.
     """
     population = population_of(clients)
     check_kind(protocol, population)
     resuming = checkpoint is not None and checkpoint.exists()
-    keys = Keys(checkpoint.root() if checkpoint is not None and resuming else root)
+    keys = Keys(checkpoint.root() if checkpoint is not None and resuming else root, exact=exact_noise)
     ledger = new_ledger(protocol, population, asked)
     state, memory, traffic, done = (
         protocol.begin(population, keys.begin()),
@@ -96,7 +97,7 @@ def run(
     generator = protocol.finish(state, population, keys.finish())
     return Outcome(
         generator=generator, guarantee=protocol.guarantee(population), ledger=ledger, traffic=traffic, rounds=done,
-        state=state,
+        state=state, noise=keys.noise,
     )  # fmt: skip
 
 
@@ -178,7 +179,7 @@ def _answer_held(
     protocol: Protocol, population: Population, keys: Keys, ask: Ask, records: Any, mask: Array, held: Any
 ) -> tuple[Replies, Any]:
     """Every client of a cohort at once, each with what it keeps; an empty slot computes and is marked absent."""
-    sources = Keyed(jax.vmap(lambda client: keys.answer(ask.round, client))(ask.cohort))
+    sources = keys.source(jax.vmap(lambda client: keys.answer(ask.round, client))(ask.cohort))
     shards = Shard(records=records, mask=mask, population=population)
     each = (ask.own, shards, held, sources)
     on_processors = jax.default_backend() == "cpu"
@@ -247,7 +248,7 @@ class _RoundByRound:
     ) -> tuple[Any, Any, Traffic, int]:
         for advanced in range(rounds):
             round_id = done + advanced
-            ask = self.protocol.ask(state, self.population, Keyed(self.keys.ask(round_id)))
+            ask = self.protocol.ask(state, self.population, self.keys.source(self.keys.ask(round_id)))
             if ask is None:
                 return state, memory, traffic, advanced
             members = np.asarray(ask.cohort)
@@ -259,7 +260,7 @@ class _RoundByRound:
             answer = _answer_from_host if _on_host(memory) else _answer_cohort
             replies, memory = answer(self.protocol, self.population, self.keys, asked, records, mask, memory)
             whole = asked if self.protocol.working(ask) is None else ask  # who is skipped was asked all the same
-            state = self.protocol.absorb(state, whole, replies, Keyed(self.keys.absorb(round_id)))
+            state = self.protocol.absorb(state, whole, replies, self.keys.source(self.keys.absorb(round_id)))
             traffic = traffic.plus(down, up, int((np.asarray(asked.cohort) >= 0).sum()))
         return state, memory, traffic, rounds
 
@@ -326,14 +327,14 @@ def _many_rounds(
 
     def one(round_id: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
         state, memory = carry
-        ask = protocol.ask(state, population, Keyed(keys.ask(round_id)))
+        ask = protocol.ask(state, population, keys.source(keys.ask(round_id)))
         if ask is None:
             raise TypeError("a protocol that compiles must not end early while it is traced")
         paid = jnp.where(ask.cohort == booked[round_id - done], ask.cohort, -1)
         ask = _pad_cohort(dataclasses.replace(ask, cohort=paid))
         records, mask = _shard(_gather(rows, starts, ask.cohort, population.records))
         replies, memory = _answer_cohort(protocol, population, keys, ask, records, mask, memory)
-        return protocol.absorb(state, ask, replies, Keyed(keys.absorb(round_id))), memory
+        return protocol.absorb(state, ask, replies, keys.source(keys.absorb(round_id))), memory
 
     end: tuple[Any, Any] = jax.lax.fori_loop(done, done + rounds, one, (state, memory))
     return end

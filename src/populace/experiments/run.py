@@ -50,7 +50,7 @@ class Run:
 
 def simulate(protocol: Protocol, clients: Clients, *, seed: int | None = None, progress: Report | None = None) -> Run:
     """Run a method on simulated clients, in memory."""
-    outcome = simulation.run(protocol, clients, root=make_key(seed), progress=progress)
+    outcome = simulation.run(protocol, clients, root=make_key(seed), progress=progress, exact_noise=seed is None)
     guarantee = _stated(outcome, clients, seeded=seed is not None)
     return Run(generator=outcome.generator, guarantee=guarantee, details=_details(outcome))
 
@@ -92,6 +92,7 @@ def synthesize(spec: RunSpec, out: str | Path, *, progress: Report | None = None
             checkpoint=folder.checkpoint,
             progress=progress,
             asked=asked_budget(spec, protocol, population),
+            exact_noise=spec.seed is None,
         )
         trained = time.monotonic()
         guarantee = _stated(outcome, clients, seeded=spec.seed is not None)
@@ -124,7 +125,7 @@ def synthesize(spec: RunSpec, out: str | Path, *, progress: Report | None = None
 def _stated(outcome: Outcome, clients: Clients, *, seeded: bool) -> Guarantee:
     """The guarantee as it may be stated about a simulation."""
     return stated_simulation(
-        outcome.guarantee, clients, seeded=seeded, noise=getattr(outcome, "noise", "keyed"),
+        outcome.guarantee, clients, seeded=seeded, noise=outcome.noise,
         answered=int(outcome.ledger.spent()["accounts_charged"]),
     )  # fmt: skip
 

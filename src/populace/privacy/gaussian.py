@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from populace.errors import SpecError, out_of_range
-from populace.privacy import accounting, secure_random
+from populace.privacy import accounting, host_noise, keyed_normal, secure_random
 from populace.privacy.events import Event, Gaussian
 from populace.privacy.source import Keyed, Source
 
@@ -26,6 +26,8 @@ Array = Any
 FINENESS = 256  # rounding adds at most 1/FINENESS to the sensitivity
 MOST_TOTAL = 2**30  # in units of the grid: a sum is cut off here, so that noise below it fits beside it in 32 bits
 MOST_DEVIATION = 2.0**26  # in units of the grid: twelve of them lie below MOST_TOTAL
+#: Total variation distance of one coordinate's noise from its law, at most.
+NOISE_DISTANCE = max(secure_random.NORMAL_DISTANCE, keyed_normal.KEYED_DISTANCE)
 MARGIN = 1e-6  # of a clipped vector, for float rounding in sums of what was clipped
 ROW = 16  # numbers added one after the other
 TINY, HUGE = 1e-30, 1e30  # magnitudes whose reciprocals are ordinary floats too
@@ -36,9 +38,9 @@ class GaussianSum:
     """Noise for a sum of vectors of `size` coordinates, of which one unit (record or client) changes at most `bound` in L2.
 
     Guarantee: `release` costs `event`, add or remove one unit, if sums with and without the unit differ by at most `bound`.
-    Rounding to the grid is counted in `sensitivity`. With `System` one coordinate's noise is within
-    `secure_random.NORMAL_DISTANCE` of the law, which adds 1 + e^epsilon times that to delta for each coordinate; with `Keyed`
-    it is made from floats, for simulation.
+    Rounding to the grid is counted in `sensitivity`. One coordinate's noise is within `NOISE_DISTANCE` of the law, from either
+    source, which adds 1 + e^epsilon times that to delta for each coordinate; from a `Keyed` source that is not `exact` this
+    holds against whoever cannot search for its key, of 64 bits.
     Edge cases: errors of the float sum itself are the caller's: n vectors of norm `bound` added in float32 are off by up to
     n^2 2^-24 bounds (Casacuberta et al. 2022). A sum of `on_grid` vectors, in int32, has none; `release` takes either. What is
     too large costs accuracy, never privacy: a coordinate of a float sum is cut off at `MOST_TOTAL` grid units, a whole one
@@ -100,7 +102,8 @@ class GaussianSum:
         """Noise in units of the grid, int32; of `size` coordinates unless told, and of any leading axes."""
         shape = (self.size,) if shape is None else shape
         if isinstance(source, Keyed):
-            return jnp.round(jax.random.normal(source.key, shape, jnp.float32) * self.deviation).astype(jnp.int32)
+            drawn = host_noise.rounded_normal if source.exact else keyed_normal.rounded_normal
+            return drawn(source.key, self.deviation, shape)
         return secure_random.rounded_normal(self.deviation, shape).astype(np.int32)
 
     def on_grid(self, vector: Array) -> Array:

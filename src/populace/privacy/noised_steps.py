@@ -12,8 +12,7 @@ import math
 from populace.errors import SpecError
 from populace.privacy.accounting import noise_multiplier_for, sampled_gaussian, steps_for
 from populace.privacy.events import Event
-from populace.privacy.gaussian import GaussianSum, count_sum, split_noise
-from populace.privacy.secure_random import NORMAL_DISTANCE
+from populace.privacy.gaussian import NOISE_DISTANCE, GaussianSum, count_sum, split_noise
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,8 +96,8 @@ def noised_steps(
 
 
 def sampled_delta(delta: float, epsilon: float, draws: int) -> float:
-    """delta with what exact sampling adds to it: each number drawn is only within `NORMAL_DISTANCE` of its law.
+    """delta with what sampling adds to it: each number drawn is only within `NOISE_DISTANCE` of its law.
 
     If two laws are within t in total variation, (epsilon, delta) for one is (epsilon, delta + (1 + e^epsilon) t) for the other.
     """
-    return delta + (1 + math.exp(epsilon)) * draws * NORMAL_DISTANCE
+    return delta + (1 + math.exp(epsilon)) * draws * NOISE_DISTANCE

@@ -1,7 +1,8 @@
 """Where randomness comes from.
 
-`Keyed` carries a JAX key: traceable, vectorised, reproducible, for simulation. `System` is the operating system's generator
-with exact sampling, for deployment. A protocol's `answer` takes either and never asks which.
+`Keyed` carries a JAX key: traceable, vectorised, reproducible, for simulation; with `exact`, Gaussian noise alone comes from
+the operating system all the same. `System` is the operating system's generator with exact sampling, for deployment. A
+protocol's `answer` takes either and never asks which.
 """
 
 from __future__ import annotations
@@ -25,12 +26,16 @@ LATENT_UNITS = 2.0**24  # a standard deviation of a latent, in steps
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Keyed:
-    """Randomness from a JAX key. Split where it is used up, never reused."""
+    """Randomness from a JAX key. Split where it is used up, never reused.
+
+    With `exact`, `gaussian.GaussianSum` draws its noise on the host, from the operating system; all else goes on from the key.
+    """
 
     key: Array
+    exact: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def split(self, count: int) -> tuple[Source, ...]:
-        return tuple(Keyed(key) for key in jax.random.split(self.key, count))
+        return tuple(Keyed(key, exact=self.exact) for key in jax.random.split(self.key, count))
 
     def one_of(self, mask: Array) -> Array:
         """Index of one of the true entries, evenly; index 0 if there is none."""
@@ -42,12 +47,32 @@ class Keyed:
         return jax.random.randint(self.key, (), 0, bound)
 
     def coins(self, probability: Array, shape: tuple[int, ...] | int) -> Array:
-        """True with this probability, independently: Poisson batches."""
-        return jax.random.bernoulli(self.key, probability, (shape,) if isinstance(shape, int) else shape)
+        """True with this probability, independently: Poisson batches.
+
+        The probability is rounded down to a multiple of 2^-64, which never hurts privacy; a traced one is float32, exactly.
+        """
+        high, low, certain = _threshold(probability)
+        shape = (shape,) if isinstance(shape, int) else shape
+        first, second = (jax.random.bits(key, shape, jnp.uint32) for key in jax.random.split(self.key))
+        return (first < high) | ((first == high) & (second < low)) | certain
 
     def normal(self, shape: tuple[int, ...] | int) -> Array:
         """Standard normals, float32, for latents. Not for privacy noise: `gaussian.GaussianSum` makes that."""
         return jax.random.normal(self.key, (shape,) if isinstance(shape, int) else shape, jnp.float32)
+
+
+def _threshold(probability: Array) -> tuple[Array, Array, Array]:
+    """Two 32-bit words below which so many pairs of words lie, and whether all do."""
+    if isinstance(probability, jax.core.Tracer):
+        scaled = jnp.asarray(probability, jnp.float32) * 2.0**32  # exactly, and so are the floors
+        high = jnp.floor(scaled)
+        certain = probability >= 1
+        low = jnp.floor((scaled - high) * 2.0**32)
+        return jnp.where(certain, 0, high).astype(jnp.uint32), low.astype(jnp.uint32), certain
+    if not 0 <= probability <= 1:
+        raise out_of_range("probability", "in [0, 1]", probability)
+    whole = int(Fraction(float(probability)) * 2**64)
+    return np.uint32(whole >> 32 & 0xFFFFFFFF), np.uint32(whole & 0xFFFFFFFF), np.bool_(probability == 1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -189,7 +189,7 @@ class Visit:
 def _all_steps(visit: Visit, start: Any, source: Keyed) -> Any:
     def step(carry: Any, item: tuple[Array, Array]) -> tuple[Any, None]:
         number, key = item
-        return visit.step(carry, number, visit.draw(Keyed(key))), None
+        return visit.step(carry, number, visit.draw(Keyed(key, exact=source.exact))), None
 
     steps = visit.design.release.steps
     return jax.lax.scan(step, start, (jnp.arange(steps, dtype=jnp.int32), jax.random.split(source.key, steps)))[0]
