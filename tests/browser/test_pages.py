@@ -18,7 +18,8 @@ from populace.evaluation.evaluate import evaluate_tables
 from populace.experiments.run import versions
 from populace.models.marginals import Marginals
 from populace.privacy.guarantee import Guarantee
-from populace.report.page import environment, evaluate_runs, render_run
+from populace.report.page import evaluate_runs, render_run
+from populace.report.templating import environment
 from populace.tables.embedded import harbour
 from populace.tables.files import write_json
 from populace.tables.images import Images, write_images

@@ -93,9 +93,10 @@ def _check_wording(papers: Papers) -> Check:
         said = dataclasses.replace(papers.guarantee, trust=papers.privacy["trust"]).bound
         if bound != said or not str(papers.privacy.get("statement", "")).startswith((bound, "No guarantee")):
             return Check(what, "fails", f"privacy.json says {bound!r}, its numbers say {said!r}")
-        return Check(
-            what, "holds", "bound and numbers agree; written by 0.1.0, so its other words cannot be made again"
-        )
+        words = "bound and numbers agree; written by 0.1.0, so its other words cannot be made again"
+        if papers.guarantee.trust != papers.privacy["trust"]:
+            words += f"; what it calls trust {papers.privacy['trust']!r} is {papers.guarantee.trust!r} in today's words"
+        return Check(what, "holds", words)
     again = papers.guarantee.to_json()
     wrong = [name for name, value in again.items() if papers.privacy.get(name) != value]
     if wrong:

@@ -18,6 +18,7 @@ from populace.experiments.folder import RunFolder
 from populace.experiments.sources import EMBEDDED, read_rows
 from populace.models.generator import load_generator
 from populace.report import comparison, glance, leaks, pictures, sections, value_sections
+from populace.report.statement import PAGE, todays_words, write_statement
 from populace.report.templating import environment
 from populace.report.words import in_plain_words
 from populace.tables.files import read_json, write_json, write_text
@@ -63,6 +64,8 @@ def evaluate_runs(folders: Sequence[Path], real_file: str, *, target: str | None
     Several runs make one page that compares them. Runs under the same schema share the baselines.
     """
     runs = [_open(RunFolder(path), name) for path, name in zip(folders, _names(folders), strict=True)]
+    if not (RunFolder(folders[0]) / PAGE).is_file():
+        write_statement(folders[0])
     if any(run["kind"] == "images" for run in runs):
         return pictures.evaluate_runs(runs, real_file, environment())
     schemas = {run["schema"].digest: run["schema"] for run in runs}
@@ -114,7 +117,7 @@ def _open(folder: RunFolder, name: str) -> dict[str, Any]:
         "name": name,
         "folder": folder,
         "details": details,
-        "privacy": read_json(folder / "privacy.json"),
+        "privacy": todays_words(read_json(folder / "privacy.json")),
         "command": details.get("command") or sections.command_of(details["spec"]),
         "audit": leaks.read_audit(folder / "audit.json"),
         "attacks": leaks.read_attacks(folder / "attacks.json"),

@@ -22,6 +22,7 @@ from populace.tables.files import read_json, write_text
 from populace.version import __version__
 
 PAGE = "privacy.html"
+DELTA = "Delta: "
 NAMED = 24  # columns that a page names
 SEES = {
     "local": (
@@ -68,10 +69,11 @@ def statement(privacy: Mapping[str, Any], *, digest: str = "") -> str:
     event = events.from_json(privacy["event"]) if privacy.get("event") else None
     meaning = None if guarantee.trust == "not-private" else consequences(guarantee, event)
     run = privacy.get("run") or {}
-    plain = in_plain_words(privacy)
+    plain, said = in_plain_words(privacy), meaning.sentences() if meaning else ()
     return environment().get_template(PAGE).render(
         alarm=plain.alarm and plain.short, short=plain.short, guarantee=guarantee, neighbours=NEIGHBOURS[guarantee.neighbours],
-        run=run, made=_made(privacy, run), strength=meaning.sentences() if meaning else ("Nothing is guaranteed.",),
+        run=run, made=_made(privacy, run), strength=dict(plain.answers).get("How well?", "Nothing is guaranteed."),
+        slack=_slack(guarantee, meaning), sentences=[line for line in said if not line.startswith(DELTA)],
         persons=_persons(guarantee, run, meaning), trust=TRUST[guarantee.trust if meaning else "not-private"],
         sees=_sees(guarantee, run, bool(meaning)), limits=_limits(guarantee, run), domains=_domains(guarantee),
         history=_history(privacy), renamed=_renamed(privacy, guarantee), event="" if event is None else str(event),
@@ -79,12 +81,17 @@ def statement(privacy: Mapping[str, Any], *, digest: str = "") -> str:
     )  # fmt: skip
 
 
+def todays_words(privacy: Mapping[str, Any]) -> dict[str, Any]:
+    """A privacy.json of any version in the words of this one; `renamed` says which words were others in the file."""
+    guarantee = guarantee_from_json(dict(privacy))
+    return {**privacy, **guarantee.to_json(), "renamed": _renamed(privacy, guarantee)}
+
+
 def check_page(papers: Papers) -> Check:
     """Whether privacy.html is the page of this privacy.json: made again, it is the same."""
     page, source = papers.folder / PAGE, papers.folder / "privacy.json"
     if not page.is_file():
-        why = "written by 0.1.0, which made none" if papers.old else "there is none in the folder"
-        return Check(PAGE, "not checked" if papers.old else "fails", why)
+        return Check(PAGE, "not checked", "0.1.0 made none" if papers.old else "there is none in the folder")
     text, digest = page.read_text(encoding="utf-8"), _digest(source)
     if f'content="{digest}"' not in text:
         return Check(PAGE, "fails", "is the page of another privacy.json")
@@ -111,6 +118,17 @@ def _made(privacy: Mapping[str, Any], run: Mapping[str, Any]) -> str:
     what = "images" if "synthetic.npz" in (privacy.get("files") or {}) else "rows"
     when = f" Written on {privacy['written']}." if privacy.get("written") else ""
     return f"{run['rows']:,} synthetic {what} by the method {run['method']}, from {where}.{when}"
+
+
+def _slack(guarantee: Guarantee, meaning: Consequences | None) -> str:
+    """What delta is, for somebody who never heard of it, and n times it."""
+    if meaning is None or not guarantee.delta:
+        return ""
+    said = (
+        f"The bound has a slack, delta {guarantee.delta:.3g}: roughly, with that probability it may fail for one unit."
+    )
+    total = [line.removeprefix(DELTA) for line in meaning.sentences() if line.startswith(DELTA)]
+    return " ".join([said, *(line[:1].upper() + line[1:] for line in total)])
 
 
 def _old(privacy: Mapping[str, Any]) -> bool:
