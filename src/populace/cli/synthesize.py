@@ -6,6 +6,7 @@ from pathlib import Path
 
 import typer
 
+LEDGER = "populace-ledger.sqlite"
 EXAMPLE = (
     "Example:  populace synthesize adult.parquet --schema adult.toml --epsilon 4 --target income --rows 30000 --out run"
 )
@@ -23,32 +24,54 @@ def command(
     delta: float | None = typer.Option(None, "--delta", help="Only for methods with an approximate guarantee."),
     schema: str | None = typer.Option(None, "--schema", help="A declared schema (TOML), or SDV metadata (JSON)."),
     target: str | None = typer.Option(None, "--target", help="The column that matters most."),
-    trust: str | None = typer.Option(None, "--trust", help="local or central, for methods that offer both."),
+    trust: str | None = typer.Option(None, "--trust", help="silo or central, for methods that offer both."),
     records_per_client: int = typer.Option(
         1, "--records-per-client", help="Simulate clients with this many rows each."
     ),
     client_column: str | None = typer.Option(
         None, "--client-column", help="Simulate one client per value of this column."
     ),
+    most_records: int | None = typer.Option(
+        None, "--most-records", help="With --client-column: the declared most rows of one client, a public number."
+    ),
     pairs: list[str] = typer.Option([], "--set", help="A parameter of the method, name=value.", metavar="NAME=VALUE"),
     rows: int = typer.Option(10_000, "--rows", help="How many synthetic rows, or images, to write."),
     seed: int | None = typer.Option(None, "--seed", help="Makes the run reproducible, and therefore not private."),
+    ledger: Path | None = typer.Option(
+        None, "--ledger", help=f"Book the run in this file; default: {LEDGER} beside DATA. See `populace ledger`."
+    ),
+    no_ledger: bool = typer.Option(False, "--no-ledger", help="Book the run nowhere; the statement says so."),
+    limit: float | None = typer.Option(
+        None,
+        "--limit",
+        help="The most epsilon over all runs on the same rows; what passes it is refused. Kept in the ledger.",
+    ),
 ) -> None:
-    """Simulate clients that hold the rows or images of DATA, and write synthetic ones with their privacy statement."""
+    """Simulate clients that hold the rows or images of DATA, and write synthetic ones with their privacy statement.
+
+    Every run is booked in a ledger before it begins, so that runs on the same rows add up (docs/ledger.md).
+    """
     from populace.cli import show
+    from populace.errors import InputError
+    from populace.experiments.history import Bookkeeping
     from populace.experiments.run import synthesize
     from populace.experiments.spec import make_spec
     from populace.models.images import ImageGenerator
     from populace.report.statement import write_statement
+    from populace.tables.files import read_json
 
     spec = make_spec(
         data=data, epsilon=epsilon, method=method, delta=delta, schema_file=schema, target=target, trust=trust,
-        records_per_client=records_per_client, client_column=client_column, settings=show.settings(pairs), rows=rows, seed=seed,
+        records_per_client=records_per_client, client_column=client_column, most_records=most_records,
+        settings=show.settings(pairs), rows=rows, seed=seed,
     )  # fmt: skip
+    if no_ledger and (ledger is not None or limit is not None):
+        raise InputError("--no-ledger books nothing: leave out --ledger and --limit, or --no-ledger")
+    keeping = Bookkeeping(ledger=ledger, limit=limit, kept=not no_ledger)
     with show.progress(spec.method_name) as report:
-        run = synthesize(spec, out, progress=report, say=show.say)
+        run = synthesize(spec, out, progress=report, say=show.say, keeping=keeping)
     write_statement(out)
-    show.say(f"\n{run.guarantee}\n")
+    show.say(f"\n{run.guarantee}\nother runs: {read_json(out / 'privacy.json')['history']['said']}\n")
     file, what = (
         ("synthetic.npz", "images") if isinstance(run.generator, ImageGenerator) else ("synthetic.parquet", "rows")
     )

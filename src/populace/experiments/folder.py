@@ -6,7 +6,7 @@ privacy.html     the same for people: a statement without any figure from real r
 generator.*      the model
 synthetic.parquet, or synthetic.npz for images
 metrics.json, report.html     from `populace evaluate`
-resume.json, checkpoint.npz   only while unfinished; private, removed at the end
+resume.json, checkpoint.npz, booking.json   only while unfinished; private, removed at the end
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class RunFolder:
         """
         left = list(self.path.glob(".*.tmp"))
         if self.finished:
-            left += [self.checkpoint.path, self / "resume.json"]
+            left += [self.checkpoint.path, self / "resume.json", self / "booking.json"]
         for path in left:
             path.unlink(missing_ok=True)
 
@@ -212,6 +212,8 @@ class RunFolder:
             "run": {**run, "asked": asked},
             "files": digests(self.path),
         }
+        if history is not None:
+            more["statement"] = f"{guarantee}\nother runs: {history['said']}"
         write_json(self / "privacy.json", {**guarantee.to_json(), **more})
 
     def finish(self, document: dict[str, Any]) -> None:

@@ -19,7 +19,9 @@ from populace.engines.exchange import make_key as make_key
 from populace.engines.statement import stated_simulation
 from populace.errors import RunError
 from populace.experiments.folder import RunFolder
-from populace.experiments.sources import read_clients
+from populace.experiments.history import BESIDE, NOT_BOOKED, Bookkeeping, History
+from populace.experiments.history_words import said_alone
+from populace.experiments.sources import read_private
 from populace.experiments.spec import RunSpec, make_method
 from populace.models.generator import Synthesizer, load_generator
 from populace.privacy.guarantee import Guarantee, guarantee_from_json
@@ -49,10 +51,11 @@ class Run:
 
 
 def simulate(protocol: Protocol, clients: Clients, *, seed: int | None = None, progress: Report | None = None) -> Run:
-    """Run a method on simulated clients, in memory."""
+    """Run a method on simulated clients, in memory. Nothing is booked in a ledger, which `details["history"]` says."""
     outcome = simulation.run(protocol, clients, root=make_key(seed), progress=progress, exact_noise=seed is None)
     guarantee = _stated(outcome, clients, seeded=seed is not None)
-    return Run(generator=outcome.generator, guarantee=guarantee, details=_details(outcome))
+    details = {**_details(outcome), "history": said_alone(NOT_BOOKED)}
+    return Run(generator=outcome.generator, guarantee=guarantee, details=details)
 
 
 def load_run(path: str | Path) -> Run:
@@ -65,18 +68,31 @@ def load_run(path: str | Path) -> Run:
     return Run(generator=load_generator(folder.path), guarantee=guarantee, details=document)
 
 
-def synthesize(spec: RunSpec, out: str | Path, *, progress: Report | None = None, say: Say = lambda _: None) -> Run:
-    """Everything from data file to run folder. An unfinished folder with the same specification is resumed."""
+def synthesize(
+    spec: RunSpec,
+    out: str | Path,
+    *,
+    progress: Report | None = None,
+    say: Say = lambda _: None,
+    keeping: Bookkeeping = BESIDE,
+) -> Run:
+    """Everything from data file to run folder. An unfinished folder with the same specification is resumed.
+
+    The run is booked where `keeping` says, by default in the ledger beside the data, before any record is used.
+    """
     began = time.monotonic()
     protocol = make_method(spec)
-    clients = read_clients(
+    private = read_private(
         spec.data, schema=spec.schema_file, target=spec.target, records_per_client=spec.records_per_client,
-        client_column=spec.client_column,
+        client_column=spec.client_column, most_records=spec.most_records,
     )  # fmt: skip
+    clients = private.clients
     population = population_of(clients)
     check_kind(protocol, population)
     protocol.guarantee(population)  # settings that do not fit the data are refused before there is a folder
     folder = RunFolder(out)
+    history = History(spec, private, protocol, population, keeping)
+    history.check(folder)
     with folder.claim(spec.model_dump(), spec.digest()) as resuming:
         folder.check_same_data(*_contents(clients))
         if resuming:
@@ -84,6 +100,7 @@ def synthesize(spec: RunSpec, out: str | Path, *, progress: Report | None = None
         for remark in clients.data.remarks if isinstance(clients.data, Table) else ():
             say(remark)
         say(f"{protocol.facts.name}: {len(clients):,} simulated clients ({clients.how})")
+        history.reserve(folder, say)
         read = time.monotonic()
         outcome = simulation.run(
             protocol,
@@ -98,28 +115,36 @@ def synthesize(spec: RunSpec, out: str | Path, *, progress: Report | None = None
         guarantee = _stated(outcome, clients, seeded=spec.seed is not None)
         drawn = outcome.generator.sample(spec.rows, Keys(folder.checkpoint.root()).sample())
         sampled = time.monotonic()
+        history.confirm()
         outcome.generator.save(folder.path)
         folder.save_synthetic(drawn)
-        document = {
-            "status": "finished",
-            "digest": spec.digest(),
-            "spec": spec.model_dump(),
-            "method": protocol.facts.name,
-            "parameters": dataclasses.asdict(protocol),  # type: ignore[call-overload]
-            "clients": len(clients),
-            "split": clients.how,
-            "rows": spec.rows,
-            **({"classes": clients.data.classes} if isinstance(clients.data, Images) else {}),
-            "versions": versions(),
-            "seconds": {
-                "reading": read - began, "training": trained - read, "sampling": sampled - trained,
-                "total": time.monotonic() - began,
-            },
-            **_details(outcome),
+        seconds = {
+            "reading": read - began, "training": trained - read, "sampling": sampled - trained,
+            "total": time.monotonic() - began,
         }  # fmt: skip
-        folder.save_privacy(guarantee, document, event=outcome.ledger.worst_event())
+        document = {
+            **_document(spec, protocol, clients), "seconds": seconds, "booked": history.for_run(), **_details(outcome),
+        }  # fmt: skip
+        folder.save_privacy(guarantee, document, event=outcome.ledger.worst_event(), history=history.document)
         folder.finish(document)
+        history.finish(folder)
     return Run(generator=outcome.generator, guarantee=guarantee, details=document)
+
+
+def _document(spec: RunSpec, protocol: Protocol, clients: Clients) -> dict[str, Any]:
+    """What run.json says of what was run."""
+    return {
+        "status": "finished",
+        "digest": spec.digest(),
+        "spec": spec.model_dump(),
+        "method": protocol.facts.name,
+        "parameters": dataclasses.asdict(protocol),  # type: ignore[call-overload]
+        "clients": len(clients),
+        "split": clients.how,
+        "rows": spec.rows,
+        **({"classes": clients.data.classes} if isinstance(clients.data, Images) else {}),
+        "versions": versions(),
+    }
 
 
 def _stated(outcome: Outcome, clients: Clients, *, seeded: bool) -> Guarantee:

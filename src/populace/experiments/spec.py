@@ -31,6 +31,7 @@ class RunSpec(pydantic.BaseModel):
     trust: str | None = None
     records_per_client: int = 1
     client_column: str | None = None
+    most_records: int | None = None
     settings: dict[str, Any] = {}
     rows: int = DEFAULT_ROWS
     seed: int | None = None
@@ -67,6 +68,12 @@ def make_spec(**values: Any) -> RunSpec:
         raise SpecError(f"expected records-per-client of at least 1, got {spec.records_per_client}")
     if spec.client_column is not None and spec.records_per_client != 1:
         raise SpecError("give --records-per-client or --client-column, not both")
+    if spec.most_records is not None and spec.client_column is None:
+        raise SpecError(
+            "--most-records is for the clients of a --client-column; --records-per-client says it otherwise"
+        )
+    if spec.most_records is not None and spec.most_records < 1:
+        raise SpecError(f"expected most-records of at least 1, got {spec.most_records}")
     if spec.seed is not None and not 0 <= spec.seed < 2**63:
         raise SpecError(f"expected a seed in [0, 2^63), got {spec.seed}")
     make_method(spec)

@@ -15,6 +15,7 @@ import jax
 import pyarrow as pa
 
 from populace.errors import RunError
+from populace.experiments.history import NOWHERE
 from populace.experiments.run import Run, synthesize
 from populace.experiments.spec import make_spec
 from populace.tables.schema import Schema
@@ -53,7 +54,7 @@ def synthesize_csv(
         began = time.monotonic()
         try:
             with time_limit(limit):
-                run = synthesize(spec, folder / "run")
+                run = synthesize(spec, folder / "run", keeping=NOWHERE)
         finally:
             jax.clear_caches()  # type: ignore[no-untyped-call]
         seconds = time.monotonic() - began

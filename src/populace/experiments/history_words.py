@@ -1,0 +1,79 @@
+"""What a ledger says about a run, in sentences."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from populace.experiments.standing import Standing
+from populace.privacy.guarantee import UNITS
+from populace.privacy.run_totals import Cost, Total
+
+CHOOSING = "choosing the best of several runs by looking at real rows is not covered by any single run's epsilon"
+SEEDED = "the total holds only while the seeds of seeded runs stay secret: they are reproducible, not private"
+ELSEWHERE = "what other programs, copies of the data and other ledgers released adds to it"
+
+
+def pair(total: Total) -> str:
+    """Epsilon and delta, rounded up, with the unit left out."""
+    if math.isinf(total.epsilon):
+        return "no guarantee (epsilon inf)"
+    return f"epsilon {up(total.epsilon)}" + (f" (delta {up(total.delta)})" if total.delta else "")
+
+
+def bound(total: Total, *, local: bool) -> str:
+    """The pair in the form the field writes it."""
+    if math.isinf(total.epsilon):
+        return "no guarantee (epsilon inf)"
+    name = "LDP" if local else "DP"
+    return f"({up(total.epsilon)}, {up(total.delta)})-{name}" if total.delta else f"{up(total.epsilon)}-{name}"
+
+
+def up(number: float) -> str:
+    """Four digits, rounded up."""
+    if number == 0 or not math.isfinite(number):
+        return f"{number:g}"
+    scale = 10.0 ** (3 - math.floor(math.log10(abs(number))))
+    return f"{math.ceil(number * scale * (1 - 1e-9)) / scale:.4g}"
+
+
+def unit_words(unit: str, per: str, *, images: bool) -> str:
+    """What the total is for."""
+    if per:
+        return f"everything held by one value of column {per!r}"
+    if unit == "client":
+        return UNITS["client"]
+    return "one image" if images else "one row of the table"
+
+
+def said_alone(sentence: str) -> dict[str, Any]:
+    """The history of a run that no ledger knows."""
+    return {
+        "ledger": None, "runs_before": None, "epsilon_before": None, "epsilon_after": None, "limit": None, "said": sentence,
+    }  # fmt: skip
+
+
+def said(standing: Standing, cost: Cost, *, ledger: str, images: bool) -> str:
+    """The sentence of the statement."""
+    if not standing.shared:
+        return f"booked in {ledger}, where no earlier run on the same records is booked; {ELSEWHERE}"
+    costs = [cost, *(run.cost for run in standing.shared)]
+    total = standing.after
+    count = len(standing.shared)
+    runs = f"with {count} earlier {'run' if count == 1 else 'runs'} booked in {ledger} on (some of) the same records"
+    if math.isinf(total.epsilon):
+        parts = [f"{runs} there is no guarantee in total (epsilon inf): one of them guarantees nothing"]
+    else:
+        trusts = sorted({cost.trust for cost in costs})
+        parts = [
+            f"{runs} the total is {bound(total, local=trusts == ['local'])} for "
+            f"{unit_words(total.unit, standing.per, images=images)} (trust {' and '.join(trusts)}, neighbours "
+            f"{total.neighbours})"
+        ]
+    if standing.strangers:
+        parts.append(
+            "runs per record and per client do not add up for a client with several rows: no total is stated for one"
+        )
+    if any(cost.seeded for cost in costs):
+        parts.append(SEEDED)
+    return "; ".join([*parts, CHOOSING, ELSEWHERE])
