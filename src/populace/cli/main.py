@@ -15,6 +15,7 @@ from populace.cli import (
     demo,
     evaluate,
     federation,
+    ledger,
     methods,
     plan,
     poll,
@@ -42,7 +43,7 @@ app = typer.Typer(
 )
 for module in (demo, methods, schema, plan, synthesize, sample, evaluate, verify, audit, attack, benchmark):
     app.command(name=module.__name__.rpartition(".")[2], epilog=module.EXAMPLE)(module.command)
-for group in (poll, federation, site):
+for group in (ledger, poll, federation, site):
     app.add_typer(group.app, name=group.__name__.rpartition(".")[2], epilog=group.EXAMPLE)
 
 

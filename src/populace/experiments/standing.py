@@ -80,14 +80,9 @@ def _standing(groups: Groups, *, cost: Cost, used: Used, size: int, unit: Unit, 
     relation = shared_relation([cost, *(run.cost for run in shared)])
     patterns = _patterns([mask for mask, _ in groups], size)
     spent = [[run.cost for i in sorted(pattern) for run in groups[i][1]] for pattern in patterns]
-    after = _worst([[*costs, cost] for costs in spent], unit, relation) if shared else _alone(cost)
+    after = _worst([[*costs, cost] for costs in spent], unit, relation)
     before = _worst(spent, unit, relation)
     return Standing(shared=tuple(shared), strangers=(), before=before, after=after, per=per, used=used)
-
-
-def _alone(cost: Cost) -> Total:
-    """One run's own guarantee, whatever its unit."""
-    return total_of([cost], unit=cost.unit, neighbours=cost.neighbours)
 
 
 def _worst(spent: Sequence[list[Cost]], unit: Unit, neighbours: Neighbours) -> Total:

@@ -1,0 +1,115 @@
+"""`populace ledger`: what all runs on the same data cost together, and the limit their owner keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+EXAMPLE = (
+    "Example:  populace ledger show adult.csv, and to allow more:  populace ledger limit adult.csv 8 --because WORDS"
+)
+WIDTH = 80
+PLACE = typer.Argument(
+    Path("."), help="The ledger, a data file or folder beside which it lies, or a run that is in it."
+)
+
+app = typer.Typer(
+    help="What all runs on the same data cost together; `populace synthesize` books every run. See docs/ledger.md.",
+    no_args_is_help=True,
+)
+
+
+@app.command()
+def show(place: Path = PLACE, as_json: bool = typer.Option(False, "--json", help="Print one JSON document.")) -> None:
+    """Every run that is booked, the total per record and per client, and the limit."""
+    from populace.cli import show
+    from populace.experiments.ledger_view import find_ledger, overview
+
+    found = overview(find_ledger(place))
+    if as_json:
+        show.say_json(found)
+        return
+    for line in lines(found):
+        show.say(line)
+
+
+@app.command()
+def limit(
+    place: Path = typer.Argument(help=MEANT),
+    epsilon: float = typer.Argument(help="The most epsilon over all runs on the same rows; inf for no limit."),
+    because: str = typer.Option(
+        "", "--because", help="Why it may be raised; kept in the ledger. Lowering needs no words."
+    ),
+) -> None:
+    """Lower the limit, or raise it with a reason: for the owner of the data, nobody else."""
+    from populace.cli import show
+    from populace.experiments.ledger_view import find_ledger
+    from populace.privacy.run_ledger import RunLedger
+
+    path = find_ledger(place)
+    with RunLedger(path) as ledger:
+        with ledger.transaction():
+            ledger.allow(epsilon, because=because)
+        show.say(f"{path}: the limit is epsilon {ledger.limit:g} over all runs on the same rows")
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """The ledger in 80 columns."""
+    limit = (
+        "no limit is kept" if found["limit"] in (None, "inf") else f"limit: epsilon {found['limit']:g} over all runs"
+    )
+    told = [found["ledger"], f"{len(found['runs'])} runs; {limit}"]
+    because = [one for one in found["limits"] if one["because"]]
+    told += [f"  raised to {one['epsilon']:g} on {one['at'][:10]}: {one['because']}" for one in because]
+    if found["runs"]:
+        told += ["", *_table(found["runs"]), ""]
+    told += [_total(total) for total in found["totals"]]
+    marks = {
+        "*": ("seeded", "reproducible, not private: whoever knows the seed can remove the noise"),
+        "+": ("begun", "begun and not finished: it stays booked, and pays once when it is resumed"),
+    }
+    for mark, (what, words) in marks.items():
+        if any(_marks(run)[what] for run in found["runs"]):
+            told.append(f"{mark}  {words}")
+    return told
+
+
+def _table(runs: list[dict[str, Any]]) -> list[str]:
+    header = ["date", "run", "method", "epsilon", "delta", "unit", "trust", "so far"]
+    rows = [
+        [
+            run["at"][:10], Path(run["folder"]).name, run["method"], _mark(run), f"{run['delta']:.1g}", run["unit"],
+            run["trust"], _up(run["epsilon_so_far"]),
+        ]
+        for run in runs
+    ]  # fmt: skip
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    widths[1] = max(4, min(widths[1], WIDTH - sum(widths) + widths[1] - 2 * (len(header) - 1)))
+    cut = [[*row[:1], row[1][: widths[1] - 1] + "…" if len(row[1]) > widths[1] else row[1], *row[2:]] for row in rows]
+    rule = ["-" * width for width in widths]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in [header, rule, *cut]]  # fmt: skip
+
+
+def _marks(run: dict[str, Any]) -> dict[str, bool]:
+    return {"seeded": bool(run["seeded"]), "begun": not run["finished"]}
+
+
+def _mark(run: dict[str, Any]) -> str:
+    return f"{float(run['epsilon']):.4g}" + "*" * run["seeded"] + "+" * (not run["finished"])
+
+
+def _total(total: dict[str, Any]) -> str:
+    if total["epsilon"] == "inf":
+        return f"total per {total['per']}: no guarantee (epsilon inf): one of the runs guarantees nothing"
+    delta = f", delta {_up(total['delta'])}" if total["delta"] else ""
+    seeds = "; it holds only while the seeds stay secret" if total["seeded"] else ""
+    return f"total per {total['per']}: epsilon {_up(total['epsilon'])}{delta} (neighbours {total['neighbours']}){seeds}"
+
+
+def _up(number: float | str) -> str:
+    from populace.experiments.history_words import up
+
+    return str(number) if isinstance(number, str) else up(number)
