@@ -19,6 +19,8 @@ from populace.engines.checkpoint import Checkpoint
 from populace.engines.exchange import Keys, population_of
 from populace.errors import BudgetError, PopulaceError
 from populace.models.generator import load_generator
+from populace.privacy.accounting import contains_non_private
+from populace.privacy.bracket import TOLERANCE, bracket
 from populace.privacy.source import Keyed
 from populace.protocols.base import Replies
 from populace.protocols.registry import METHODS, make_protocol, protocol_class
@@ -131,6 +133,18 @@ def test_another_key_another_result(protocol, clients, outcome):
     ends = [(leaves(one.state), list(one.generator.arrays().values())) for one in (outcome, other)]
     pairs = zip(ends[0][protocol.facts.name in ONE_ROUND], ends[1][protocol.facts.name in ONE_ROUND], strict=True)
     assert any((a != b).any() for a, b in pairs)
+
+
+def test_claim_follows_from_the_events_that_were_booked(protocol, outcome):
+    """From below and from above, as `populace verify` looks at it; one hundredth less would not follow."""
+    claim, event = outcome.guarantee, outcome.ledger.worst_event()
+    if claims_nothing(protocol):
+        assert contains_non_private(event)
+        return
+    found = bracket(event, delta=claim.accounted_delta)
+    assert found.at_least <= found.proved <= claim.epsilon * (1 + 1e-9)
+    assert 0.99 * claim.epsilon < found.proved
+    assert found.renyi is None or claim.epsilon <= found.renyi + TOLERANCE
 
 
 def test_guarantee_never_above_what_was_asked(protocol, outcome):

@@ -88,12 +88,11 @@ def releases(event: Event) -> int:
 
 def _rounded_down(event: Event, interval: float) -> Any:
     """dp-accounting's privacy loss distribution of an event, rounded down; what is unknown is refused."""
-    from dp_accounting.pld import common
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     grid: dict[str, Any] = {"value_discretization_interval": interval, "pessimistic_estimate": False}
     if isinstance(event, events.Pure):
-        return pld.from_privacy_parameters(common.DifferentialPrivacyParameters(event.epsilon, 0.0), **grid)
+        return pld.from_randomized_response(2 / (1 + math.exp(min(event.epsilon, 700.0))), 2, **grid)
     if isinstance(event, events.Gaussian):
         return pld.from_gaussian_mechanism(event.noise_multiplier, use_connect_dots=False, **grid)
     if isinstance(event, events.PoissonSampled):
@@ -103,7 +102,7 @@ def _rounded_down(event: Event, interval: float) -> Any:
             return pld.from_gaussian_mechanism(inner.noise_multiplier, **sampled, **grid)
         if isinstance(inner, events.Pure):
             amplified = math.log1p(event.probability * math.expm1(inner.epsilon))
-            return pld.from_privacy_parameters(common.DifferentialPrivacyParameters(amplified, 0.0), **grid)
+            return _rounded_down(events.Pure(amplified), interval)
     if isinstance(event, events.Repeated):
         return _rounded_down(event.event, interval).self_compose(event.count)
     if isinstance(event, events.Composed) and event.events:
