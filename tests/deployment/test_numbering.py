@@ -116,19 +116,31 @@ def test_a_seeded_site_keeps_the_order_of_its_file(tmp_path):
     assert code(private.reply(ask_of(SURE, DIAGNOSIS, total=12))) == "changed"
 
 
-def test_a_refused_request_leaves_nothing_behind(tmp_path):
-    """Run names are the coordinator's to choose: they cost the site no disk unless it answers."""
+def test_a_request_that_was_not_agreed_leaves_nothing_behind(tmp_path):
     site = dataclasses.replace(hospital(tmp_path, np.arange(12) >= 6), agreements={})
-    agreement = Agreement(protocol=POLL, schema=DIAGNOSIS)
-    poor = dataclasses.replace(hospital(tmp_path, np.arange(12) >= 6, name="poor"), budget=Budget(epsilon=1.0))
-    with SqliteLedger(poor.ledger_path, poor.budget, raise_budget=True):
-        pass
-    for one, word in ((site, "version"), (poor, "budget")):
-        assert code(one.reply(ask_of(POLL, DIAGNOSIS, total=12, agreement=agreement))) == word
-        with sqlite3.connect(one.ledger_path) as raw:
-            assert raw.execute("SELECT COUNT(*) FROM numbering").fetchone() == (0,)
-            assert raw.execute("SELECT COUNT(*) FROM terms").fetchone() == (0,)
-        raw.close()
+    ask = ask_of(POLL, DIAGNOSIS, total=12, agreement=Agreement(protocol=POLL, schema=DIAGNOSIS))
+    assert code(site.reply(ask)) == "version"
+    with SqliteLedger(site.ledger_path, site.budget) as ledger:
+        assert ledger.begun("run-1") is None
+
+
+def test_numbers_stay_where_nobody_asked_first_could_pay(tmp_path):
+    """Drawn anew for the next cohort, some patients would be asked twice in a run and others never."""
+    protocol = make_protocol("independent", {"epsilon": 2.0, "batch": 5})
+    site = dataclasses.replace(hospital(tmp_path, np.arange(40) >= 20, protocol=protocol), budget=Budget(epsilon=2.0))
+    SqliteLedger(site.ledger_path, site.budget, raise_budget=True).close()
+
+    def answers(run, numbers):
+        return [
+            client
+            for round_id, number in enumerate(numbers)
+            for ask in [ask_of(protocol, DIAGNOSIS, total=40, run=run, round_id=round_id % 8, clients=np.array([number]),
+                               heard=np.zeros(1), own=np.array([0], np.int32))]
+            for client in wire.unpack(site.reply(ask)).arrays.get("clients", ())
+        ]  # fmt: skip
+
+    assert len(answers("run-1", range(35))) == 35
+    assert len(answers("run-2", range(40))) == 5
 
 
 def test_numbers_are_readable_by_their_owner_alone(tmp_path):

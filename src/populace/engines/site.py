@@ -170,8 +170,7 @@ class Site:
         limit: Budget,
     ) -> dict[int, bytes]:
         """Replies by slot: the stored ones, and fresh ones that are booked before this returns."""
-        begun = self._begun(ledger, request)
-        batch = self._batch(begun, request, asked)
+        batch = self._batch(self._begun(ledger, request), request, asked)
         replies, fresh = self._look_up(ledger, request, batch, charge, limit)
         able = self._able(ledger, batch, fresh, charge)
         if not replies and not able:
@@ -186,9 +185,8 @@ class Site:
             keep.append((batch.accounts[slot], batch.questions[slot], reply, stored))
             replies[slot] = reply
         ledger.commit_many(
-            keep, charge, run=request.run, round_id=request.round, limit=limit, begun=begun,
-            before=[fresh[slot] for slot in able],
-        )  # fmt: skip
+            keep, charge, run=request.run, round_id=request.round, limit=limit, before=[fresh[slot] for slot in able]
+        )
         return replies
 
     def _run_limit(self, protocol: Protocol, population: Population, request: Request) -> Budget:
@@ -204,7 +202,7 @@ class Site:
         return limit
 
     def _begun(self, ledger: SqliteLedger, request: Request) -> Begun:
-        """What the run was begun with, or what it begins with now: a numbering drawn here is kept with its first replies."""
+        """What the run was begun with, or what it begins with now: its numbering is kept before anything is answered."""
         terms = {
             "terms": request.terms,
             "clients": request.clients_in_all,
@@ -218,7 +216,9 @@ class Site:
             raise RefusedError("old-run", str(error)) from error
         if kept is None:
             numbers = b"" if self.root is not None else secure_random.permutation(len(hosted.accounts)).astype(NUMBERS)
-            return Begun(terms=content, accounts=hosted.digest, numbers=bytes(numbers))
+            kept = Begun(terms=content, accounts=hosted.digest, numbers=bytes(numbers))
+            ledger.begin(request.run, kept)
+            return kept
         if kept.terms != content:
             raise RefusedError(
                 "changed", f"run {request.run!r} was begun under other terms; they do not change within it"

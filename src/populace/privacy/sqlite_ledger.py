@@ -248,19 +248,16 @@ class SqliteLedger:
         run: str,
         round_id: int,
         limit: Budget | None = None,
-        begun: Begun | None = None,
         before: Sequence[int] | None = None,
     ) -> None:
         """All of a site's hosted clients at once: (account, question, reply, memory) each; all are booked or none.
 
-        `limit` is what the run guarantees; `begun` is kept with the run's first replies. `before` says how many charges each
-        account had in the run when its reply was made: where another process has booked since, OvertakenError.
+        `limit` is what the run guarantees. `before` says how many charges each account had in the run when its reply was made:
+        where another process has booked since, OvertakenError.
         """
         event = json.dumps(events.to_json(charge.event), sort_keys=True)
         try:
             with self._transaction():
-                if begun is not None:
-                    self._begin(run, begun)
                 for place, (account, question, reply, memory) in enumerate(replies):
                     if before is not None and self.entries(account, run=run) != before[place]:
                         raise OvertakenError(f"account {account!r} was charged by another process in the meantime")
@@ -294,15 +291,12 @@ class SqliteLedger:
         return Begun(terms=row[0], accounts=row[1], numbers=bytes(row[2]))
 
     def begin(self, run: str, begun: Begun) -> None:
-        """Keep what a run begins with, before anything is released in it; what is kept already must be the same."""
+        """Keep what a run begins with, before anything is released in it. OvertakenError where another process began it."""
         with self._transaction():
-            self._begin(run, begun)
-
-    def _begin(self, run: str, begun: Begun) -> None:
-        self._db.execute("INSERT OR IGNORE INTO terms VALUES (?, ?)", (run, begun.terms))
-        self._db.execute("INSERT OR IGNORE INTO numbering VALUES (?, ?, ?)", (run, begun.accounts, begun.numbers))
-        if self.begun(run) != begun:
-            raise OvertakenError(f"run {run!r} was begun by another process in the meantime")
+            self._db.execute("INSERT OR IGNORE INTO terms VALUES (?, ?)", (run, begun.terms))
+            self._db.execute("INSERT OR IGNORE INTO numbering VALUES (?, ?, ?)", (run, begun.accounts, begun.numbers))
+            if self.begun(run) != begun:
+                raise OvertakenError(f"run {run!r} was begun by another process in the meantime")
 
     def keep_terms(self, run: str, content: str) -> None:
         """Words kept under a name; kept again, they must be the same."""

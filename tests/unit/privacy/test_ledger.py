@@ -7,6 +7,7 @@ import pytest
 
 from populace.errors import BudgetError
 from populace.privacy import ledger as ledger_module
+from populace.privacy.accounting import epsilon_of
 from populace.privacy.events import Gaussian, NonPrivate, PoissonSampled, Pure, Repeated
 from populace.privacy.ledger import Budget, Charge, MemoryLedger, check_affordable, composed
 
@@ -116,3 +117,17 @@ def test_a_run_that_claims_nothing_may_book_what_is_not_private():
         MemoryLedger(Budget(epsilon=100.0, delta=1e-5), clients=2).book(
             np.array([0]), Charge(event=NonPrivate("baseline"), unit="client"), round_id=0
         )
+
+
+def test_the_event_of_the_account_that_spent_most():
+    ledger = MemoryLedger(Budget(epsilon=6.0, delta=1e-5), clients=4)
+    assert ledger.worst_event() is None
+    ledger.book(np.array([0, 1]), ONE, round_id=0)
+    ledger.book(np.array([1, 2]), Charge(event=Gaussian(2.0), unit="client"), round_id=1)
+    for round_id in (2, 3):
+        ledger.book(np.array([2]), Charge(event=Gaussian(2.0), unit="client"), round_id=round_id)
+    worst = ledger.worst_event()
+    assert worst == Repeated(Gaussian(2.0), 3)
+    assert epsilon_of(worst, delta=1e-5) == ledger.spent()["epsilon"]
+    ledger.book(np.array([3]), Charge(event=Pure(5.0), unit="client"), round_id=4)
+    assert ledger.worst_event() == Pure(5.0)

@@ -12,9 +12,19 @@ import pytest
 from populace.errors import BudgetError, RunError
 from populace.privacy.events import Pure
 from populace.privacy.ledger import Budget, Charge
-from populace.privacy.sqlite_ledger import SqliteLedger, kept_budget
+from populace.privacy.sqlite_ledger import (
+    LAYOUT,
+    Begun,
+    OldRunError,
+    OvertakenError,
+    RepeatedQuestionError,
+    RunLimitError,
+    SqliteLedger,
+    kept_budget,
+)
 
 ONE = Charge(event=Pure(1.0), unit="client")
+RECORD = Charge(event=Pure(3.0), unit="record")
 
 
 def commit(ledger, account="anna", round_id=0, question=None, reply=b"yes", memory=None):
@@ -126,3 +136,124 @@ def test_sqlite_ledger_survives_kill_9(tmp_path):
     assert len(counts) == 5
     assert len(set(counts.values())) == 1
     assert counts["c0"] >= len(told)
+
+
+def test_a_question_is_answered_in_one_round_of_a_run(tmp_path):
+    with SqliteLedger(tmp_path / "l.db", Budget(epsilon=9.0)) as ledger:
+        commit(ledger, question="q")
+        with pytest.raises(
+            RepeatedQuestionError, match=r"this very question in round 0 of run 'r', and round 1 asks it"
+        ):
+            ledger.stored("anna", run="r", round_id=1, question="q")
+        with pytest.raises(RepeatedQuestionError):
+            commit(ledger, round_id=1, question="q")
+        assert ledger.stored("bert", run="r", round_id=1, question="q") is None
+        assert ledger.stored("anna", run="another", round_id=1, question="q") is None
+        commit(ledger, round_id=1, question="other")
+        assert ledger.entries("anna") == 2
+
+
+def test_a_run_takes_no_more_than_its_own_limit(tmp_path):
+    """Whatever the budget of the account; another run has a limit of its own, and both count on the account."""
+    with SqliteLedger(tmp_path / "l.db", Budget(epsilon=5.0)) as ledger:
+        for round_id in (0, 1):
+            ledger.commit_many(
+                [("anna", f"q{round_id}", b"", None)], ONE, run="r", round_id=round_id, limit=Budget(epsilon=2.0)
+            )
+        with pytest.raises(
+            RunLimitError, match=r"in run 'r', by the run's own guarantee, would have spent epsilon 3 of 2"
+        ):
+            ledger.commit_many([("anna", "q2", b"", None)], ONE, run="r", round_id=2, limit=Budget(epsilon=2.0))
+        with pytest.raises(RunLimitError, match="per client cannot be booked on a budget per record"):
+            ledger.check_run("anna", ONE, run="new", limit=Budget(epsilon=2.0, unit="record"))
+        for run, limit in (("s", 2.0), ("t", 9.0)):
+            ledger.commit_many([("anna", "q", b"", None)], ONE, run=run, round_id=0, limit=Budget(epsilon=limit))
+        assert ledger.spent("anna") == 4.0
+
+
+def test_the_unit_changes_only_while_nothing_is_booked(tmp_path):
+    """Version 0.1.0 let the owner switch from record to client afterwards."""
+    path, record, client = tmp_path / "l.db", Budget(epsilon=9.0, unit="record"), Budget(epsilon=9.0, unit="client")
+    SqliteLedger(path, client).close()
+    with SqliteLedger(path, record, raise_budget=True) as ledger:
+        ledger.commit("anna", RECORD, run="r", round_id=0, question="q", reply=b"")
+    with pytest.raises(BudgetError, match=r"holds charges per record.*its unit does not change any more"):
+        SqliteLedger(path, client, raise_budget=True)
+    assert kept_budget(path) == record
+    with SqliteLedger(path, Budget(epsilon=4.0, unit="record"), raise_budget=True) as ledger:  # the limit itself may
+        assert ledger.spent("anna") == 3.0
+
+
+def test_charges_of_two_units_are_never_added(tmp_path):
+    """A ledger made by hand: version 0.1.0 added 3 per record and 1 per client to 4 per client."""
+    path = tmp_path / "l.db"
+    with SqliteLedger(path, Budget(epsilon=9.0, unit="record")) as ledger:
+        for who in ("anna", "bert"):
+            ledger.commit(who, RECORD, run="r", round_id=0, question="q", reply=b"")
+    with sqlite3.connect(path) as raw:
+        raw.execute("UPDATE budget SET unit = 'client'")
+    raw.close()
+    with SqliteLedger(path, Budget(epsilon=9.0, unit="client")) as ledger:
+        commit(ledger, account="carl")
+        for refused in (
+            lambda: ledger.spent("anna"),
+            lambda: ledger.check("anna", ONE),
+            lambda: commit(ledger, account="anna", round_id=1),
+            lambda: ledger.check_run("anna", ONE, run="r", limit=Budget(epsilon=9.0)),
+        ):
+            with pytest.raises(
+                BudgetError, match=r"'anna' holds charges per record.*nothing more is released about it"
+            ):
+                refused()
+        assert ledger.spent("carl") == 1.0
+        found = ledger.summary()
+    assert (found["epsilon_of_the_account_that_spent_most"], found["accounts_charged"]) == (1.0, 1)
+    assert found["other_units"] == {
+        "record": {"accounts_charged": 2, "epsilon_of_the_account_that_spent_most": 3.0, "charges": 2}
+    }
+
+
+def test_a_run_keeps_what_it_was_begun_with(tmp_path):
+    begun = Begun(terms="these", accounts="digest", numbers=b"\x01\x00\x00\x00\x00\x00\x00\x00")
+    with SqliteLedger(tmp_path / "l.db", Budget(epsilon=9.0)) as ledger:
+        assert ledger.begun("r") is None
+        ledger.begin("r", begun)
+        ledger.begin("r", begun)
+        for other in (
+            Begun(terms="these", accounts="digest"),
+            Begun(terms="those", accounts="digest", numbers=begun.numbers),
+        ):
+            with pytest.raises(OvertakenError, match="begun by another process"):
+                ledger.begin("r", other)
+            assert ledger.begun("r") == begun
+    with SqliteLedger(tmp_path / "l.db", Budget(epsilon=9.0)) as ledger:
+        assert ledger.begun("r") == begun
+        ledger.keep_terms("as 0.1.0 did", "these")
+        with pytest.raises(
+            OldRunError, match=r"begun under version 0\.1\.0.*begin a new run. What was spent stays counted"
+        ):
+            ledger.begun("as 0.1.0 did")
+
+
+def test_what_another_process_booked_in_between_is_noticed(tmp_path):
+    with (
+        SqliteLedger(tmp_path / "l.db", Budget(epsilon=9.0)) as ledger,
+        SqliteLedger(tmp_path / "l.db", Budget(epsilon=9.0)) as other,
+    ):
+        seen = ledger.entries("anna", run="r")
+        commit(other, round_id=0)
+        with pytest.raises(OvertakenError, match="in the meantime"):
+            ledger.commit_many([("anna", "q1", b"", None)], ONE, run="r", round_id=1, before=[seen])
+        ledger.commit_many([("anna", "q1", b"", None)], ONE, run="r", round_id=1, before=[seen + 1])
+        assert other.entries("anna") == 2
+
+
+def test_a_ledger_of_a_later_version_is_refused(tmp_path):
+    path = tmp_path / "l.db"
+    SqliteLedger(path, Budget(epsilon=1.0)).close()
+    with sqlite3.connect(path) as raw:
+        assert raw.execute("PRAGMA user_version").fetchone() == (LAYOUT,)
+        raw.execute(f"PRAGMA user_version = {LAYOUT + 1}")
+    raw.close()
+    with pytest.raises(RunError, match="written by a later version of populace; update populace"):
+        SqliteLedger(path, Budget(epsilon=1.0))
