@@ -11,9 +11,8 @@ EXAMPLE = (
     "Example:  populace ledger show adult.csv, and to allow more:  populace ledger limit adult.csv 8 --because WORDS"
 )
 WIDTH = 80
-PLACE = typer.Argument(
-    Path("."), help="The ledger, a data file or folder beside which it lies, or a run that is in it."
-)
+MEANT = "The ledger, a data file beside which it lies, their folder, or a run that is booked in it."
+PLACE = typer.Argument(Path("."), help=MEANT)
 
 app = typer.Typer(
     help="What all runs on the same data cost together; `populace synthesize` books every run. See docs/ledger.md.",
@@ -98,7 +97,7 @@ def _marks(run: dict[str, Any]) -> dict[str, bool]:
 
 
 def _mark(run: dict[str, Any]) -> str:
-    return f"{float(run['epsilon']):.4g}" + "*" * run["seeded"] + "+" * (not run["finished"])
+    return f"{float(run['epsilon']):.4g}" + "*" * bool(run["seeded"]) + "+" * (not run["finished"])
 
 
 def _total(total: dict[str, Any]) -> str:

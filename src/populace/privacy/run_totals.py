@@ -82,7 +82,7 @@ def total_of(costs: Sequence[Cost], *, unit: Unit, neighbours: Neighbours) -> To
     """
     parts = [_stated_for(cost, unit, neighbours) for cost in costs]
     epsilon, delta = math.fsum(part.epsilon for part in parts), math.fsum(part.delta for part in parts)
-    tighter = _by_loss_distribution(parts, epsilon) if delta > 0 and len(parts) > 1 else None
+    tighter = _by_loss_distribution(parts, epsilon) if 0 < delta < 1 and len(parts) > 1 else None
     if tighter is not None:
         epsilon, delta = tighter
     if delta >= 1 or math.isinf(epsilon):
