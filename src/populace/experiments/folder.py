@@ -52,6 +52,12 @@ def digest_of(path: Path) -> str:
         raise RunError(f"cannot read {path}: {error.strerror or error}") from error
 
 
+def claim_json(guarantee: Guarantee, history: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What of privacy.json follows from the claim and from what a ledger says of other runs."""
+    document = guarantee.to_json()
+    return document if history is None else {**document, "statement": f"{guarantee}\nother runs: {history['said']}"}
+
+
 class RunFolder:
     """Paths and states of one run."""
 
@@ -212,9 +218,7 @@ class RunFolder:
             "run": {**run, "asked": asked},
             "files": digests(self.path),
         }
-        if history is not None:
-            more["statement"] = f"{guarantee}\nother runs: {history['said']}"
-        write_json(self / "privacy.json", {**guarantee.to_json(), **more})
+        write_json(self / "privacy.json", {**claim_json(guarantee, history), **more})
 
     def finish(self, document: dict[str, Any]) -> None:
         """Write run.json, which makes the run finished, and remove what only a resumed one needs."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from populace.errors import PopulaceError, RunError
-from populace.experiments.folder import PUBLIC, RunFolder, digest_of
+from populace.experiments.folder import PUBLIC, RunFolder, claim_json, digest_of
 from populace.privacy import events
 from populace.privacy.accounting import contains_non_private, epsilon_of
 from populace.privacy.bracket import TOLERANCE, Bracket, bracket
@@ -97,7 +97,7 @@ def _check_wording(papers: Papers) -> Check:
         if papers.guarantee.trust != papers.privacy["trust"]:
             words += f"; what it calls trust {papers.privacy['trust']!r} is {papers.guarantee.trust!r} in today's words"
         return Check(what, "holds", words)
-    again = papers.guarantee.to_json()
+    again = claim_json(papers.guarantee, papers.privacy.get("history"))
     wrong = [name for name, value in again.items() if papers.privacy.get(name) != value]
     if wrong:
         return Check(what, "fails", f"in privacy.json {', '.join(wrong)} is not what its own numbers say")

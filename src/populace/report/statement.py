@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from populace.experiments.folder import RunFolder
+from populace.experiments.folder import RunFolder, claim_json
 from populace.experiments.verify import Check, Papers
 from populace.privacy import events
 from populace.privacy.consequences import Consequences, consequences
@@ -75,7 +75,7 @@ def statement(privacy: Mapping[str, Any], *, digest: str = "") -> str:
         run=run, made=_made(privacy, run), strength=dict(plain.answers).get("How well?", "Nothing is guaranteed."),
         slack=_slack(guarantee, meaning), sentences=[line for line in said if not line.startswith(DELTA)],
         persons=_persons(guarantee, run, meaning), trust=TRUST[guarantee.trust if meaning else "not-private"],
-        sees=_sees(guarantee, run, bool(meaning)), limits=_limits(guarantee, run), domains=_domains(guarantee),
+        sees=_sees(guarantee, run, bool(meaning)), limits=_limits(guarantee, privacy), domains=_domains(guarantee),
         history=_history(privacy), renamed=_renamed(privacy, guarantee), event="" if event is None else str(event),
         files=privacy.get("files") or {}, digest=digest, version=__version__, may=MAY, may_not=MAY_NOT,
     )  # fmt: skip
@@ -84,7 +84,7 @@ def statement(privacy: Mapping[str, Any], *, digest: str = "") -> str:
 def todays_words(privacy: Mapping[str, Any]) -> dict[str, Any]:
     """A privacy.json of any version in the words of this one; `renamed` says which words were others in the file."""
     guarantee = guarantee_from_json(dict(privacy))
-    return {**privacy, **guarantee.to_json(), "renamed": _renamed(privacy, guarantee)}
+    return {**privacy, **claim_json(guarantee, privacy.get("history")), "renamed": _renamed(privacy, guarantee)}
 
 
 def check_page(papers: Papers) -> Check:
@@ -163,9 +163,9 @@ def _sees(guarantee: Guarantee, run: Mapping[str, Any], claimed: bool) -> tuple[
     return (*SEES[guarantee.trust if claimed else "not-private"], *((SIMULATED,) if simulated else ()))
 
 
-def _limits(guarantee: Guarantee, run: Mapping[str, Any]) -> tuple[str, ...]:
+def _limits(guarantee: Guarantee, privacy: Mapping[str, Any]) -> tuple[str, ...]:
     """What the bound does not cover, one sentence each."""
-    found = []
+    found, run, history = [], privacy.get("run") or {}, privacy.get("history") or {}
     if guarantee.read_from_data:
         found.append(
             f"The possible values of {_columns(guarantee.read_from_data)} were read from the records. They stand in the model "
@@ -186,6 +186,8 @@ def _limits(guarantee: Guarantee, run: Mapping[str, Any]) -> tuple[str, ...]:
         found.append(
             "The run was simulated on one machine that held all records. The trust named is what a deployment needs."
         )
+    if history.get("ledger"):
+        found.append("Whether an earlier run used some of the same records was found by comparing records.")
     found += [
         "Other releases about the same records add to this one.",
         "Choosing the best of several runs by looking at real rows is a release of its own that no bound here covers.",
@@ -215,15 +217,8 @@ def _history(privacy: Mapping[str, Any]) -> str:
     history = privacy.get("history")
     if not history:
         return "No ledger of other runs was kept with this run. Whatever else was released about the same records adds to it."
-    if history.get("said"):
-        return str(history["said"]).rstrip(".") + "."
-    before = history.get("runs_before", 0)
-    if not before:
-        return "By the ledger kept with the data, this was the first release about them."
-    return (
-        f"By the ledger kept with the data, {before:,} release{'s' if before > 1 else ''} went before (epsilon "
-        f"{history['epsilon_before']:.4g}); with this one they cost epsilon {history['epsilon_after']:.4g} together."
-    )
+    said = str(history["said"]).rstrip(".")
+    return f"{said[:1].upper()}{said[1:]}."
 
 
 def _renamed(privacy: Mapping[str, Any], guarantee: Guarantee) -> tuple[str, ...]:
