@@ -1,0 +1,255 @@
+"""A grey-box recorder: what each privacy primitive is given and returns, while a method runs.
+
+The idea is that of Re:cord-play (Cebere, Erb, Desfontaines, Bellet and Fitzsimons 2026, "Privacy in theory, bugs in practice",
+arXiv 2602.17454). A run on a data set D is recorded. A run on a neighbour D' is then replayed with the same randomness, every
+primitive returning what it returned on D. Whatever differs in the second run is either the input of a primitive, which must
+lie within the sensitivity the primitive was told, or a leak around the primitives.
+
+Primitives: `GaussianSum.noise` and `.release`, `apply` of every local randomiser, and `coins` of a source (Poisson sampling).
+They are replaced on their classes while `recording` is open. Inside compiled code they pass through unseen, so what is to be
+recorded must run uncompiled, as the debug engine runs it; a release that was not seen shows as a leak and as an unbooked one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from populace.privacy.gaussian import GaussianSum
+from populace.privacy.randomizers.base import Randomizer
+from populace.privacy.randomizers.fedsel import FedSel
+from populace.privacy.randomizers.grr import GrrPanel
+from populace.privacy.randomizers.several_signds import SeveralSignDS
+from populace.privacy.randomizers.signds import SignDS
+from populace.privacy.randomizers.subset import SubsetPanel
+from populace.privacy.source import Keyed, System
+
+Array = Any
+Kind = Literal["noise", "sum", "report", "coins"]
+
+RANDOMIZERS: tuple[type, ...] = (Randomizer, SubsetPanel, GrrPanel, SignDS, SeveralSignDS, FedSel)
+WRAP = 2**32  # sums and noise are whole numbers modulo this
+
+
+@dataclasses.dataclass(kw_only=True)
+class Call:
+    """One use of a primitive.
+
+    `given` is the un-noised sum in whole units of the grid (`sum`), the value or vector (`report`), or probability and shape
+    (`coins`); `told` is what was returned. `released` says of noise whether it went into a `sum`: noise that did not was added
+    by the method itself.
+    """
+
+    place: str
+    kind: Kind
+    mechanism: Any
+    given: Any
+    told: Any
+    noise: Any = None
+    released: bool = False
+
+
+class Recorder:
+    """Records calls; with `before`, replays those of another run.
+
+    `place` says where in the run a call is made: calls are compared within a place, in their order. `canaries`, where given,
+    are added to what is released (`release_canaries`).
+    """
+
+    def __init__(self, before: Recorder | None = None, canaries: Any = None) -> None:
+        self.before, self.canaries = before, canaries
+        self.calls: list[Call] = []
+        self.problems: list[str] = []
+        self.distances: list[tuple[float, GaussianSum]] = []
+        self.shifts: dict[
+            int, Array
+        ] = {}  # of noise the method adds itself: what was added to it in the replay, by call
+        self.place = "before the first question"
+        self._seen: Counter[tuple[str, Kind]] = Counter()
+        self._inside = False
+
+    def complain(self, problem: str) -> None:
+        line = f"{self.place}: {problem}"
+        if line not in self.problems:
+            self.problems.append(line)
+
+    def at(self, place: str, kind: Kind | None = None) -> list[Call]:
+        return [call for call in self.calls if call.place == place and kind in (None, call.kind)]
+
+    def recorded(self, kind: Kind, mechanism: Any) -> Call | None:
+        """The call of the first run that this one stands for; a complaint if there is none."""
+        number = self._seen[self.place, kind]
+        self._seen[self.place, kind] += 1
+        if self.before is None:
+            return None
+        known = self.before.at(self.place, kind)
+        if number >= len(known):
+            self.complain(f"one more {kind} than on the neighbour: what is released depends on the records")
+            return None
+        if known[number].mechanism != mechanism:
+            self.complain(
+                f"a {kind} by another mechanism than on the neighbour: {mechanism} and {known[number].mechanism}"
+            )
+            return None
+        return known[number]
+
+    def close(self) -> None:
+        """Complain about what the first run did and this one did not."""
+        if self.before is not None:
+            counts = [Counter((call.place, call.kind) for call in run.calls) for run in (self.before, self)]
+            for place, kind in counts[0] - counts[1]:
+                self.problems.append(
+                    f"{place}: one {kind} fewer than on the neighbour: what is released depends on the records"
+                )
+
+    def open_noise(self, place: str) -> list[tuple[int, Call]]:
+        """Noise drawn here that went into no `release`, with the number of its call: the method adds it itself."""
+        return [
+            (number, call)
+            for number, call in enumerate(self.calls)
+            if call.place == place and call.kind == "noise" and not call.released
+        ]
+
+    # What the hooks do.
+
+    def noise(self, original: Callable[..., Array], mechanism: GaussianSum, *given: Any, **named: Any) -> Array:
+        told = original(mechanism, *given, **named)
+        if _traced(told):
+            return told
+        known = self.recorded("noise", mechanism)
+        rows = _rows(told, mechanism)
+        if known is not None and not np.array_equal(known.told, rows):
+            self.complain("the same key gave other noise than on the neighbour")
+        if known is not None and not known.released:  # another noise, by a known difference: was it added everywhere?
+            shift = np.rint(mechanism.deviation * np.random.default_rng(len(self.calls)).standard_normal(rows.shape))
+            self.shifts[len(self.calls)] = shift.astype(np.int64)
+            told = told + self.shifts[len(self.calls)].reshape(np.shape(told)).astype(np.int32)
+        if self.canaries is not None and self.canaries.by_noise(mechanism):
+            told = told + self.canaries.add(mechanism, rows).reshape(np.shape(told)).astype(np.int32)
+        self.calls.append(Call(place=self.place, kind="noise", mechanism=mechanism, given=None, told=rows))
+        return told
+
+    def release(self, original: Callable[..., Array], mechanism: GaussianSum, total: Array, noise: Array) -> Array:
+        if _traced(total, noise):
+            return original(mechanism, total, noise)
+        whole = np.issubdtype(np.asarray(total).dtype, np.integer)
+        units = np.asarray(total if whole else mechanism.on_grid(total)).astype(np.int64)
+        given, added = _rows(units, mechanism), _rows(noise, mechanism)
+        self._take_noise(mechanism, added)
+        if self.canaries is not None and not self.canaries.by_noise(mechanism):
+            units = units + self.canaries.add(mechanism, added).reshape(units.shape)
+        told = original(mechanism, jax.numpy.asarray(units.astype(np.int32)), noise)
+        if not _is_sum(told, given if self.canaries is None else _rows(units, mechanism), added, mechanism):
+            self.complain("what a release returns is not its sum plus its noise")
+        call = Call(place=self.place, kind="sum", mechanism=mechanism, given=given, told=told, noise=added)
+        known = self.recorded("sum", mechanism)
+        self.calls.append(call)
+        if known is None:
+            return told
+        self.apart(mechanism, known.given, given)
+        return known.told
+
+    def _take_noise(self, mechanism: GaussianSum, added: Array) -> None:
+        """Every row of noise must have been drawn here by the same mechanism, and is used once."""
+        drawn = [call for call in self.at(self.place, "noise") if call.mechanism == mechanism]
+        left = Counter(row.tobytes() for call in drawn for row in call.told)
+        left -= Counter(
+            row.tobytes() for call in self.at(self.place, "sum") if call.mechanism == mechanism for row in call.noise
+        )
+        for row in added:
+            if left[row.tobytes()] < 1:
+                self.complain(
+                    "a sum is released with noise that its mechanism did not draw for it, or that was used before"
+                )
+                return
+            left[row.tobytes()] -= 1
+            for call in drawn:
+                call.released |= any(np.array_equal(row, other) for other in call.told)
+
+    def apart(self, mechanism: GaussianSum, first: Array, second: Array) -> None:
+        """Hold the distance of two un-noised sums, in units of the grid, against the sensitivity."""
+        gap = (first - second + WRAP // 2) % WRAP - WRAP // 2
+        for row in gap.reshape(-1, mechanism.size):
+            distance = float(np.sqrt((row.astype(np.float64) ** 2).sum())) * mechanism.grid
+            self.distances.append((distance, mechanism))
+            if distance > mechanism.sensitivity * (1 + 1e-9):
+                self.complain(
+                    f"neighbours differ by {distance:.6g} in what is released, and the noise covers {mechanism.sensitivity:.6g}"
+                )
+
+    def report(self, original: Callable[..., Array], mechanism: Any, *given: Any, **named: Any) -> Array:
+        values = [*given, *named.values()]
+        if self._inside or _traced(*(value for value in values if not isinstance(value, Keyed | System))):
+            return original(mechanism, *given, **named)
+        self._inside = True
+        try:
+            told = original(mechanism, *given, **named)
+        finally:
+            self._inside = False
+        inputs = [np.asarray(value) for value in values if not isinstance(value, Keyed | System)]
+        known = self.recorded("report", mechanism)
+        self.calls.append(Call(place=self.place, kind="report", mechanism=mechanism, given=inputs, told=told))
+        return told if known is None else known.told
+
+    def coins(self, original: Callable[..., Array], source: Any, probability: Any, shape: Any) -> Array:
+        if _traced(probability, *((source.key,) if isinstance(source, Keyed) else ())):
+            return original(source, probability, shape)
+        axes = (shape,) if isinstance(shape, int) else tuple(shape)
+        more = self.canaries.sampled(probability) if self.canaries is not None else 0
+        told = original(source, probability, (*axes[:-1], axes[-1] + more))
+        if more:
+            self.canaries.draw(np.asarray(told)[..., axes[-1] :])
+            told = told[..., : axes[-1]]
+        given = (float(probability), axes)
+        known = self.recorded("coins", None)
+        if known is not None and known.given != given:
+            self.complain(f"records are sampled with {given}, on the neighbour with {known.given}")
+        self.calls.append(Call(place=self.place, kind="coins", mechanism=None, given=given, told=told))
+        return told
+
+
+@contextlib.contextmanager
+def recording(recorder: Recorder) -> Iterator[Recorder]:
+    """Have the primitives report to the recorder, and put them back as they were."""
+    hooks: list[tuple[type, str, Callable[..., Array]]] = [
+        (GaussianSum, "noise", recorder.noise), (GaussianSum, "release", recorder.release),
+        (Keyed, "coins", recorder.coins), (System, "coins", recorder.coins),
+        *((kind, "apply", recorder.report) for kind in RANDOMIZERS),
+    ]  # fmt: skip
+    originals = [(kind, name, kind.__dict__[name]) for kind, name, _ in hooks]
+    try:
+        for (kind, name, hook), (_, _, original) in zip(hooks, originals, strict=True):
+            setattr(kind, name, _method(original, hook))
+        yield recorder
+    finally:
+        for kind, name, original in originals:
+            setattr(kind, name, original)
+
+
+def _method(original: Callable[..., Array], hook: Callable[..., Array]) -> Callable[..., Array]:
+    @functools.wraps(original)
+    def call(self: Any, *given: Any, **named: Any) -> Array:
+        return hook(original, self, *given, **named)
+
+    return call
+
+
+def _traced(*values: Any) -> bool:
+    return any(isinstance(leaf, jax.core.Tracer) for value in values for leaf in jax.tree.leaves(value))
+
+
+def _rows(numbers: Array, mechanism: GaussianSum) -> Array:
+    return np.asarray(numbers).astype(np.int64).reshape(-1, mechanism.size)
+
+
+def _is_sum(told: Array, given: Array, noise: Array, mechanism: GaussianSum) -> bool:
+    """Whether a release is the sum plus the noise, modulo 2^32, up to the digits of a 32-bit float."""
+    whole = (given + noise + WRAP // 2) % WRAP - WRAP // 2
+    return np.allclose(np.asarray(told, np.float64).reshape(whole.shape), whole * mechanism.grid, rtol=2**-22, atol=0)
