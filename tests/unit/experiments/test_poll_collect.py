@@ -12,11 +12,12 @@ from populace.engines import debug, simulation
 from populace.engines.exchange import Keys
 from populace.errors import BudgetError, DataError, RunError, SpecError
 from populace.experiments.poll import collect as collecting
-from populace.experiments.poll import holders
+from populace.experiments.poll import holders, sorting
 from populace.experiments.poll.collect import Collection, collect, release
 from populace.experiments.poll.count import count_files, nothing_counted
 from populace.experiments.poll.deal import ONE_STAGE, Deal, check_one_stage
 from populace.experiments.poll.files import coin_from, read_terms
+from populace.experiments.poll.numbers import NUMBERS
 from populace.experiments.run import make_key
 from populace.privacy.ledger import Budget
 from populace.privacy.source import System
@@ -24,8 +25,10 @@ from populace.privacy.sqlite_ledger import SqliteLedger
 from populace.protocols.base import Population, Shard
 from populace.protocols.poll import Poll
 from populace.tables.partition import split, split_by_column
-from populace.tables.table import Table, write_frame
+from populace.tables.schema import Column, Schema
+from populace.tables.table import Table, from_codes, write_frame
 
+SURE = {"epsilon": 50.0, "settings": dict(ONE_STAGE)}  # nobody lies: an answer is the record
 FAST = {"classes": 2, "spread": 0.6, "chains": 1, "moves": 10, **ONE_STAGE}
 
 
@@ -162,8 +165,9 @@ class TestExact:
         assert [row["client"] for row in rows] == list(range(600))
         run = f"poll {terms.questions[:16]} {terms.coin}"
         with SqliteLedger(files / "small.parquet.ledger", Budget(epsilon=2.0)) as ledger:
+            order = np.frombuffer(ledger.begun(f"{run} of small.parquet").numbers, NUMBERS)
             for row in rows[::50]:
-                account = f"small.parquet {row['client']}"
+                account = f"small.parquet {order[row['client']]}"
                 kept = ledger.stored(account, run=run, round_id=0, question=str(row["question"]))
                 assert kept == row["report"]
                 assert ledger.spent(account) == 2.0
@@ -223,6 +227,73 @@ class TestExact:
         with pytest.raises(RunError, match="disk is full"):
             collect(wanted(files), files / "a.parquet")
         assert not (files / "a.parquet").exists()
+
+
+class TestOrder:
+    """A file of answers tells nothing about the order of the data: not by its rows, not by the clients' numbers."""
+
+    @pytest.fixture
+    def sick(self, tmp_path):
+        """Two hundred people, the ill ones last."""
+        schema = Schema(columns=(Column(name="diagnosis", kind="categorical", categories=("healthy", "ill")),))
+        schema.save(tmp_path / "small.toml")
+        codes = (np.arange(200) >= 100).astype(np.int32)[:, None]
+        from_codes(codes, schema, np.random.default_rng(0)).save(tmp_path / "sick.csv")
+        return tmp_path
+
+    @staticmethod
+    def told(path):
+        """The records, in the order of the file of answers; people's numbers rise in it."""
+        rows = pq.read_table(path)
+        assert np.all(np.diff(rows["client"].to_numpy()) > 0)
+        reports = [report[0] for report in rows["report"].to_pylist()]
+        assert len(set(reports)) == 2
+        return np.array([report == reports[-1] for report in reports])
+
+    def test_sorted_data_give_nothing_away(self, sick):
+        collect(wanted(sick, data="sick.csv", **SURE), sick / "a.parquet")
+        found = self.told(sick / "a.parquet")
+        assert abs(found[:100].mean() - found[100:].mean()) < 0.5  # seven standard deviations
+        collect(wanted(sick, data="sick.csv", seed=5, **SURE), sick / "b.parquet")  # reproducible, not private
+        found = self.told(sick / "b.parquet")
+        assert abs(found[:100].mean() - found[100:].mean()) == 1.0
+
+    def test_whatever_fits_into_memory(self, sick, monkeypatch):
+        """Sorted in one piece or in many, in blocks of any size: the same file; and nothing else is left."""
+        collect(wanted(sick, data="sick.csv"), sick / "a.parquet")
+        before = {path.name for path in sick.iterdir()}
+        monkeypatch.setattr(sorting, "ANSWERS", 7)
+        monkeypatch.setattr(holders, "CLIENTS", 31)
+        collect(wanted(sick, data="sick.csv"), sick / "b.parquet")
+        assert pq.read_table(sick / "a.parquet").equals(pq.read_table(sick / "b.parquet"))
+        assert {path.name for path in sick.iterdir()} - before == {"b.parquet"}
+
+    def test_an_interrupted_collection_keeps_its_numbers(self, sick, monkeypatch):
+        monkeypatch.setattr(holders, "CLIENTS", 50)
+
+        def interrupt(at):
+            if at.done == 100:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            collect(wanted(sick, data="sick.csv"), sick / "a.parquet", progress=interrupt)
+        assert not list(sick.glob(".*"))
+        collect(wanted(sick, data="sick.csv"), sick / "a.parquet")
+        assert sorted(pq.read_table(sick / "a.parquet")["client"].to_pylist()) == list(range(200))
+
+    @pytest.mark.parametrize("change", [lambda rows: rows[:-1], lambda rows: rows[::-1], lambda rows: [*rows, "new"]])
+    def test_other_clients_or_another_order_are_refused_in_words(self, sick, change):
+        def people(names):
+            text = "diagnosis,who\n" + "".join(f"ill,{name}\n" for name in names)
+            (sick / "people.csv").write_text(text)
+
+        names = [f"person {i}" for i in range(20)]
+        order = wanted(sick, data="people.csv", client_column="who", clients=30)
+        people(names)
+        collect(order, sick / "a.parquet")
+        people(change(names))
+        with pytest.raises(BudgetError, match=r"others than when they were first asked, or stand in another order"):
+            collect(order, sick / "b.parquet")
 
 
 class TestHolders:

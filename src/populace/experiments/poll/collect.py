@@ -1,9 +1,12 @@
 """Acting for clients: each is dealt its question, charges its ledger and answers; the answers go to a file.
 
 Guarantee: an answer is written only after its client's ledger holds the charge and the very answer; a client whose ledger holds
-an answer to the same question gives that answer again, and one that would overspend gives none.
+an answer to the same question gives that answer again, and one that would overspend gives none. Numbers, and with them
+questions and places in the file of answers, follow a secret random order that is kept with the ledgers: neither tells where a
+client stands in the data.
 Edge cases: without a seed answers are drawn exactly, from the operating system's generator, and ledgers are kept in an SQLite
-file; with one they are those of the simulation with that seed, reproducible and not private, and ledgers end with the command.
+file; with one they are those of the simulation with that seed, in the order of the data, reproducible and not private, and
+ledgers end with the command.
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ from populace.engines.exchange import Keys, Progress, Report
 from populace.errors import BudgetError, RunError, SpecError, out_of_range
 from populace.experiments.poll.deal import ONE_STAGE, Deal, check_one_stage
 from populace.experiments.poll.files import MOST_CLIENTS, Terms, coin_from, coin_text, pack, questions_hash, writing
-from populace.experiments.poll.holders import CLIENTS, Block, Holders
+from populace.experiments.poll.holders import CLIENTS, Block, Census, Holders
+from populace.experiments.poll.numbers import kept_numbers
+from populace.experiments.poll.sorting import writing_by_number
 from populace.experiments.run import make_key
 from populace.privacy import secure_random
 from populace.privacy.guarantee import Guarantee
@@ -125,16 +130,18 @@ def collect(
         questions=questions_hash(protocol, population), coin=coin_text(coin), clients=clients, records=census.widest,
         first_client=wanted.first_client, seeded=keys is not None, version=__version__,
     )  # fmt: skip
-    answering: Any = _Exact(deal, terms, wanted) if keys is None else _Seeded(deal, keys, wanted, census.clients)
+    answering: Any = (
+        _Exact(deal, terms, wanted, holders, census) if keys is None else _Seeded(deal, keys, wanted, census.clients)
+    )
     say(
         f"poll: {census.clients:,} clients, {census.rows:,} rows, {len(protocol.survey(population).groups):,} questions"
     )
     for name, count in census.moved.items():
         say(f"{name}: {count:,} of {census.rows:,} values lie outside its domain and were moved into it")
     done = 0
-    with answering, writing(out, terms) as add:
+    with answering, answering.writing(out, terms) as add:
         for block in holders.blocks(census.widest):
-            numbers = wanted.first_client + block.first + np.arange(len(block.names))
+            numbers = wanted.first_client + answering.numbers(block)
             questions = deal.questions(numbers)
             add(numbers, questions, answering.answers(block, numbers, questions))
             done += len(numbers)
@@ -156,13 +163,18 @@ def charge_of(deal: Deal) -> Charge:
 class _Exact:
     """Answers as deployed clients give them: exact, from the operating system, kept in their ledgers before they leave."""
 
-    def __init__(self, deal: Deal, terms: Terms, wanted: Collection) -> None:
+    def __init__(self, deal: Deal, terms: Terms, wanted: Collection, holders: Holders, census: Census) -> None:
         self.asked = deal.protocol.survey(deal.population)
         self.charge = charge_of(deal)
         self.run = f"poll {terms.questions[:16]} {terms.coin}"
         self.repeated = 0
         self.ledger = SqliteLedger(wanted.ledger_file, Budget(epsilon=wanted.epsilon, unit="client"))
-        self._keep_holders(wanted)
+        try:
+            self._keep_holders(wanted)
+            self._numbers = kept_numbers(self.ledger, self.run, holders, census)
+        except BaseException:
+            self.ledger.close()
+            raise
 
     def _keep_holders(self, wanted: Collection) -> None:
         """Whose the rows of a file are is said once: dealt out otherwise, people would answer again under other names."""
@@ -171,7 +183,6 @@ class _Exact:
         try:
             self.ledger.keep_terms(f"clients of {Path(wanted.data).name}", whose)
         except BudgetError:
-            self.ledger.close()
             raise BudgetError(
                 f"the clients of {Path(wanted.data).name} were other ones when they answered, by the ledger "
                 f"{wanted.ledger_file}; give --records-per-client or --client-column as then"
@@ -182,6 +193,13 @@ class _Exact:
 
     def __exit__(self, *_: object) -> None:
         self.ledger.close()
+
+    def numbers(self, block: Block) -> Array:
+        """Of the clients of a block, from 0 on: secret, and the same whenever they are asked."""
+        return self._numbers[block.first : block.first + len(block.names)]
+
+    def writing(self, out: Path, terms: Terms) -> Any:
+        return writing_by_number(out, terms, beside=self.ledger.path)
 
     def answers(self, block: Block, numbers: Array, questions: Array) -> pa.BinaryArray:
         asked = [str(question) for question in questions.tolist()]
@@ -247,6 +265,13 @@ class _Seeded:
 
     def __exit__(self, *_: object) -> None:
         pass
+
+    def numbers(self, block: Block) -> Array:
+        """In the order of the data, as in the simulation."""
+        return block.first + np.arange(len(block.names))
+
+    def writing(self, out: Path, terms: Terms) -> Any:
+        return writing(out, terms)
 
     def answers(self, block: Block, numbers: Array, questions: Array) -> pa.BinaryArray:
         self.ledger.book(block.first + np.arange(len(numbers)), self.charge, round_id=block.first)

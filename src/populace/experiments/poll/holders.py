@@ -41,9 +41,11 @@ class Block:
 class Census:
     """What a first pass over the rows finds: how many clients, how much the widest holds, how many rows.
 
-    `moved` counts, by column, the values that lay outside the domain and were moved into it.
+    `moved` counts, by column, the values that lay outside the domain and were moved into it; `digest` is that of the clients'
+    names in their order.
     """
 
+    digest: str
     clients: int
     widest: int
     rows: int
@@ -78,18 +80,21 @@ class Holders:
         rows = widest = running = 0
         last = -1
         hashes: list[bytes] = []
+        digest = hashlib.sha256()
         moved: collections.Counter[str] = collections.Counter()
         for codes, owner, names in self._pieces(moved):
             rows += len(codes)
+            found_hashes = b"".join(map(_hash, names))
+            digest.update(found_hashes)
             if self.client_column is not None:
-                hashes.append(b"".join(map(_hash, names)))
+                hashes.append(found_hashes)
             found, counts = np.unique(owner, return_counts=True)
             counts[0] += running if found[0] == last else 0
             widest, running, last = max(widest, int(counts.max())), int(counts[-1]), int(found[-1])
         if rows == 0:
             raise DataError(f"{self.data} has no rows; expected at least one")
         self._check_together(np.frombuffer(b"".join(hashes), np.uint64))
-        return Census(clients=last + 1, widest=widest, rows=rows, moved=moved)
+        return Census(digest=digest.hexdigest(), clients=last + 1, widest=widest, rows=rows, moved=moved)
 
     def blocks(self, widest: int) -> Iterator[Block]:
         """All clients in order, their records padded to `widest`."""
