@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from populace.errors import SpecError, out_of_range
-from populace.privacy import accounting, host_noise, keyed_normal, secure_random
+from populace.privacy import accounting, keyed_normal, on_host, secure_random
 from populace.privacy.events import Event, Gaussian
 from populace.privacy.source import Keyed, Source
 
@@ -102,8 +102,9 @@ class GaussianSum:
         """Noise in units of the grid, int32; of `size` coordinates unless told, and of any leading axes."""
         shape = (self.size,) if shape is None else shape
         if isinstance(source, Keyed):
-            drawn = host_noise.rounded_normal if source.exact else keyed_normal.rounded_normal
-            return drawn(source.key, self.deviation, shape)
+            if source.exact:
+                return on_host.drawn(_Rounded(shape, self.deviation), source.key, shape, jnp.int32)
+            return keyed_normal.rounded_normal(source.key, self.deviation, shape)
         return secure_random.rounded_normal(self.deviation, shape).astype(np.int32)
 
     def on_grid(self, vector: Array) -> Array:
@@ -127,6 +128,17 @@ class GaussianSum:
     def apply(self, total: Array, source: Source) -> Array:
         """The noisy sum, with noise of its own."""
         return self.release(total, self.noise(source, np.shape(total)))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rounded:
+    """Exact noise, many times the same shape."""
+
+    shape: tuple[int, ...]
+    deviation: float
+
+    def release_rows(self, count: int) -> Array:
+        return secure_random.rounded_normal(self.deviation, (count, *self.shape))
 
 
 def calibrated(

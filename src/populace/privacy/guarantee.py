@@ -31,11 +31,10 @@ TRUSTS: dict[str, str] = {
     "not-private": "NOT PRIVATE: a baseline without protection",
 }
 NOISES: dict[str, str] = {
-    "system": "all noise was drawn exactly, from the operating system's generator",
-    "exact": "Gaussian noise was drawn exactly, from the operating system's generator; the reports of simulated devices, "
-    "sampled batches and sampled cohorts come from a generator with a key of 64 bits of the operating system's randomness "
-    "(protected computationally, by that key) and with probabilities rounded to 2^-24 or finer, where a deployed device's "
-    "are exact",
+    "system": "noise, randomised reports and the coins that draw batches were drawn exactly, from the operating system's "
+    "generator",
+    "exact": "noise, randomised reports and the coins that draw batches were drawn exactly, from the operating system's "
+    "generator, also inside compiled code; only public choices, starting points and latents come from a keyed generator",
     "keyed": "all noise comes from a generator with a key of 64 bits of the operating system's randomness: protected "
     "computationally, by that key; what Gaussian noise differs from its law is counted in delta, and probabilities of "
     "reports are rounded to 2^-24 or finer",

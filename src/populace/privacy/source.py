@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.errors import out_of_range
-from populace.privacy import secure_random
+from populace.privacy import on_host, secure_random
 
 Array = Any
 
@@ -28,7 +28,8 @@ LATENT_UNITS = 2.0**24  # a standard deviation of a latent, in steps
 class Keyed:
     """Randomness from a JAX key. Split where it is used up, never reused.
 
-    With `exact`, `gaussian.GaussianSum` draws its noise on the host, from the operating system; all else goes on from the key.
+    With `exact`, what protects people (noise, reports, coins, choices) is drawn on the host, from the operating system,
+    exactly, also inside compiled code; latents still come from the key.
     """
 
     key: Array
@@ -39,11 +40,15 @@ class Keyed:
 
     def one_of(self, mask: Array) -> Array:
         """Index of one of the true entries, evenly; index 0 if there is none."""
+        if self.exact:
+            return on_host.drawn(_OneOf(), self.key, (), jnp.int32, mask)
         rank = jax.random.randint(self.key, (), 0, jnp.maximum(mask.sum(), 1))
         return jnp.argmax(jnp.cumsum(mask) == rank + 1)
 
     def below(self, bound: Array) -> Array:
         """A whole number in [0, bound), evenly."""
+        if self.exact:
+            return on_host.drawn(_Below(), self.key, (), jnp.int32, bound)
         return jax.random.randint(self.key, (), 0, bound)
 
     def coins(self, probability: Array, shape: tuple[int, ...] | int) -> Array:
@@ -51,8 +56,12 @@ class Keyed:
 
         The probability is rounded down to a multiple of 2^-64, which never hurts privacy; a traced one is float32, exactly.
         """
-        high, low, certain = _threshold(probability)
         shape = (shape,) if isinstance(shape, int) else shape
+        if self.exact:
+            given = isinstance(probability, jax.core.Tracer)
+            coins = _Coins(shape, None if given else _fraction(probability))
+            return on_host.drawn(coins, self.key, shape, bool, *((probability,) if given else ()))
+        high, low, certain = _threshold(probability)
         first, second = (jax.random.bits(key, shape, jnp.uint32) for key in jax.random.split(self.key))
         return (first < high) | ((first == high) & (second < low)) | certain
 
@@ -71,8 +80,53 @@ def _threshold(probability: Array) -> tuple[Array, Array, Array]:
         return jnp.where(certain, 0, high).astype(jnp.uint32), low.astype(jnp.uint32), certain
     if not 0 <= probability <= 1:
         raise out_of_range("probability", "in [0, 1]", probability)
-    whole = int(Fraction(float(probability)) * 2**64)
+    whole = int(_fraction(probability) * 2**64)
     return np.uint32(whole >> 32 & 0xFFFFFFFF), np.uint32(whole & 0xFFFFFFFF), np.bool_(probability == 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class _OneOf:
+    """`System.one_of` for many masks."""
+
+    def release_rows(self, count: int, masks: Array) -> Array:
+        held = masks.reshape(count, -1).sum(axis=1)
+        rank = _below_each(np.maximum(held, 1))
+        return np.argmax(np.cumsum(masks, axis=1) == rank[:, None] + 1, axis=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Below:
+    """`System.below` for many bounds."""
+
+    def release_rows(self, count: int, bounds: Array) -> Array:
+        del count
+        return _below_each(bounds)
+
+
+def _fraction(probability: Array) -> Fraction:
+    """Exactly this probability; one that is a fraction already is not rounded."""
+    return probability if isinstance(probability, Fraction) else Fraction(float(probability))
+
+
+def _below_each(bounds: Array) -> Array:
+    """A whole number below each bound, evenly and exactly."""
+    drawn = np.zeros(bounds.shape, np.int64)
+    for bound in np.unique(bounds):
+        drawn[bounds == bound] = secure_random.integers_below(int(bound), int((bounds == bound).sum()))
+    return drawn
+
+
+@dataclasses.dataclass(frozen=True)
+class _Coins:
+    """`System.coins` for many rows; of a probability that is known, or given for each row."""
+
+    shape: tuple[int, ...]
+    probability: Fraction | None
+
+    def release_rows(self, count: int, *given: Array) -> Array:
+        if self.probability is not None:
+            return System().coins(self.probability, (count, *self.shape))
+        return np.stack([System().coins(float(probability), self.shape) for probability in given[0]])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +147,7 @@ class System:
         """Exact coins; the probability is rounded down to a multiple of 2^-63, which never hurts privacy."""
         if not 0 <= probability <= 1:
             raise out_of_range("probability", "in [0, 1]", probability)
-        return secure_random.bernoulli(secure_random.rounded_down(Fraction(float(probability))), shape)
+        return secure_random.bernoulli(secure_random.rounded_down(_fraction(probability)), shape)
 
     def normal(self, shape: tuple[int, ...] | int) -> Array:
         """Standard normals to about 2^-24, float32, for latents. Not for privacy noise: `gaussian.GaussianSum` makes that."""

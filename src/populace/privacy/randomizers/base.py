@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from populace.errors import DataError, out_of_range
-from populace.privacy import secure_random
+from populace.privacy import on_host, secure_random
 from populace.privacy.events import Event, Pure
 from populace.privacy.source import Keyed, Source
 
@@ -121,10 +121,18 @@ class Randomizer(abc.ABC):
         return report
 
     def apply(self, value: Array, source: Source) -> Array:
-        """One report about one value, from either kind of source."""
+        """One report about one value, from either kind of source; traceable from a key, also where the host draws exactly."""
         if isinstance(source, Keyed):
+            if source.exact:
+                report = _report(self)
+                return on_host.drawn(self, source.key, report.shape, report.dtype, value)
             return self.simulate(value, source.key)
         return self.release(np.asarray(value).reshape(1))[0]
+
+    def release_rows(self, count: int, values: Array) -> Array:
+        """`release`, as the host calls it from compiled code."""
+        del count
+        return self.release(values)
 
 
 class FrequencyOracle(Randomizer):

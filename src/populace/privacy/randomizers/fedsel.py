@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.errors import DataError, out_of_range
-from populace.privacy import secure_random
+from populace.privacy import on_host, secure_random
 from populace.privacy.events import Event, Pure
 from populace.privacy.randomizers.base import check_epsilon, rounded_up
 from populace.privacy.randomizers.draws import WORD
@@ -125,10 +125,20 @@ class FedSel:
         return np.int32(2 * place + one)
 
     def apply(self, vector: Array, source: Source, start: Array = 0) -> Array:
-        """One report about one vector, from either kind of source."""
-        if isinstance(source, Keyed):
+        """One report about one vector, from either kind of source; traceable from a key, also where the host draws exactly."""
+        if not isinstance(source, Keyed):
+            return self.release(vector, start)
+        if not source.exact:
             return self.simulate(vector, source.key, start)
-        return self.release(vector, start)
+        first, second = source.split(2)
+        place = self.coordinate.exact_place(mark_top(jnp.abs(vector), self.chosen, start), first)
+        one = on_host.drawn(self, second.key, (), bool, vector[place])  # type: ignore[union-attr]
+        return (2 * place + one).astype(jnp.int32)
+
+    def release_rows(self, count: int, values: Array) -> Array:
+        """Exact coins about the values of the coordinates told, as the host draws them for compiled code."""
+        del count
+        return np.array([bool(secure_random.bernoulli(self.one_probability(float(value)))) for value in values])
 
     def add_up(self, reports: Array, present: Array) -> Array:
         """The sum of what the present reports say of the vectors, in units of the bound."""

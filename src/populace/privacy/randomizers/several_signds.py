@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.errors import DataError, out_of_range
-from populace.privacy import secure_random
+from populace.privacy import on_host, secure_random
 from populace.privacy.events import Event, Pure
 from populace.privacy.randomizers.base import check_epsilon, check_size, number_bytes, read_number
 from populace.privacy.randomizers.draws import threshold
@@ -128,8 +128,10 @@ class SeveralSignDS:
         positive = (words[0] >> 31).astype(bool)
         top = mark_top(jnp.where(positive, vector, -vector), self.chosen, start)
         overlap = jnp.minimum(jnp.sum(words[1] >= jnp.asarray(self._thresholds)), self.chosen)
-        # In a random order the first of the top coordinates, and the first of the others, are an even choice of each.
-        order = jax.random.permutation(ranks, self.size)
+        return self._told(top, positive, overlap, jax.random.permutation(ranks, self.size))
+
+    def _told(self, top: Array, positive: Array, overlap: Array, order: Array) -> Array:
+        """In a random order the first of the top coordinates, and the first of the others, are an even choice of each."""
         marked = top[order]
         inside = marked & (jnp.cumsum(marked) <= overlap)
         outside = ~marked & (jnp.cumsum(~marked) <= self.told - overlap)
@@ -151,10 +153,26 @@ class SeveralSignDS:
         return (2 * np.sort(np.concatenate(picked)) + positive).astype(np.int32)
 
     def apply(self, vector: Array, source: Source, start: Array = 0) -> Array:
-        """One report about one vector, from either kind of source."""
-        if isinstance(source, Keyed):
+        """One report about one vector, from either kind of source; traceable from a key, also where the host draws exactly."""
+        if not isinstance(source, Keyed):
+            return self.release(vector, start)
+        if not source.exact:
             return self.simulate(vector, source.key, start)
-        return self.release(vector, start)
+        sign, order = source.split(2)
+        positive = sign.below(2) == 1
+        top = mark_top(jnp.where(positive, vector, -vector), self.chosen, start)
+        drawn = on_host.drawn(self, order.key, (1 + self.size,), jnp.int32)  # type: ignore[union-attr]
+        return self._told(top, positive, drawn[0], drawn[1:])
+
+    def release_rows(self, count: int) -> Array:
+        """Exact draws of many overlaps, each with an order of all coordinates, as the host makes them for compiled code."""
+        limits = list(itertools.accumulate(self.weights[:-1]))
+        rows = np.empty((count, 1 + self.size), np.int32)
+        for row in rows:
+            number = secrets.randbelow(sum(self.weights))
+            row[0] = sum(number >= limit for limit in limits)
+            row[1:] = secure_random.permutation(self.size)
+        return rows
 
     def add_up(self, reports: Array, present: Array) -> Array:
         """The sum of the signed unit vectors the present reports, [reports, told], stand for."""

@@ -162,10 +162,23 @@ class SignDS:
         return int(pool[secure_random.integers_below(len(pool))])
 
     def apply(self, vector: Array, source: Source, start: Array = 0) -> Array:
-        """One report about one vector, from either kind of source."""
-        if isinstance(source, Keyed):
+        """One report about one vector, from either kind of source; traceable from a key, also where the host draws exactly."""
+        if not isinstance(source, Keyed):
+            return self.release(vector, start)
+        if not source.exact:
             return self.simulate(vector, source.key, start)
-        return self.release(vector, start)
+        sign, place = source.split(2)
+        positive = sign.below(2) == 1
+        top = mark_top(jnp.where(positive, vector, -vector), self.chosen, start)
+        return (2 * self.exact_place(top, place) + positive).astype(jnp.int32)
+
+    def exact_place(self, top: Array, source: Source) -> Array:
+        """The coordinate told, given which are the top, drawn by the source's own coins and numbers; traceable."""
+        coin, rank = source.split(2)
+        inside = coin.coins(self.exact_p, ()) | (self.chosen == self.size)
+        pool = jnp.where(inside, top, ~top)
+        wanted = rank.below(jnp.where(inside, self.chosen, max(1, self.size - self.chosen)))
+        return jnp.argmax(jnp.cumsum(pool) == wanted + 1)
 
     def add_up(self, reports: Array, present: Array) -> Array:
         """The sum of the signed unit vectors the present reports stand for."""

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.errors import DataError, out_of_range
-from populace.privacy import secure_random
+from populace.privacy import on_host, secure_random
 from populace.privacy.events import Event, Pure
 from populace.privacy.randomizers.base import (
     FrequencyOracle,
@@ -191,6 +191,8 @@ class SubsetPanel:
 
     def apply(self, value: Array, question: Array, source: Source) -> Array:
         """A report about `value` in the domain of `question`: `width` booleans."""
+        if isinstance(source, Keyed) and source.exact:
+            return on_host.drawn(self, source.key, (self.width,), bool, value, question)
         if isinstance(source, Keyed):
             sizes = np.asarray(self.sizes, np.int32)
             chosen = np.asarray([member.chosen for member in self.members], np.int32)
@@ -209,3 +211,11 @@ class SubsetPanel:
         report = np.zeros(self.width, bool)
         report[: member.size] = member.apply(value, source)
         return report
+
+    def release_rows(self, count: int, values: Array, questions: Array) -> Array:
+        """Exact reports of many clients, each about its question, as the host draws them for compiled code."""
+        reports = np.zeros((count, self.width), bool)
+        for question in np.unique(questions):
+            asked, member = questions == question, self.members[int(question)]
+            reports[asked, : member.size] = member.release(values[asked])
+        return reports

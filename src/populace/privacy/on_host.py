@@ -1,0 +1,63 @@
+"""Exact draws inside compiled code: the host makes them from the operating system while the program waits.
+
+A draw is an effect, not a function of its arguments: JAX neither merges two of them, nor repeats one, nor moves it out of a
+loop. The key that a caller would have drawn from says only how many draws there are: under `vmap` one for each key.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_batching import custom_vmap
+from jax.experimental import io_callback
+
+Array = Any
+
+
+class Draw(Hashable, Protocol):
+    """What is drawn: a small hashable object, equal to another that draws the same."""
+
+    def release_rows(self, count: int, *given: Array) -> Array:
+        """`count` exact draws, by NumPy alone: JAX inside a callback may wait for itself. What is given has `count` rows."""
+
+
+def drawn(what: Draw, key: Array, shape: tuple[int, ...], dtype: Any, *given: Array) -> Array:
+    """One draw of this shape; traceable, and vectorised by `vmap`.
+
+    Guarantee: that of `what`, whatever the key, of which nothing is used. Each execution draws anew, and under `vmap` over keys
+    each key has a draw of its own.
+    Edge cases: what is mapped without its key shares its draws, as with a keyed draw. A program that is differentiated or
+    recomputed (`jax.grad`, `jax.checkpoint`) through the draw is refused by JAX.
+    """
+    words = jax.random.key_data(key)
+    return _drawer(what, shape, np.dtype(dtype))(words[None], *(jnp.asarray(one)[None] for one in given))[0]
+
+
+@functools.lru_cache(maxsize=512)
+def _drawer(what: Draw, shape: tuple[int, ...], dtype: Any) -> Callable[..., Array]:
+    """Draws for each row of what is given, all rows of a batch in one call of the host."""
+
+    def on_host(words: Array, *given: Array) -> Array:
+        rows = what.release_rows(len(words), *(np.asarray(one) for one in given))
+        return np.asarray(rows).astype(dtype).reshape(len(words), *shape)
+
+    @custom_vmap
+    def draws(words: Array, *given: Array) -> Array:
+        wanted = jax.ShapeDtypeStruct((words.shape[0], *shape), dtype)  # type: ignore[no-untyped-call]
+        return io_callback(on_host, wanted, words, *given)
+
+    @draws.def_vmap  # type: ignore[untyped-decorator]
+    def _(size: int, mapped: list[bool], *arguments: Array) -> tuple[Array, bool]:
+        whole = [
+            one if along else jnp.broadcast_to(one, (size, *one.shape))
+            for one, along in zip(arguments, mapped, strict=True)
+        ]
+        together = draws(*(one.reshape(-1, *one.shape[2:]) for one in whole))
+        return together.reshape(size, -1, *shape), True
+
+    return draws
