@@ -77,6 +77,8 @@ class History:
         self.document: Mapping[str, Any] = said_alone(
             EMBEDDED_DATA if keeping.kept and self.path is None else NOT_BOOKED
         )
+        if self.limit is not None and not self.limit > 0:
+            raise SpecError(f"expected a limit above 0, got {self.limit:g}")
         if self.path is None and self.limit is not None:
             raise SpecError("a --limit is kept in a ledger; leave out --no-ledger, or the limit")
 
