@@ -135,6 +135,15 @@ def test_another_key_another_result(protocol, clients, outcome):
     assert any((a != b).any() for a, b in pairs)
 
 
+def test_without_a_seed_what_protects_does_not_come_from_the_key(protocol, clients, outcome):
+    """The same key again, exact draws from the operating system: another result, of the same form; baselines draw nothing."""
+    other = simulation.run(protocol, clients, root=jax.random.key(5), exact_noise=True)
+    assert other.noise == "exact"
+    assert [leaf.shape for leaf in leaves(other.state)] == [leaf.shape for leaf in leaves(outcome.state)]
+    if not claims_nothing(protocol):
+        assert any((a != b).any() for a, b in zip(leaves(outcome.state), leaves(other.state), strict=True))
+
+
 def test_claim_follows_from_the_events_that_were_booked(protocol, outcome):
     """From below and from above, as `populace verify` looks at it; one hundredth less would not follow."""
     claim, event = outcome.guarantee, outcome.ledger.worst_event()
