@@ -41,7 +41,7 @@ MOST_SLOTS = 2**14
 THRESHOLD_BITS = 112  # and at most 15 of the slot, and one of the sign: four words of 32 bits
 MOST_IN_TABLE = 1365  # standard deviations for which a table has slots enough
 STRIDE = 512  # between the values of the next table; half of it where deviations are small
-WIDTH = Fraction(5, 2)  # deviation of a table, in strides of the next
+WIDTH = Fraction(5, 2)  # deviation of a table, in strides of the next: the less, the larger the ripple
 LEAST_STRIDES = 5  # of a deviation that is split
 FINE = 64  # parts of a standard deviation, at least, over which the density is expanded in its derivatives
 TERMS = 8  # of that expansion
@@ -65,29 +65,34 @@ class Level:
 
 
 @functools.lru_cache(maxsize=256)
-def levels_of(deviation: float, *, stride: int = STRIDE, most: int = MOST_IN_TABLE) -> tuple[Level, ...]:
-    """The terms of a draw. Their variances, times their strides squared, add up to deviation^2, exactly."""
+def levels_of(
+    deviation: float, *, stride: int = STRIDE, most: int = MOST_IN_TABLE, width: Fraction = WIDTH
+) -> tuple[Level, ...]:
+    """The terms of a draw. Their variances, times their strides squared, add up to deviation^2, exactly.
+
+    Other strides, tables and widths than the constants are for checks against exact sums.
+    """
     left, times, found = Fraction(deviation) ** 2, 1, list[Level]()
     while left > most**2:
         step = stride if left >= (LEAST_STRIDES * stride) ** 2 else stride // 2
-        variance = (WIDTH * step) ** 2
+        variance = (width * step) ** 2
         found.append(Level(rounded=not found, variance=variance, stride=times))
         left, times = (left - variance) / step**2, times * step
     return (*found, Level(rounded=not found, variance=left, stride=times))
 
 
-def distance(deviation: float, *, stride: int = STRIDE, most: int = MOST_IN_TABLE) -> float:
-    """An upper bound of the total variation distance of one draw from round(N(0, deviation^2)), given random words.
+def distance(levels: tuple[Level, ...]) -> float:
+    """An upper bound of the total variation distance of one draw from its law, round(N(0, deviation^2)), given random words.
 
     For each table what lies beyond it, 2 phi(x) / x at most with x in standard deviations (a discrete normal's tail is below
     the normal's, whose density is convex there), one unit of each rounded probability, and `COMPUTED`; for each split the
     ripple of the module's docstring.
     """
-    levels, total = levels_of(deviation, stride=stride, most=most), 0.0
+    total = 0.0
     for level in levels:
         x = (level.most + 0.5) / math.sqrt(level.variance)
         total += math.exp(-x * x / 2) * math.sqrt(2 / math.pi) / x + 2.0**-THRESHOLD_BITS + COMPUTED
-    left = Fraction(deviation) ** 2
+    left = sum((level.variance * level.stride**2 for level in levels), Fraction(0))
     for level, above in itertools.pairwise(levels):
         step = above.stride // level.stride
         rest = left - level.variance
