@@ -1,5 +1,6 @@
 """Bad input: one sentence on stderr, exit code 2, no traceback, nothing half-written left behind."""
 
+import json
 import subprocess
 import sys
 
@@ -9,7 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from populace.cli.main import call
+from populace.privacy.guarantee import FORMAT
 from populace.tables.embedded import harbour
+from populace.version import __version__
+
+TODAY = {"version": __version__, "format": FORMAT}
 
 TOML = """
 format = 1
@@ -96,9 +101,11 @@ def test_finished_and_different_runs_are_refused_and_kept(files, monkeypatch, ca
     before = {path.name: path.read_bytes() for path in (files / "run").iterdir()}
     assert call([*first, "--epsilon", "1", "--seed", "1"]) == 2
     assert "holds a finished run" in capsys.readouterr().err
-    (files / "run/run.json").write_text('{"status": "unfinished", "digest": "other"}')
-    assert call([*first, "--epsilon", "1", "--seed", "1"]) == 2
-    assert "another specification" in capsys.readouterr().err
+    begun = {"status": "unfinished", "digest": "other"}
+    for more, sentence in (({}, "another populace (0.1.0) began"), (TODAY, "another specification")):
+        (files / "run/run.json").write_text(json.dumps({**begun, **more}))
+        assert call([*first, "--epsilon", "1", "--seed", "1"]) == 2
+        assert sentence in capsys.readouterr().err
     (files / "run/run.json").write_bytes(before["run.json"])
     assert {path.name: path.read_bytes() for path in (files / "run").iterdir()} == before
     (files / "full").mkdir()
