@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtri
 
 from populace.errors import DataError, out_of_range
 from populace.evaluation.binomial import check_confidence, lower_bound, upper_bound
@@ -28,6 +29,8 @@ from populace.evaluation.scores import SCORES, Score
 Array = Any
 #: Messages about the two inputs of a pair: (number of the pair, messages per input, part) -> two arrays [count, features].
 Draw = Callable[[int, int, int], tuple[Array, Array]]
+#: Scores known beforehand for a pair, besides those that are fitted.
+Known = Callable[[int], Sequence[tuple[str, Score]]]
 
 FLAG_CONFIDENCE = 1 - 1e-6
 FIT, SELECT = 0.25, 0.25  # of the samples; the rest is counted
@@ -109,8 +112,14 @@ def audit(
     delta: float = 0.0,
     samples: int = 100_000,
     confidence: float = 0.95,
+    known: Known = lambda _: (),
+    bound: Callable[..., Array] | None = None,
 ) -> Finding:
-    """Bound epsilon from `samples` messages about each of two inputs, which are the most telling of the named pairs."""
+    """Bound epsilon from `samples` messages about each of two inputs, which are the most telling of the named pairs.
+
+    `known` are scores of a message that follow from the inputs; `bound` is `epsilon_bound` unless another figure is asked for.
+    """
+    bound = epsilon_bound if bound is None else bound
     check_confidence(confidence)
     if confidence >= FLAG_CONFIDENCE:
         raise out_of_range("confidence", "below 1 - 1e-6, at which claims are judged anyway", confidence)
@@ -118,13 +127,13 @@ def audit(
         raise out_of_range("samples", f"at least {LEAST_SAMPLES}", samples)
     if not pairs:
         raise DataError(f"{what}: expected at least one pair of inputs; a domain of one value has nothing to tell")
-    best = _most_telling(draw, len(pairs), samples, delta) if len(pairs) > 1 else 0
+    best = _most_telling(draw, len(pairs), samples, delta, known, bound) if len(pairs) > 1 else 0
     cuts = [int(FIT * samples), int((FIT + SELECT) * samples)]
     parts = [np.split(check_messages(side), cuts) for side in draw(best, samples, 1)]
     (fit, select, count) = zip(*parts, strict=True)
-    candidates = scored(*fit)
-    certain = _bound(candidates, select, count, alpha=1 - FLAG_CONFIDENCE, delta=delta)
-    measured = _bound(candidates, select, count, alpha=FLAG_CONFIDENCE - confidence, delta=delta)
+    candidates = [*scored(*fit), *known(best)]
+    certain = _bound(candidates, select, count, alpha=1 - FLAG_CONFIDENCE, delta=delta, bound=bound)
+    measured = _bound(candidates, select, count, alpha=FLAG_CONFIDENCE - confidence, delta=delta, bound=bound)
     # Both hold at once with probability `confidence`, so the better one may be shown.
     measured = dataclasses.replace(certain if certain.epsilon > measured.epsilon else measured, confidence=confidence)
     return Finding(
@@ -145,22 +154,24 @@ def _bound(
     *,
     alpha: float,
     delta: float,
+    bound: Callable[..., Array],
 ) -> Bound:
     """Choose an event on some samples, count it on others."""
-    _, event = best_event(candidates, select[0], select[1], alpha=alpha, delta=delta)
+    _, event = best_event(candidates, select[0], select[1], alpha=alpha, delta=delta, bound=bound)
     hits = (event.count(count[0]), event.count(count[1]))
-    epsilon = float(epsilon_bound(*_ordered(hits, event.above), len(count[0]), alpha=alpha, delta=delta))
+    epsilon = float(bound(*_ordered(hits, event.above), len(count[0]), alpha=alpha, delta=delta))
     return Bound(epsilon=epsilon, confidence=1 - alpha, event=event.name, hits=hits, trials=len(count[0]))
 
 
-def _most_telling(draw: Draw, pairs: int, samples: int, delta: float) -> int:
+def _most_telling(draw: Draw, pairs: int, samples: int, delta: float, known: Known, bound: Callable[..., Array]) -> int:
     """The pair whose pilot samples promise the largest bound."""
     count = max(LEAST_SAMPLES, int(PILOT * samples))
     promises = []
     for pair in range(pairs):
         first, second = (check_messages(side) for side in draw(pair, count, 0))
-        candidates = scored(first[: count // 2], second[: count // 2])
-        promises.append(best_event(candidates, first[count // 2 :], second[count // 2 :], alpha=0.05, delta=delta)[0])
+        candidates = [*scored(first[: count // 2], second[: count // 2]), *known(pair)]
+        rest = first[count // 2 :], second[count // 2 :]
+        promises.append(best_event(candidates, *rest, alpha=0.05, delta=delta, bound=bound)[0])
     return int(np.argmax(promises))
 
 
@@ -177,9 +188,16 @@ def _rounded(score: Score) -> Score:
 
 
 def best_event(
-    candidates: Sequence[tuple[str, Score]], first: Array, second: Array, *, alpha: float, delta: float
+    candidates: Sequence[tuple[str, Score]],
+    first: Array,
+    second: Array,
+    *,
+    alpha: float,
+    delta: float,
+    bound: Callable[..., Array] | None = None,
 ) -> tuple[float, Event]:
     """The event with the largest bound on these samples, and that bound, which is too good: the choice looked at it."""
+    bound = epsilon_bound if bound is None else bound
     found: list[tuple[float, Event]] = []
     for name, score in candidates:
         high, low = np.sort(score(first)), np.sort(score(second))
@@ -188,7 +206,7 @@ def best_event(
             values = values[np.linspace(0, len(values) - 1, MOST_THRESHOLDS).astype(int)]
         for above in (True, False):
             counts = [_beyond(side, values, above) for side in (high, low)]
-            bounds = epsilon_bound(*_ordered(tuple(counts), above), len(high), alpha=alpha, delta=delta)
+            bounds = bound(*_ordered(tuple(counts), above), len(high), alpha=alpha, delta=delta)
             place = int(np.argmax(bounds))
             event = Event(name=f"{name}, {'above' if above else 'below'} {values[place]:.4g}", score=score,
                           threshold=float(values[place]), above=above)  # fmt: skip
@@ -212,6 +230,17 @@ def epsilon_bound(likely: Array, unlikely: Array, trials: int, *, alpha: float, 
     low = lower_bound(likely, trials, alpha / 2) - delta
     high = upper_bound(unlikely, trials, alpha / 2)
     return np.maximum(np.log(np.maximum(low, 1e-300)) - np.log(high), 0.0)
+
+
+def gaussian_bound(likely: Array, unlikely: Array, trials: int, *, alpha: float, delta: float = 0.0) -> Array:
+    """The mu of Gaussian DP that such counts need: Phi^-1(P) - Phi^-1(Q), P bounded from below and Q from above.
+
+    A mechanism is mu-GDP if telling two inputs apart is as hard as telling N(0, 1) from N(mu, 1) (Dong, Roth and Su 2022).
+    `delta` is part of mu's curve and not looked at.
+    """
+    del delta
+    low, high = lower_bound(likely, trials, alpha / 2), upper_bound(unlikely, trials, alpha / 2)
+    return np.maximum(ndtri(np.clip(low, 1e-300, 1.0)) - ndtri(np.minimum(high, 1 - 1e-16)), 0.0)
 
 
 def check_messages(messages: Array) -> Array:

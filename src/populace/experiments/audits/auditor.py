@@ -14,18 +14,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pyarrow as pa
 
 from populace.engines import debug, simulation
 from populace.errors import SpecError
-from populace.experiments.plan import random_table
-from populace.models.marginals import Marginals
+from populace.experiments.audits.shapes import Records, clients_of, extreme_records, first_of, joined, some_records
+from populace.experiments.audits.watched import Nothing
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.source import Keyed, Source
-from populace.protocols.base import Ask, Plan, Population, Protocol, Replies, Shard
-from populace.tables.partition import Clients, split
-from populace.tables.table import Table
+from populace.protocols.base import Ask, ImageShape, Plan, Population, Protocol, Replies, Shard
+from populace.tables.partition import Clients
 
 Array = Any
 
@@ -49,11 +47,15 @@ class Script:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shards:
-    """Two clients that must look alike: records as codes [records, columns], possibly none."""
+    """Two clients that must look alike: records as codes [records, columns] or as images, possibly none."""
 
     name: str
-    first: Array
-    second: Array
+    first: Records
+    second: Records
+
+    @property
+    def swapped(self) -> Shards:
+        return Shards(name=self.name, first=self.second, second=self.first)
 
 
 class Auditor(Protocol):
@@ -116,10 +118,9 @@ class Auditor(Protocol):
         self.heard.append(jax.tree.map(np.asarray, replies))
         return state + 1
 
-    def finish(self, state: Any, population: Population, key: Array) -> Marginals:
+    def finish(self, state: Any, population: Population, key: Array) -> Nothing:
         """Nothing is made of what was heard."""
-        schema = self.population.table_schema
-        return Marginals(schema=schema, tables=tuple(np.full(size, 1 / size) for size in schema.sizes))
+        return Nothing()
 
     def guarantee(self, population: Population) -> Guarantee:
         return self.method.guarantee(self.population)
@@ -145,8 +146,8 @@ def scripts_of(protocol: Protocol, population: Population, *, key: Array) -> lis
         asks = [first] if first is not None else []
     else:
         auditor = Auditor(protocol, population, None)
-        rows = random_table(population.table_schema, population.clients * population.records)
-        clients = split(rows, records_per_client=population.records)
+        held = [some_records(population.schema, population.records, seed=n) for n in range(population.clients)]
+        clients = clients_of(population.schema, held)
         simulation.run(auditor, clients, root=key, compiled=False)
         asks = auditor.asked
     if not asks:
@@ -182,9 +183,9 @@ def _take(slot: int, leaf: Array) -> Array:
 
 def reply_shape(protocol: Protocol, population: Population, script: Script) -> tuple[int, ...]:
     """The shape of one client's reply over all its rounds; of one array as it is, of several as one long row."""
-    schema = population.table_schema
+    records = some_records(population.schema, population.records)
     shard = Shard(
-        records=jnp.zeros((population.records, len(schema.columns)), jnp.int32),
+        records=jax.tree.map(lambda leaf: jnp.asarray(leaf, np.int32 if leaf.dtype != np.uint8 else np.uint8), records),
         mask=jnp.ones(population.records, bool),
         population=population,
     )
@@ -201,6 +202,8 @@ def reply_shape(protocol: Protocol, population: Population, script: Script) -> t
 
 def worst_shards(population: Population, *, unit: str) -> list[Shards]:
     """Pairs of clients that differ as much as the guarantee's unit allows: in all they hold, or in one record."""
+    if unit == "record" or isinstance(population.schema, ImageShape):
+        return _worst_records(population, unit=unit)
     sizes = np.asarray(population.table_schema.sizes)
     if sizes.max() < 2:
         raise SpecError("every column has one value; there is nothing to tell, and nothing to audit")
@@ -210,13 +213,23 @@ def worst_shards(population: Population, *, unit: str) -> list[Shards]:
         first = rng.integers(0, sizes)
         other = (first + 1 + rng.integers(0, np.maximum(sizes - 1, 1))) % sizes
         ends.append((f"records that differ everywhere, draw {number + 1}", first, other))
-    copies = population.records if unit == "client" else 1
-    rest = np.zeros((population.records - copies, len(sizes)), np.int64)
-    found = [
-        Shards(name=name, first=np.vstack([rest, np.tile(a, (copies, 1))]), second=np.vstack([rest, np.tile(b, (copies, 1))]))
-        for name, a, b in ends
-    ]  # fmt: skip
-    return [*found, Shards(name="a record and none", first=found[0].second, second=rest)]
+    copies = population.records
+    found = [Shards(name=name, first=np.tile(a, (copies, 1)), second=np.tile(b, (copies, 1))) for name, a, b in ends]
+    return [*found, Shards(name="records and none", first=found[0].second, second=found[0].second[:0])]
+
+
+def _worst_records(population: Population, *, unit: str) -> list[Shards]:
+    """A record there or not, beside others; or all a client holds there or not."""
+    rest = some_records(population.schema, population.records - 1)
+    found = []
+    for name, record in extreme_records(population.schema):
+        first, second = (
+            (joined(rest, record), rest)
+            if unit == "record"
+            else (joined(*[record] * population.records), first_of(record, 0))
+        )
+        found.append(Shards(name=f"{name}, there or not", first=first, second=second))
+    return found
 
 
 def hear(
@@ -249,12 +262,7 @@ def hear(
 
 def _clients_with(shards: Shards, population: Population, count: int) -> Clients:
     """So many clients with the first shard, then as many with the second."""
-    codes = np.concatenate([np.tile(shard, (count, 1)) for shard in (shards.first, shards.second)]).astype(np.int32)
-    widths = np.repeat([len(shards.first), len(shards.second)], count)
-    return Clients(
-        data=Table(schema=population.table_schema, codes=codes, frame=pa.table({})), order=np.arange(len(codes)),
-        starts=np.concatenate([[0], np.cumsum(widths)]), how="worst-case clients of an audit",
-    )  # fmt: skip
+    return clients_of(population.schema, [shards.first] * count + [shards.second] * count)
 
 
 def messages(heard: list[Replies]) -> Array:

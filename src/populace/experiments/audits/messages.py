@@ -17,11 +17,13 @@ import jax
 import numpy as np
 
 from populace.errors import SpecError, out_of_range
-from populace.evaluation.audit import LEAST_SAMPLES, Finding
+from populace.evaluation.audit import LEAST_SAMPLES, Bound, Finding, gaussian_bound
 from populace.evaluation.audit import audit as audit_messages
+from populace.evaluation.scores import Score
 from populace.experiments.audits.auditor import Script, Shards, hear, reply_shape, scripts_of, worst_shards
 from populace.experiments.run import make_key, versions
-from populace.privacy.events import Repeated, is_pure, pure_epsilon
+from populace.privacy.events import Gaussian, Repeated, is_pure, pure_epsilon
+from populace.privacy.gaussian import gaussian_epsilon
 from populace.privacy.randomizers.base import FrequencyOracle, Randomizer, simulate_many
 from populace.privacy.randomizers.grr import Grr
 from populace.privacy.randomizers.hadamard import Hadamard
@@ -39,6 +41,7 @@ MECHANISMS: dict[str, Callable[..., Randomizer]] = {
 }  # fmt: skip
 FACES = ("simulate", "release")
 BLOCK = 16_384  # reports drawn at a time
+PROJECTED = 2_048  # messages from which the difference a unit makes is learned
 MOST_VALUES = 4_096  # of a mechanism's domain: a block of unary reports then takes 64 MiB
 MOST_NUMBERS = 2**28  # of all messages of one side together
 NOTES = (
@@ -141,8 +144,12 @@ def audit_method(
     what: str = "",
     say: Say = lambda _: None,
 ) -> Finding:
-    """Audit a local method on the whole message of a client, through the simulation engine; with `exact` through the debug
-    engine, one client at a time, from the operating system's randomness."""
+    """Audit a method on the whole message of a client or silo, through the simulation engine; with `exact` through the debug
+    engine, one client at a time, from the operating system's randomness.
+
+    Besides fitted scores, a message is scored by its projection on the mean difference that the unit makes with the noise held
+    fixed: for a Gaussian release the ratio of likelihoods, the best score there is.
+    """
     claim = protocol.guarantee(population)
     stage = _set_stage(protocol, population, effort)
     samples = _within(effort.samples, math.prod(stage.reply))
@@ -158,7 +165,38 @@ def audit_method(
     return audit_messages(
         draw, stage.names, what=what or f"{protocol.facts.name}, whole message" + (", exact" if exact else ""),
         claimed=claim.epsilon, delta=claim.delta, samples=samples, confidence=effort.confidence,
+        known=stage.projections if claim.trust == "silo" and not exact else lambda _: (),
     )  # fmt: skip
+
+
+def audit_as_gaussian(protocol: Protocol, population: Population, *, effort: Effort, what: str = "") -> Finding | None:
+    """Audit one plain Gaussian release by the curve it claims: all its points at once, not the one at delta.
+
+    The bound is on mu (Gaussian DP; Nasr et al. 2023 audit so), and epsilon that of a Gaussian release with this mu. Sound for
+    mechanisms whose curve is Gaussian, which is what is claimed. None where the message is anything else.
+    """
+    claim = protocol.guarantee(population)
+    stage = _set_stage(protocol, population, effort)
+    event = protocol.charge(stage.scripts[0].ask, population).event
+    if len(stage.scripts[0].steps) > 1 or not isinstance(event, Gaussian):
+        return None
+    found = audit_messages(
+        stage.hear, stage.names, what=what or f"{protocol.facts.name}, whole message, as Gaussian",
+        claimed=1 / event.noise_multiplier, samples=_within(effort.samples, math.prod(stage.reply)),
+        confidence=effort.confidence, known=stage.projections, bound=gaussian_bound,
+    )  # fmt: skip
+
+    def in_epsilon(bound: Bound) -> Bound:
+        epsilon = gaussian_epsilon(1 / bound.epsilon, claim.delta) if bound.epsilon > 0 else 0.0
+        return dataclasses.replace(bound, epsilon=epsilon, event=f"mu at least {bound.epsilon:.4g}: {bound.event}")
+
+    return dataclasses.replace(
+        found,
+        claimed=claim.epsilon,
+        delta=claim.delta,
+        measured=in_epsilon(found.measured),
+        certain=in_epsilon(found.certain),
+    )
 
 
 def audit_part(protocol: Protocol, population: Population, *, effort: Effort) -> Finding | None:
@@ -201,6 +239,19 @@ class Stage:
         script, clients = divmod(pair, len(self.shards))
         return self.listen(self.scripts[script], self.shards[clients], count, number=(1 + part, pair), exact=exact)
 
+    def projections(self, pair: int) -> list[tuple[str, Score]]:
+        """The projection of a message on what the unit adds to it, on average, with the same randomness."""
+        script, clients = divmod(pair, len(self.shards))
+        shards, number = self.shards[clients], (0, pair)
+        with_it, _ = self.listen(self.scripts[script], shards, PROJECTED, number=number, exact=False)
+        without, _ = self.listen(self.scripts[script], shards.swapped, PROJECTED, number=number, exact=False)
+        gap = (with_it.astype(np.float64) - without).mean(axis=0)
+        spread = without.astype(np.float64).var(axis=0)
+        weights = np.where(spread > 0, gap / np.where(spread > 0, spread, 1.0), 0.0)
+        if not weights.any():
+            return []
+        return [("projection on the difference", lambda messages: np.asarray(messages, np.float64) @ weights)]
+
     def share(self, protocol: Protocol, population: Population) -> Repeated | None:
         """The event of a reply that consists of equal parts, one beside the other; None if it does not."""
         script = self.scripts[0]
@@ -212,10 +263,10 @@ class Stage:
 
 def _set_stage(protocol: Protocol, population: Population, effort: Effort) -> Stage:
     claim = protocol.guarantee(population)
-    if claim.trust != "local":
+    if claim.trust not in ("local", "silo"):
         raise SpecError(
             f"method {protocol.facts.name!r} has trust {claim.trust!r}: its clients do not randomise their messages, so "
-            "there is no local randomiser to sample; train with canaries and give the guesses to `populace audit canaries`"
+            "there is no randomiser of theirs to sample; it is audited by canaries"
         )
     root = make_key(effort.seed)
     scripts = scripts_of(protocol, population, key=jax.random.fold_in(root, 0))

@@ -9,6 +9,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from populace.engines.exchange import population_of
 from populace.experiments.audits.grey_box import Neighbours
@@ -17,7 +18,7 @@ from populace.tables.columns import Column
 from populace.tables.images import Images
 from populace.tables.partition import Clients
 from populace.tables.schema import Schema
-from populace.tables.table import from_codes
+from populace.tables.table import Table
 
 Array = Any
 Records = Any
@@ -109,7 +110,7 @@ def clients_of(shape: Schema | ImageShape, held: list[Records]) -> Clients:
     if isinstance(shape, ImageShape):
         data: Any = Images(x=together["x"], y=together["y"].astype(np.int32), classes=shape.classes)
     else:
-        data = from_codes(together.astype(np.int32), shape, np.random.default_rng(0))
+        data = Table(schema=shape, codes=together.astype(np.int32), frame=pa.table({}))
     starts = np.concatenate([[0], np.cumsum(widths)])
     return Clients(data=data, order=np.arange(starts[-1]), starts=starts, how="invented records of an audit")
 

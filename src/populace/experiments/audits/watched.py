@@ -88,7 +88,7 @@ class Watched(Protocol):
     def finish(self, state: Any, population: Population, key: Array) -> Synthesizer:
         """Nothing is made: what the server makes of its state needs no record."""
         self.recorder.place = "after the last question"
-        return _Nothing()
+        return Nothing()
 
     def guarantee(self, population: Population) -> Guarantee:
         return self.method.guarantee(self.population)
@@ -136,7 +136,7 @@ class Watched(Protocol):
         return known
 
 
-class _Nothing(Synthesizer):
+class Nothing(Synthesizer):
     """No generator."""
 
     kind = "nothing"
