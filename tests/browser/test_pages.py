@@ -3,9 +3,11 @@
 `make test-browser` runs them and requires a browser.
 """
 
+import base64
 import contextlib
 import json
 import os
+import re
 import shutil
 
 import jax
@@ -17,8 +19,10 @@ from populace.evaluation import images, prediction
 from populace.evaluation.evaluate import evaluate_tables
 from populace.experiments.run import versions
 from populace.models.marginals import Marginals
+from populace.privacy.events import Gaussian, PoissonSampled, Repeated, to_json
 from populace.privacy.guarantee import Guarantee
 from populace.report.page import evaluate_runs, render_run
+from populace.report.statement import statement
 from populace.report.templating import environment
 from populace.tables.embedded import harbour
 from populace.tables.files import write_json
@@ -216,8 +220,56 @@ def test_a_printed_page_unfolds_and_fits(browser, pages, name):
 def test_links_inside_the_page_lead_somewhere(browser, pages):
     browser.open((pages / "everything.html").as_uri(), width=1280)
     targets = browser.evaluate("[...document.querySelectorAll('a')].map(a => a.getAttribute('href'))")
-    assert len(targets) >= 10
-    assert all(browser.evaluate(f"!!document.querySelector({json.dumps(target)})") for target in targets)
+    inside = [target for target in targets if target.startswith("#")]
+    assert len(inside) >= 10
+    assert all(browser.evaluate(f"!!document.querySelector({json.dumps(target)})") for target in inside)
+    assert set(targets) - set(inside) == {"privacy.html"}  # the statement, beside the report
+
+
+LONG = {
+    "delta": 1e-6, "unit": "record", "neighbours": "zero-out", "trust": "silo", "units": 120_000, "sampling_delta": 1e-9,
+    "protects": "one row of the table", "noise": "keyed", "counts_read": ("the most records of one client (57)",),
+    "read_from_data": tuple(f"a_column_with_a_long_name_{i}" for i in range(40)),
+    "domain_sources": (("declared by: ward protocol", tuple(f"column_{i}" for i in range(40))),),
+    "derivation": ("a line about how the mechanism was calibrated to a sensitivity of its own, with numbers",) * 6,
+    "assumptions": ("a line about what has to be true for the bound to hold, as long as such lines are",) * 6,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def statements(tmp_path_factory):
+    """Statements: of a private run, a seeded one, one that guarantees nothing, and one with much to say."""
+    folder = tmp_path_factory.mktemp("statements")
+    event = {"event": to_json(Repeated(PoissonSampled(0.01, Gaussian(1.1)), 500))}
+    files = {"files": dict.fromkeys(("generator.json", "generator.npz", "synthetic.parquet"), "ab" * 32)}
+    for name, privacy in (
+        ("private", guarantee()),
+        ("seeded", guarantee(seeded=True)),
+        ("nothing", guarantee(epsilon=float("inf"), trust="not-private", reason="made up")),
+        ("long", guarantee(**LONG) | event | files),
+    ):
+        (folder / f"{name}.html").write_text(statement(privacy, digest="cd" * 32), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("name", ["private", "seeded", "nothing", "long"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_statement_is_read_on_every_screen_and_fits_on_two_sheets(browser, statements, name, scheme):
+    for width in WIDTHS:
+        browser.open((statements / f"{name}.html").as_uri(), width=width, scheme=scheme)
+        assert browser.complaints() == []
+        assert [url for url in browser.requests() if not url.startswith(("file:", "data:"))] == []
+        assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert browser.evaluate(FAINTEST) > 4.5
+        red = browser.evaluate("getComputedStyle(document.querySelector('header .alarm') || document.body).color")
+        assert (red in ("rgb(163, 39, 28)", "rgb(255, 157, 146)")) == (name in ("seeded", "nothing"))
+        if os.environ.get("POPULACE_SCREENSHOTS"):
+            with open(f"{os.environ['POPULACE_SCREENSHOTS']}/statement-{name}-{width}-{scheme}.png", "wb") as file:
+                file.write(browser.picture())
+    printed = browser.call("Page.printToPDF", printBackground=True, preferCSSPageSize=True)["data"]
+    sheets = re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", base64.b64decode(printed))
+    assert len(sheets) in (1, 2)
+    assert all((round(float(wide)), round(float(high))) == (595, 842) for wide, high in sheets)  # A4, in points
 
 
 def test_the_browser_tests_can_fail(browser, tmp_path):

@@ -23,6 +23,13 @@ from populace.version import __version__
 
 PAGE = "privacy.html"
 DELTA = "Delta: "
+SINGLE = ("one row", "one image", "one record")  # how units begin that hold one record each
+NO_LEDGER = {
+    "sites": "Each site keeps a ledger of its own over all runs that it answers, and refuses what would pass its owner's "
+    "limit; what they say stays there.",
+    "files": "Whoever collected the answers kept a ledger for each client, which answers once. Whatever else was released "
+    "about the same records adds to this.",
+}
 NAMED = 24  # columns that a page names
 SEES = {
     "local": (
@@ -139,22 +146,23 @@ def _persons(guarantee: Guarantee, run: Mapping[str, Any], meaning: Consequences
     """Does one person appear several times? What is covered then."""
     if meaning is None:
         return "That makes no difference: nobody is protected."
-    asked = run.get("asked") or {}
-    groups = "; ".join(f"{k} times: {meaning.pair(epsilon, delta)}" for k, epsilon, delta in meaning.groups)
-    if guarantee.unit == "client" and asked.get("client_column"):
+    column = (run.get("asked") or {}).get("client_column")
+    one = meaning.pair(guarantee.epsilon, guarantee.delta)
+    groups = ", ".join(f"{k} times {meaning.pair(epsilon, delta)}" for k, epsilon, delta in meaning.groups)
+    less = f"epsilon{' and delta' if guarantee.delta else ''} are then, in the place of {one}: {groups}"
+    if guarantee.unit == "client" and column:
         return (
-            f"They may. All that stands under one value of the column “{asked['client_column']}” is one unit and covered "
-            f"together, however many rows that is. A person under several values of it is covered less ({groups})."
+            f"They may. All that stands under one value of the column “{column}” is one unit and covered together, however "
+            f"many rows that is. A person who stands under several values of it is covered less ({less})."
         )
-    many = int(asked.get("records_per_client") or 1) > 1
-    if guarantee.unit == "client" and (many or run.get("where") in ("sites", "files")):
+    if guarantee.unit == "record" or guarantee.protects.startswith(SINGLE):
         return (
-            f"They may, within one unit ({guarantee.unit_in_words}): it is covered as a whole. A person in several units is "
-            f"covered less ({groups})."
+            f"The run assumes that they do not: the bound is for {guarantee.unit_in_words}. All data of somebody who is there "
+            f"several times have a weaker bound together ({less}); many times have none worth the name."
         )
     return (
-        f"The run assumes that they do not: the bound is for {guarantee.unit_in_words}. If somebody is in the data several "
-        f"times, all their data together have a weaker bound ({groups}), and many times have none worth the name."
+        f"They may, within one unit ({guarantee.unit_in_words}): it is covered as a whole. A person in several units is "
+        f"covered less ({less})."
     )
 
 
@@ -216,7 +224,8 @@ def _history(privacy: Mapping[str, Any]) -> str:
     """Other runs on the same data, as far as a ledger knows them."""
     history = privacy.get("history")
     if not history:
-        return "No ledger of other runs was kept with this run. Whatever else was released about the same records adds to it."
+        alone = "No ledger of other runs was kept with this run. Whatever else was released about the same records adds to it."
+        return NO_LEDGER.get(str((privacy.get("run") or {}).get("where")), alone)
     said = str(history["said"]).rstrip(".")
     return f"{said[:1].upper()}{said[1:]}."
 

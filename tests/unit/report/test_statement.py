@@ -48,8 +48,8 @@ def test_every_question_is_answered():
     said = words(page)
     for part in (
         "What was protected", "one row of the table", "5,000", "correctly at most",
-        "Does one person appear several times?", "The run assumes that they do not", "2 times: (", "5 times: (",
-        "Who has to be trusted?", "the silo adds the noise", "Who is trusted, and who sees what", "The server, and other silos",
+        "Does one person appear several times?", "The run assumes that they do not", "in the place of (1, 1e-06): 2 times (",
+        "who has to be trusted?", "the silo adds the noise", "Who is trusted, and who sees what", "The server, and other silos",
         "simulated on one machine", "What is not covered", "Choosing the best of several runs",
         "age, sex: declared by: ward protocol", "Were the same data used before?", "No ledger of other runs was kept",
         "0.005", "Where did the randomness come from?", "drawn exactly, from the operating system's generator",
@@ -97,9 +97,11 @@ def test_repeated_persons_are_answered_by_the_unit():
     run = document()["run"]
     by_column = words(statement(document(client, event=Pure(1.0), run=run | {"asked": asked})))
     assert "All that stands under one value of the column “patient” is one unit and covered together" in by_column
-    by_row = words(statement(document(client, event=Pure(1.0))))
+    by_row = words(statement(document(dataclasses.replace(client, protects="one row of the table"), event=Pure(1.0))))
     assert "The run assumes that they do not" in by_row
-    assert "2 times: epsilon 2; 5 times: epsilon 5" in by_row
+    assert "in the place of epsilon 1: 2 times epsilon 2, 5 times epsilon 5" in by_row
+    held = words(statement(document(client, event=Pure(1.0))))
+    assert "They may, within one unit (all of a patient): it is covered as a whole." in held
     silos = words(statement(document(run=run | {"asked": asked})))  # a column that tells silos apart protects no person
     assert "The run assumes that they do not" in silos
 
@@ -120,6 +122,16 @@ def test_the_ledgers_words_are_on_it():
     said = words(statement(document(history=history)))
     assert "With 2 earlier runs the total is 3-DP." in said
     assert "was found by comparing records" in said
+
+
+@pytest.mark.parametrize(("where", "part"), [
+    ("sites", "Each site keeps a ledger of its own"), ("files", "kept a ledger for each client"),
+    ("simulation", "No ledger of other runs was kept"),
+])  # fmt: skip
+def test_where_a_run_took_place_is_said(where, part):
+    said = words(statement(document(run=document()["run"] | {"where": where})))
+    assert part in said
+    assert ("all records: they stood on one machine" in said) == (where == "simulation")
 
 
 def test_what_a_page_says_follows_from_the_claim_alone():
