@@ -247,7 +247,7 @@ def test_facts_are_told_to_who_names_agreed_terms_only(six, make_site):
     site = make_site(six, INDEPENDENT, seed=None, records=2)
     agreement = Agreement(protocol=INDEPENDENT, schema=six.schema)
     facts = messages.read_facts(site.reply(messages.make_facts_request(agreement, run="r")))
-    assert facts == messages.Facts(clients=3, records=2, seeded=False, hosts="rows")
+    assert facts == messages.Facts(clients=3, records=2, seeded=False, hosts="rows", records_read=False)
     other = Agreement(protocol=make_protocol("krr", {"epsilon": 2.0}), schema=six.schema)
     assert code(site.reply(messages.make_facts_request(other, run="r"))) == "method"
 

@@ -67,20 +67,22 @@ class InProcess(Link):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Seat:
-    """A site's place in a run: the numbers `first` to `first + clients - 1` are its clients."""
+    """A site's place in a run: the numbers `first` to `first + clients - 1` are its clients; `hosts` says what they are."""
 
     site: str
     first: int
     clients: int
+    hosts: messages.Hosts | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Roster:
-    """Who takes part in a run, fixed when it begins."""
+    """Who takes part in a run, fixed when it begins. `records_read`: a site read the most records from its data."""
 
     seats: tuple[Seat, ...]
     records: int
     seeded: bool
+    records_read: bool = False
 
     @property
     def clients(self) -> int:
@@ -93,10 +95,15 @@ class Roster:
 def roster_from_json(document: Mapping[str, Any]) -> Roster:
     try:
         seats = tuple(
-            Seat(site=str(seat["site"]), first=int(seat["first"]), clients=int(seat["clients"]))
+            Seat(
+                site=str(seat["site"]), first=int(seat["first"]), clients=int(seat["clients"]), hosts=seat.get("hosts")
+            )
             for seat in document["seats"]
         )
-        return Roster(seats=seats, records=int(document["records"]), seeded=bool(document["seeded"]))
+        return Roster(
+            seats=seats, records=int(document["records"]), seeded=bool(document["seeded"]),
+            records_read=bool(document.get("records_read", False)),
+        )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise RunError(f"the roster of the run is damaged: {error!r}") from error
 
@@ -106,19 +113,21 @@ def enrol(agreement: Agreement, link: Link, *, run: str, least: int, timeout: fl
     request = messages.make_facts_request(agreement, run=run)
     answers = link.exchange(dict.fromkeys(link.sites(), request), timeout)
     seats: list[Seat] = []
-    records, seeded, refused = 1, False, []
+    records, seeded, read, refused = 1, False, False, []
     for site, data in sorted(answers.items()):
         try:
             facts = messages.read_facts(data)
         except (messages.RefusedError, WireError) as error:
             refused.append(f"{site}: {error}")
             continue
-        seats.append(Seat(site=site, first=sum(seat.clients for seat in seats), clients=facts.clients))
+        first = sum(seat.clients for seat in seats)
+        seats.append(Seat(site=site, first=first, clients=facts.clients, hosts=facts.hosts))
         records, seeded = max(records, facts.records), seeded or facts.seeded
+        read = read or bool(facts.records_read)
     if len(seats) < max(1, least):
         said = f"; {'; '.join(refused)}" if refused else ""
         raise RunError(f"expected at least {max(1, least)} sites that take part, got {len(seats)}{said}")
-    return Roster(seats=tuple(seats), records=records, seeded=seeded)
+    return Roster(seats=tuple(seats), records=records, seeded=seeded, records_read=read)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

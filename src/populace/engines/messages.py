@@ -75,13 +75,15 @@ class Request:
 class Facts:
     """What a site tells before a run: how many clients it hosts, how many records one may hold, whether it is seeded.
 
-    `hosts` says what a client is there; None where a site does not tell, as in version 0.1.0.
+    `hosts` says what a client is there, `records_read` whether the number of records was read from the data rather than
+    declared; None where a site does not tell, as in version 0.1.0.
     """
 
     clients: int
     records: int
     seeded: bool
     hosts: Hosts | None = None
+    records_read: bool | None = None
 
 
 def make_ask(
@@ -162,12 +164,14 @@ def read_facts(data: bytes) -> Facts:
     message = _unpack_or_refuse(data, "facts")
     kinds: dict[str, type] = {"clients": int, "records": int, "seeded": bool}
     told = "hosts" in message.fields
-    clients, records, seeded, *hosts = wire.take_fields(message, {**kinds, "hosts": str} if told else kinds)
+    more: dict[str, type] = {"hosts": str, "records_read": bool} if told else {}
+    clients, records, seeded, *hosting = wire.take_fields(message, {**kinds, **more})
     if message.arrays or not (1 <= clients <= MOST_CLIENTS and 1 <= records <= MOST_RECORDS):
         raise WireError("a site's facts are out of range")
-    if told and hosts[0] not in HOSTS:
+    if told and hosting[0] not in HOSTS:
         raise WireError("a site says what its clients are in a word outside the closed list")
-    return Facts(clients=clients, records=records, seeded=seeded, hosts=hosts[0] if told else None)
+    hosts, read = hosting if told else (None, None)
+    return Facts(clients=clients, records=records, seeded=seeded, hosts=hosts, records_read=read)
 
 
 def read_reply(

@@ -66,12 +66,14 @@ class Hosted:
     """The clients a site answers for: their rows, their accounts in the ledger, and the most records one may hold (public).
 
     `by` says what a client is: some rows of the table, all rows with one value of a column, or the site; public too.
+    `records_read` is true where the most records were read from the data, not declared.
     """
 
     clients: Clients
     accounts: tuple[str, ...]
     records: int
     by: Hosts = "rows"
+    records_read: bool = False
 
     @functools.cached_property
     def digest(self) -> str:
@@ -107,11 +109,11 @@ class Site:
                 return self._answer(request)
             self._agreed(request)
             hosted = self.hosted
-            return make_facts(
-                Facts(
-                    clients=len(hosted.accounts), records=hosted.records, seeded=self.root is not None, hosts=hosted.by
-                )
-            )
+            facts = Facts(
+                clients=len(hosted.accounts), records=hosted.records, seeded=self.root is not None, hosts=hosted.by,
+                records_read=hosted.records_read,
+            )  # fmt: skip
+            return make_facts(facts)
         except RefusedError as no:
             self.log(f"refused ({no.code}): {no}")
             return make_refusal(no.code)

@@ -35,8 +35,8 @@ FORMAT = 1
 class SiteFile:
     """What stands in the file. `by` says whom the site hosts: one client per so many rows, per value of a column, or itself.
 
-    `records` is the most records one client may hold; it is public, as is the number of clients. `most_clients` and
-    `most_records` bound the runs the site takes part in.
+    `records` is the most records one client may hold; it is public, as is the number of clients, and `records_declared` where
+    it was not read from the data. `most_clients` and `most_records` bound the runs the site takes part in.
     """
 
     name: str
@@ -55,6 +55,7 @@ class SiteFile:
     agreed: tuple[dict[str, Any], ...]
     most_clients: int = MOST_CLIENTS
     most_records: int = MOST_RECORDS
+    records_declared: bool = False
 
     @property
     def budget(self) -> Budget:
@@ -126,7 +127,8 @@ def read_hosted(file: SiteFile, schema: Schema | ImageShape) -> Hosted:
             f"a client in {file.data} holds {clients.widest} records, {file.records} were declared as the most; "
             "join again with a larger --records"
         )
-    return Hosted(clients=clients, accounts=accounts, records=file.records, by=file.by)
+    read = file.by != "rows" and not file.records_declared
+    return Hosted(clients=clients, accounts=accounts, records=file.records, by=file.by, records_read=read)
 
 
 def _by_column(file: SiteFile, frame: Any, data: Any) -> tuple[Clients, tuple[str, ...]]:

@@ -22,6 +22,10 @@ from populace.privacy.guarantee import Unit
 Array = np.ndarray[Any, Any]
 MOST_AHEAD = 2**16  # charges looked ahead
 COARSE = 1e-3  # discretisation of the privacy loss that is tried first
+ROUNDING = 1e-12  # relative, of sums of epsilons
+COMPOSITION_ROUNDING = (
+    1e-9  # relative, of the Fourier transforms that compose losses: another order gives other last digits
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,13 +61,14 @@ def _repeated(event: Event, count: int) -> Event:
 
 
 def check_affordable(event: Event | None, budget: Budget, *, who: str) -> None:
-    """Raise BudgetError if this total would pass the budget. The comparison is exact up to rounding of sums."""
+    """Raise BudgetError if this total would pass the budget. The comparison is exact up to rounding."""
     if event is None or math.isinf(budget.epsilon):
         return
-    if not events.is_pure(event) and epsilon_of(event, delta=budget.delta, interval=COARSE) <= budget.epsilon:
+    pure = events.is_pure(event)
+    if not pure and epsilon_of(event, delta=budget.delta, interval=COARSE) <= budget.epsilon:
         return  # the coarse answer is never optimistic, and much faster
     total = epsilon_of(event, delta=budget.delta)
-    if total > budget.epsilon * (1 + 1e-12):
+    if total > budget.epsilon * (1 + (ROUNDING if pure else COMPOSITION_ROUNDING)):
         raise BudgetError(
             f"{who} would have spent epsilon {total:.6g} of {budget.epsilon:g} (delta {budget.delta:g}, per "
             f"{budget.unit}); the release is refused and nothing left"

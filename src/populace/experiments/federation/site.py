@@ -20,9 +20,11 @@ from populace.engines.site import MOST_CLIENTS, MOST_RECORDS
 from populace.engines.site_file import SiteFile, begin_accounts, check_data, read_hosted, read_site_file
 from populace.errors import BudgetError, InputError, RunError
 from populace.experiments.federation.coordinator import Proposal
+from populace.experiments.federation.statement import stated_site
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Budget
 from populace.privacy.sqlite_ledger import SqliteLedger, check_same_unit, kept_budget
+from populace.protocols.base import ImageShape
 from populace.tables.files import read_json, write_json
 
 Say = Callable[[str], None]
@@ -104,7 +106,9 @@ class SiteFolder:
         if hosting.records is None:
             file = dataclasses.replace(file, records=hosted.clients.widest)
             hosted = dataclasses.replace(hosted, records=hosted.clients.widest)
-        file = dataclasses.replace(file, most_records=max(file.most_records, 10 * file.records))
+        file = dataclasses.replace(
+            file, most_records=max(file.most_records, 10 * file.records), records_declared=hosting.records is not None
+        )
         claim = _check_affordable(proposal.agreement, file.budget, clients=len(hosted.accounts), records=file.records)
         if processes.alive(self.kit) is not None:
             raise RunError(f"site {who['name']} is running; stop it before joining again")
@@ -117,7 +121,10 @@ class SiteFolder:
             if not charged:
                 begin_accounts(file, hosted)
             policy.write_site_policy(self.kit, file.to_json())
-        return claim if hosting.seed is None else dataclasses.replace(claim, seeded=True)
+        return stated_site(
+            claim, hosts=file.by, clients=len(hosted.accounts), records=file.records, column=file.client_column,
+            kind="images" if isinstance(proposal.agreement.schema, ImageShape) else "table", seeded=hosting.seed is not None,
+        )  # fmt: skip
 
     def _charged(self, file: SiteFile, *, change_limit: bool) -> bool:
         """Whether the ledger holds charges; refuses another limit than it keeps, and one that is gone. Changes nothing."""
@@ -174,7 +181,8 @@ class SiteFolder:
         with SqliteLedger(file.ledger, file.budget, create=False) as ledger:
             spent = ledger.summary()
         log = Path(file.log)
-        refused = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
+        lines = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
+        refused = [line for line in lines if any(f" {word}" in line for word in ("refused (", "failed: "))]
         return {
             **found,
             "process": processes.alive(self.kit),

@@ -18,6 +18,7 @@ from populace.engines.link import InProcess
 from populace.engines.segment import Plan, checkpoint_of, coordinator_of, read_roster, read_status
 from populace.errors import InputError, RunError
 from populace.experiments.federation.coordinator import Federation
+from populace.experiments.federation.statement import stated_federation
 from populace.experiments.folder import RunFolder
 from populace.experiments.run import Run, versions
 from populace.tables.files import read_json, write_json
@@ -29,11 +30,6 @@ SECONDS_BETWEEN_LOOKS = 0.2
 SECONDS_BETWEEN_QUESTIONS = 2.0
 SECONDS_FOR_OWN_SITES = 60.0
 SECONDS_TO_RETURN = 12.0  # a site's client reports every ten seconds
-
-DEPLOYED = (
-    "run on real sites: each drew its own noise and kept its own ledger, which refuses what would overspend before it answers",
-    "the sites run the published code of this version; what they sent is in their own ledgers",
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -229,10 +225,10 @@ def _finish(
     keys, state, heard, ledger, traffic, done = coordinator.start()
     protocol, population, roster = coordinator.agreement.protocol, coordinator.population, coordinator.roster
     generator = protocol.finish(state, population, keys.finish())
-    guarantee = protocol.guarantee(population)
-    guarantee = dataclasses.replace(
-        guarantee, seeded=roster.seeded or coordinator.seeded, assumptions=(*guarantee.assumptions, *DEPLOYED)
-    )
+    guarantee = stated_federation(
+        protocol.guarantee(population), roster, kind=population.kind, answered=int((heard > 0).sum()),
+        seeded=roster.seeded or coordinator.seeded,
+    )  # fmt: skip
     drawn = generator.sample(rows, Keys(checkpoint_of(place).root()).sample())
     generator.save(folder.path)
     folder.save_synthetic(drawn)

@@ -149,9 +149,24 @@ def collect(
                 progress(Progress(done=done, total=census.clients, clients=done))
     if answering.repeated:
         say(f"{answering.repeated:,} clients had answered before; their ledgers' answers were written again")
-    claim = protocol.guarantee(population)
-    guarantee = dataclasses.replace(claim, seeded=terms.seeded, assumptions=(*claim.assumptions, ACTED))
+    guarantee = _stated(protocol.guarantee(population), wanted, census)
     return Collected(answers=done, first=wanted.first_client, last=end - 1, guarantee=guarantee)
+
+
+def _stated(claim: Guarantee, wanted: Collection, census: Census) -> Guarantee:
+    """The guarantee as whoever acts for the clients may state it: they hold the records and add the noise."""
+    rows, column = wanted.records_per_client, wanted.client_column
+    one = "one row of the file" if rows == 1 else f"{rows:,} rows that follow one another in the file"
+    return dataclasses.replace(
+        claim,
+        trust="silo" if claim.trust == "local" else claim.trust,
+        protects=one if column is None else f"all rows of the file with one value of column {column!r}",
+        units=census.clients,
+        counts_read=() if column is None else (f"the most records of one client ({census.widest:,})",),
+        noise="" if wanted.seed is not None else "system",
+        seeded=wanted.seed is not None,
+        assumptions=(*claim.assumptions, ACTED),
+    )
 
 
 def charge_of(deal: Deal) -> Charge:

@@ -20,6 +20,7 @@ from populace.experiments.poll.files import Files, Terms, check_agreement, quest
 from populace.experiments.run import Run, make_key, versions
 from populace.experiments.spec import RunSpec, make_spec
 from populace.privacy.guarantee import Guarantee
+from populace.privacy.shuffling import with_shuffling
 from populace.protocols.base import Population
 from populace.protocols.poll import Poll
 from populace.tables.schema import load_schema
@@ -84,7 +85,7 @@ def _finished(folder: RunFolder, deal: Deal, counted: Counted, keys: Keys, docum
     table = generator.sample(document["rows"], keys.sample())
     sampled = time.monotonic()
     seeded = any(file["seeded"] for file in document["answers"]["files"])
-    guarantee = _stated(deal.protocol.guarantee(deal.population), seeded=seeded)
+    guarantee = _stated(deal, seeded=seeded, answered=counted.answers)
     generator.save(folder.path)
     table.save(folder / "synthetic.parquet")
     seconds |= {"training": trained - began, "sampling": sampled - trained}
@@ -193,10 +194,26 @@ def _spec(wanted: Fit, deal: Deal) -> RunSpec:
     )  # fmt: skip
 
 
-def _stated(guarantee: Guarantee, *, seeded: bool) -> Guarantee:
-    """The guarantee as it may be stated by somebody who has only seen files."""
-    assumptions = (*guarantee.assumptions, COLLECTED, *((SEEDED,) if seeded else ()))
-    return dataclasses.replace(guarantee, seeded=seeded, assumptions=assumptions)
+def _stated(deal: Deal, *, seeded: bool, answered: int) -> Guarantee:
+    """The guarantee as it may be stated by somebody who has only seen files.
+
+    Whoever collected held the records of many and added the noise. Files do not say whether the most records of one client
+    was declared, so it counts as read from the data.
+    """
+    guarantee, records = deal.protocol.guarantee(deal.population), deal.population.records
+    return with_shuffling(
+        dataclasses.replace(
+            guarantee,
+            trust="silo" if guarantee.trust == "local" else guarantee.trust,
+            protects="one row of a collected file" if records == 1 else "all rows of one client of a collected file",
+            units=answered,
+            counts_read=() if records == 1 else (f"the most records of one client ({records:,})",),
+            noise="" if seeded else "system",
+            seeded=seeded,
+            assumptions=(*guarantee.assumptions, COLLECTED, *((SEEDED,) if seeded else ())),
+        ),
+        answered=answered,
+    )
 
 
 def _content(path: Path) -> bytes:
