@@ -34,7 +34,8 @@ SCORES_IN_WORDS = {
 }
 FLAGS = (
     ("method", "--method"), ("epsilon", "--epsilon"), ("delta", "--delta"), ("schema_file", "--schema"),
-    ("target", "--target"), ("trust", "--trust"), ("client_column", "--client-column"), ("rows", "--rows"), ("seed", "--seed"),
+    ("target", "--target"), ("trust", "--trust"), ("client_column", "--client-column"),
+    ("most_records", "--most-records"), ("rows", "--rows"), ("seed", "--seed"),
 )  # fmt: skip
 
 

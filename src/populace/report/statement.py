@@ -56,6 +56,8 @@ SEES = {
 }
 SIMULATED = ("Whoever ran this simulation", "all records: they stood on one machine")
 MAY = "synthetic.*, privacy.html and privacy.json; generator.* too, which is the model behind the rows"
+MAY_UNPROTECTED = "privacy.html and privacy.json"
+UNPROTECTED = "synthetic.* and generator.*, which nothing protects; "
 MAY_NOT = (
     "metrics.json, report.html, attacks.json and audit.json (computed on real rows without noise); checkpoint.npz and "
     "resume.json of an unfinished run (they hold the key of the noise); run.json names the data file and says how long each "
@@ -84,7 +86,8 @@ def statement(privacy: Mapping[str, Any], *, digest: str = "") -> str:
         persons=_persons(guarantee, run, meaning), trust=TRUST[guarantee.trust if meaning else "not-private"],
         sees=_sees(guarantee, run, bool(meaning)), limits=_limits(guarantee, privacy), domains=_domains(guarantee),
         history=_history(privacy), renamed=_renamed(privacy, guarantee), event="" if event is None else str(event),
-        files=privacy.get("files") or {}, digest=digest, version=__version__, may=MAY, may_not=MAY_NOT,
+        files=privacy.get("files") or {}, digest=digest, version=__version__,
+        may=MAY if plain.private else MAY_UNPROTECTED, may_not=MAY_NOT if plain.private else UNPROTECTED + MAY_NOT,
     )  # fmt: skip
 
 
@@ -148,8 +151,8 @@ def _persons(guarantee: Guarantee, run: Mapping[str, Any], meaning: Consequences
         return "That makes no difference: nobody is protected."
     column = (run.get("asked") or {}).get("client_column")
     one = meaning.pair(guarantee.epsilon, guarantee.delta)
-    groups = ", ".join(f"{k} times {meaning.pair(epsilon, delta)}" for k, epsilon, delta in meaning.groups)
-    less = f"epsilon{' and delta' if guarantee.delta else ''} are then, in the place of {one}: {groups}"
+    groups = ", ".join(f"with {k} {meaning.pair(epsilon, delta)}" for k, epsilon, delta in meaning.groups)
+    less = f"{groups}, where one has {one}{', as epsilon and delta' if guarantee.delta else ''}"
     if guarantee.unit == "client" and column:
         return (
             f"They may. All that stands under one value of the column “{column}” is one unit and covered together, however "

@@ -48,7 +48,8 @@ def test_every_question_is_answered():
     said = words(page)
     for part in (
         "What was protected", "one row of the table", "5,000", "correctly at most",
-        "Does one person appear several times?", "The run assumes that they do not", "in the place of (1, 1e-06): 2 times (",
+        "Does one person appear several times?", "The run assumes that they do not",
+        "where one has (1, 1e-06), as epsilon and delta",
         "who has to be trusted?", "the silo adds the noise", "Who is trusted, and who sees what", "The server, and other silos",
         "simulated on one machine", "What is not covered", "Choosing the best of several runs",
         "age, sex: declared by: ward protocol", "Were the same data used before?", "No ledger of other runs was kept",
@@ -78,6 +79,8 @@ def test_what_is_not_private_says_so_at_the_top_in_red(changes, alarm):
     page = statement(document(dataclasses.replace(CLAIM, **changes)))
     header = page.partition("<body>")[2].partition("</header>")[0]
     assert f'<p class="alarm" role="alert">{alarm}' in header
+    assert "May not: synthetic.* and generator.*, which nothing protects" in words(page)
+    assert "May be published: synthetic.*" in words(statement(document()))
     if changes.get("reason"):
         assert "Nobody else: the server" not in words(page)
         assert "Nothing is guaranteed." in words(page)
@@ -99,7 +102,7 @@ def test_repeated_persons_are_answered_by_the_unit():
     assert "All that stands under one value of the column “patient” is one unit and covered together" in by_column
     by_row = words(statement(document(dataclasses.replace(client, protects="one row of the table"), event=Pure(1.0))))
     assert "The run assumes that they do not" in by_row
-    assert "in the place of epsilon 1: 2 times epsilon 2, 5 times epsilon 5" in by_row
+    assert "(with 2 epsilon 2, with 5 epsilon 5, where one has epsilon 1)" in by_row
     held = words(statement(document(client, event=Pure(1.0))))
     assert "They may, within one unit (all of a patient): it is covered as a whole." in held
     silos = words(statement(document(run=run | {"asked": asked})))  # a column that tells silos apart protects no person
