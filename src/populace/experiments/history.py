@@ -84,7 +84,7 @@ class History:
 
     def check(self, folder: RunFolder) -> None:
         """Refuse what cannot be booked, before there is a folder; books nothing."""
-        if self.path is None or (folder / TOKEN).is_file():
+        if self.path is None or (folder / TOKEN).is_file() or folder.finished:  # that folder is refused by itself
             return
         _make(self.path, beside_data=self.path == beside(self.spec.data))
         with RunLedger(self.path) as ledger:
@@ -138,11 +138,13 @@ class History:
         return {"ledger": None if self.path is None else str(self.path), "booking": self.booking or None}
 
     def _same_ledger(self, folder: RunFolder, named: Path) -> None:
-        if self.path is not None and self.path != named and not _same_file(self.path, named):
+        """Go on in the ledger that the folder names; in the one asked for if that was moved, which must know the run."""
+        if self.path is None or not self.path.is_file():
+            self.path = named
+        elif named.is_file() and not named.samefile(self.path):
             raise RunError(
                 f"the unfinished run in {folder.path} is booked in {named}, not in {self.path}; give --ledger {named}"
             )
-        self.path = self.path if self.path is not None and self.path.is_file() else named
         if not self.path.is_file():
             raise RunError(f"{_gone(self.path)}, and with it what was spent; {PUT_BACK}")
 
@@ -263,10 +265,6 @@ def _make(path: Path, *, beside_data: bool) -> None:
 
 def _number(epsilon: float) -> float | str:
     return "inf" if math.isinf(epsilon) else epsilon
-
-
-def _same_file(first: Path, second: Path) -> bool:
-    return first.exists() and second.exists() and first.samefile(second)
 
 
 def _gone(path: Path) -> str:

@@ -33,10 +33,12 @@ def find_ledger(named: Path) -> Path:
 
 
 def _of_run(folder: RunFolder) -> Path:
-    booked = read_json(folder / TOKEN) if (folder / TOKEN).is_file() else read_json(folder / "run.json").get("booked")
+    document = read_json(folder / "run.json")
+    booked = read_json(folder / TOKEN) if (folder / TOKEN).is_file() else document.get("booked")
     if not booked or not booked.get("ledger"):
         raise RunError(f"the run in {folder.path} is booked in no ledger")
-    path = Path(booked["ledger"])
+    named, moved = Path(booked["ledger"]), beside(document["spec"]["data"])
+    path = moved if moved.is_file() and not named.is_file() else named
     if not path.is_file():
         raise RunError(
             f"the run in {folder.path} is booked in {path}, which is gone; put it back: without it nothing says what was spent"

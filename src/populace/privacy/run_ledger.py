@@ -110,14 +110,25 @@ def make_ledger(path: Path) -> None:
         with contextlib.closing(sqlite3.connect(temporary, isolation_level=None)) as db:
             db.executescript("BEGIN;" + SCHEMA + TRIGGERS + "COMMIT;")
             db.execute("INSERT INTO secret VALUES (1, ?)", (secrets.token_bytes(32),))
-        with contextlib.suppress(FileExistsError):
-            os.link(temporary, path)
+        _put(temporary, path)
     except (OSError, sqlite3.Error) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise RunError(f"cannot make the ledger {path}: {reason}") from error
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def _put(temporary: Path, path: Path) -> None:
+    """Give a file its name, unless somebody else was quicker; by a copy where the file system knows no links."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return
+    except OSError:
+        with contextlib.suppress(FileExistsError), path.open("xb") as file:
+            path.chmod(0o600)
+            file.write(temporary.read_bytes())
 
 
 class RunLedger:
@@ -245,7 +256,8 @@ class RunLedger:
             ),
         )
         for (kind, name), digests in used.items():
-            content, key = _packed(digests), set_name(digests)
+            content = _packed(digests)
+            key = hashlib.sha256(content).hexdigest()
             if self._db.execute("SELECT 1 FROM members WHERE id = ?", (key,)).fetchone() is None:
                 self._db.execute("INSERT INTO members VALUES (?, ?)", (key, content))
             self._db.execute("INSERT INTO used VALUES (?, ?, ?, ?)", (cursor.lastrowid, kind, name, key))

@@ -166,6 +166,16 @@ def test_a_ledger_that_is_gone_is_noticed(people):
     assert find_ledger(people / "a") == ledger
 
 
+def test_a_ledger_that_was_moved_is_found(people):
+    elsewhere = people / "elsewhere.sqlite"
+    with pytest.raises(StopError):
+        synthesize(spec_of(people), people / "a", progress=interrupt, keeping=Bookkeeping(ledger=elsewhere))
+    elsewhere.rename(people / LEDGER)
+    synthesize(spec_of(people), people / "a")
+    assert find_ledger(people / "a") == people / LEDGER
+    assert len(overview(people / LEDGER)["runs"]) == 1
+
+
 def test_a_ledger_deleted_while_the_run_goes_on_stops_the_release(people):
     def delete(_):
         (people / LEDGER).unlink(missing_ok=True)
