@@ -139,9 +139,10 @@ class History:
 
     def _same_ledger(self, folder: RunFolder, named: Path) -> None:
         """Go on in the ledger that the folder names; in the one asked for if that was moved, which must know the run."""
-        if self.path is None or not self.path.is_file():
+        if self.path is None:
             self.path = named
-        elif named.is_file() and not named.samefile(self.path):
+        same = self.path == named or (self.path.is_file() and named.is_file() and self.path.samefile(named))
+        if named.is_file() and not same:
             raise RunError(
                 f"the unfinished run in {folder.path} is booked in {named}, not in {self.path}; give --ledger {named}"
             )
