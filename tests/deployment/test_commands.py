@@ -227,6 +227,34 @@ def test_joining_again_forgets_nothing_that_was_spent(founded, rows, tmp_path, c
     begin_anew(site)
 
 
+def test_a_ledger_with_charges_keeps_its_unit(founded, rows, tmp_path, capsys):
+    """Version 0.1.0 let `--change-limit` switch it from client to record, and added both up from then on."""
+    federation, site, signed, fingerprint = founded
+    begin_anew(site)
+    data = tmp_path / "rows.parquet"
+    pq.write_table(rows.frame, data)
+    proposal = read_proposal(federation.proposal_path)
+    record = Agreement(
+        protocol=make_protocol("moments", {"epsilon": 2.0, "delta": 1e-3}), schema=proposal.agreement.schema
+    )
+    other = dataclasses.replace(proposal, agreement=record)
+    by_record = hosting(data, by="site", epsilon=3.0, delta=1e-2, change_limit=True)
+    site.set_up(signed, proposal, hosting(data, by="site"), fingerprint=fingerprint)
+    site.set_up(signed, other, by_record, fingerprint=fingerprint)  # nothing is booked yet
+    file = read_site_file(site.file_path)
+    assert (file.unit, kept_budget(file.ledger).unit) == ("record", "record")
+    with SqliteLedger(file.ledger, file.budget) as ledger:
+        ledger.commit("site", Charge(event=Pure(1.0), unit="record"), run="r", round_id=0, question="q", reply=b"r")
+    before = (site.kit / "startup" / "client.key").read_bytes(), site.file_path.read_bytes()
+    with pytest.raises(BudgetError, match=r"holds charges per record.*its unit does not change any more"):
+        site.set_up(signed, proposal, hosting(data, by="site", epsilon=9.0, change_limit=True), fingerprint=fingerprint)
+    assert before == ((site.kit / "startup" / "client.key").read_bytes(), site.file_path.read_bytes())
+    assert kept_budget(file.ledger) == file.budget
+    site.set_up(signed, other, dataclasses.replace(by_record, epsilon=5.0), fingerprint=fingerprint)
+    assert kept_budget(file.ledger).epsilon == 5.0
+    begin_anew(site)
+
+
 def test_accounts_keep_their_names_when_the_table_grows(rows, tmp_path):
     """Identifiers are text, also where they look like numbers, and where the column is one of the schema's."""
     data = tmp_path / "rows.csv"

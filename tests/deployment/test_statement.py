@@ -80,8 +80,8 @@ def test_a_seeded_run_is_marked(small_schema):
 def test_only_who_answered_hides_others(small_schema):
     claim = claim_of("dp-fed-wae", small_schema, participations=1)
     assert claim.shuffles
-    lines = [stated(claim, roster("rows", "rows"), answered=answered).derivation[-1] for answered in (100, 40)]
-    assert lines == [shuffled_statement(local_epsilon=2.0, answered=answered) for answered in (100, 40)]
+    lines = [stated(claim, roster("rows", "rows"), answered=answered).derivation[-1] for answered in (5000, 3000)]
+    assert lines == [shuffled_statement(local_epsilon=2.0, answered=answered) for answered in (5000, 3000)]
     assert lines[0] != lines[1]
 
 

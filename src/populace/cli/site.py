@@ -60,7 +60,9 @@ def join(
         None, "--records", help="Most records of one client, a public figure; default: what the data hold."
     ),
     change_limit: bool = typer.Option(
-        False, "--change-limit", help="Mean it: replace the limit the ledger was begun with."
+        False,
+        "--change-limit",
+        help="Mean it: replace the limit the ledger was begun with; per client or per record stays once something is booked.",
     ),
     seed: int | None = typer.Option(None, "--seed", help="Noise from a seed: for rehearsals only, NOT PRIVATE."),
 ) -> None:
@@ -138,6 +140,12 @@ def print_status(found: dict[str, Any]) -> None:
         f"that spent most: {ledger['epsilon_of_the_account_that_spent_most']:g}; "
         f"{ledger['charges']:,} charges on {ledger['accounts_charged']:,} accounts"
     )
+    for unit, other in ledger.get("other_units", {}).items():
+        show.say(
+            f"  apart, since it does not add up with that: per {unit} {other['charges']:,} charges on "
+            f"{other['accounts_charged']:,} accounts, most {other['epsilon_of_the_account_that_spent_most']:g}; these accounts "
+            "answer nothing more"
+        )
     rows = [
         [
             run["run"],

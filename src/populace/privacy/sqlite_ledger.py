@@ -190,27 +190,24 @@ class SqliteLedger:
         Refuses the same round with another question, and the same question in another round: a fresh reply to it would be a
         second release.
         """
-        row = self._db.execute(
-            "SELECT question, reply FROM entry WHERE account = ? AND run = ? AND round = ?", (account, run, round_id)
-        ).fetchone()
-        if row is None:
-            self._check_new(account, run=run, round_id=round_id, question=question)
-            return None
-        if row[0] != question:
-            raise BudgetError(
-                f"account {account!r} has answered another question in round {round_id} of run {run!r}; a round is asked once"
-            )
-        return bytes(row[1])
-
-    def _check_new(self, account: str, *, run: str, round_id: int, question: str) -> None:
-        row = self._db.execute(
-            "SELECT round FROM entry WHERE account = ? AND run = ? AND question = ?", (account, run, question)
-        ).fetchone()
-        if row is not None:
+        rows = self._db.execute(
+            "SELECT round, question, reply FROM entry WHERE account = ? AND run = ? AND (round = ? OR question = ?)",
+            (account, run, round_id, question),
+        ).fetchall()
+        for at, kept, reply in rows:
+            if at == round_id and kept == question:
+                return bytes(reply)
+            if at == round_id:
+                raise BudgetError(
+                    f"account {account!r} has answered another question in round {round_id} of run {run!r}; a round is asked "
+                    "once"
+                )
+        if rows:
             raise RepeatedQuestionError(
-                f"account {account!r} has answered this very question in round {row[0]} of run {run!r}, and round {round_id} "
-                "asks it again; a fresh answer would be a second release"
+                f"account {account!r} has answered this very question in round {rows[0][0]} of run {run!r}, and round "
+                f"{round_id} asks it again; a fresh answer would be a second release"
             )
+        return None
 
     def check(self, account: str, charge: Charge) -> None:
         """Raise BudgetError if one more such charge would overspend."""
@@ -380,7 +377,10 @@ def _with(spent: list[tuple[Event, int]], charge: Charge) -> Event | None:
     merged: dict[Event, int] = {}
     for event, count in [*spent, (charge.event, 1)]:
         merged[event] = merged.get(event, 0) + count
-    return composed(sorted(merged.items(), key=lambda each: json.dumps(events.to_json(each[0]), sort_keys=True)))
+    parts = list(merged.items())
+    if len(parts) > 1:
+        parts.sort(key=lambda each: json.dumps(events.to_json(each[0]), sort_keys=True))
+    return composed(parts)
 
 
 @functools.lru_cache(maxsize=256)
