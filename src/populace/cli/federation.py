@@ -27,7 +27,7 @@ def init(
     method: str | None = typer.Option(None, "--method", help="A method; see `populace methods`."),
     delta: float | None = typer.Option(None, "--delta", help="Only for methods with an approximate guarantee."),
     target: str | None = typer.Option(None, "--target", help="The column that matters most."),
-    trust: str | None = typer.Option(None, "--trust", help="local or central, for methods that offer both."),
+    trust: str | None = typer.Option(None, "--trust", help="silo or central, for methods that offer both."),
     pairs: list[str] = typer.Option([], "--set", help="A parameter of the method, name=value.", metavar="NAME=VALUE"),
     host: str = typer.Option(
         "localhost", "--host", help="Name under which sites reach the server; it listens where that name points."
