@@ -40,8 +40,8 @@ def step(name: str, round_id: int, client: int | None = None) -> Iterator[None]:
 def run(
     protocol: Protocol, clients: Clients, *, root: Array, exact: bool = False, progress: Report | None = None
 ) -> Outcome:
-    """Run a protocol one client at a time. With `exact`, clients draw from the operating system, and so does the server's
-    Gaussian noise; cohorts and what a client keeps at home come from `root`."""
+    """Run a protocol one client at a time. With `exact`, clients draw from the operating system, and so does the server
+    what protects them; starting points and what a client keeps at home come from `root`."""
     population = population_of(clients)
     check_kind(protocol, population)
     keys = Keys(root, exact=exact)

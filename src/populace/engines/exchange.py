@@ -60,7 +60,7 @@ class Traffic:
 class Outcome:
     """What a run leaves: the generator, what was spent for it, and what it cost.
 
-    `noise` says where Gaussian noise came from: `exact` from the operating system, `keyed` from the root key as all else did.
+    `noise` says where noise, reports and coins came from: `exact` from the operating system, `keyed` from the root key.
     """
 
     generator: Synthesizer
@@ -77,7 +77,7 @@ class Outcome:
 class Keys:
     """All keys of a run, from one root. A client's key depends on round and client alone, not on the engine.
 
-    With `exact`, sources made from them draw Gaussian noise from the operating system.
+    With `exact`, sources made from them draw what protects people from the operating system.
     """
 
     root: Array

@@ -53,8 +53,8 @@ def run(
 
     `root` is the key everything is drawn from; a resumed run goes on with the key it started from. `compiled` forces or
     forbids the compiled loop; by default it is used where the protocol allows and the data fit. `asked` is the most the user
-    allows: a protocol that claims more is refused before it starts. With `exact_noise`, Gaussian noise is drawn on the host,
-    from the operating system, also within compiled code; all else still comes from `root`.
+    allows: a protocol that claims more is refused before it starts. With `exact_noise`, noise, reports and coins are
+    drawn on the host, from the operating system, also within compiled code; starting points and latents come from `root`.
     """
     population = population_of(clients)
     check_kind(protocol, population)

@@ -6,6 +6,7 @@ loop. The key that a caller would have drawn from says only how many draws there
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Hashable
 from typing import Any, Protocol
@@ -17,6 +18,8 @@ from jax.custom_batching import custom_vmap
 from jax.experimental import io_callback
 
 Array = Any
+
+MOST_BYTES = 2**16  # of one argument of a callback
 
 
 class Draw(Hashable, Protocol):
@@ -42,14 +45,14 @@ def drawn(what: Draw, key: Array, shape: tuple[int, ...], dtype: Any, *given: Ar
 def _drawer(what: Draw, shape: tuple[int, ...], dtype: Any) -> Callable[..., Array]:
     """Draws for each row of what is given, all rows of a batch in one call of the host."""
 
-    def on_host(words: Array, *given: Array) -> Array:
-        rows = what.release_rows(len(words), *(np.asarray(one) for one in given))
+    def on_host(words: Array, given: list[_Pieces]) -> Array:
+        rows = what.release_rows(len(words), *(one.whole() for one in given))
         return np.asarray(rows).astype(dtype).reshape(len(words), *shape)
 
     @custom_vmap
     def draws(words: Array, *given: Array) -> Array:
         wanted = jax.ShapeDtypeStruct((words.shape[0], *shape), dtype)  # type: ignore[no-untyped-call]
-        return io_callback(on_host, wanted, words, *given)
+        return io_callback(on_host, wanted, words, [_in_pieces(one) for one in given])
 
     @draws.def_vmap  # type: ignore[untyped-decorator]
     def _(size: int, mapped: list[bool], *arguments: Array) -> tuple[Array, bool]:
@@ -61,3 +64,21 @@ def _drawer(what: Draw, shape: tuple[int, ...], dtype: Any) -> Callable[..., Arr
         return together.reshape(size, -1, *shape), True
 
     return draws
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Pieces:
+    """An array on its way to the host. What is larger than some 100 KiB JAX copies in the background, by a thread that, on a
+    machine with one processor, waits for the very callback that waits for the copy; small pieces are copied at once."""
+
+    pieces: list[Array]
+    shape: tuple[int, ...] = dataclasses.field(metadata={"static": True})
+
+    def whole(self) -> Array:
+        return np.concatenate([np.asarray(piece) for piece in self.pieces]).reshape(self.shape)
+
+
+def _in_pieces(array: Array) -> _Pieces:
+    flat, step = array.reshape(-1), MOST_BYTES // array.dtype.itemsize
+    return _Pieces([flat[start : start + step] for start in range(0, max(1, flat.size), step)], array.shape)

@@ -1,8 +1,8 @@
 """Where randomness comes from.
 
-`Keyed` carries a JAX key: traceable, vectorised, reproducible, for simulation; with `exact`, Gaussian noise alone comes from
-the operating system all the same. `System` is the operating system's generator with exact sampling, for deployment. A
-protocol's `answer` takes either and never asks which.
+`Keyed` carries a JAX key: traceable, vectorised, reproducible, for simulation; with `exact`, what protects people
+comes from the operating system all the same. `System` is the operating system's generator with exact sampling, for deployment.
+A protocol's `answer` takes either and never asks which.
 """
 
 from __future__ import annotations
