@@ -9,33 +9,35 @@ from typing import Any
 
 import typer
 
-EXAMPLE = "Example:  populace audit independent --epsilon 2 --schema adult.toml"
+EXAMPLE = "Example:  populace audit fl-gan --epsilon 2 --images"
 FLAGGED = 1
 
 
 def command(
     what: str = typer.Argument(
         metavar="METHOD",
-        help="A method, a mechanism (grr, subset, oue, sue, olh, hadamard, rappor), `all`, the folder of a run, or `canaries`.",
+        help="A method, a mechanism (grr, subset, oue, sue, olh, hadamard, rappor, gaussian), `all`, the folder of a run, or "
+        "`canaries`.",
     ),
     epsilon: float | None = typer.Option(None, "--epsilon", help="The claim; default 2, or the run's."),
     schema: str | None = typer.Option(
-        None, "--schema", help="For methods: a schema (TOML), or a table; default the embedded one."
+        None, "--schema", help="For methods: a schema (TOML), or a table; default the embedded one, or a small one."
     ),
+    images: bool = typer.Option(False, "--images", help="For methods: tiny invented images instead of a table."),
     pairs: list[str] = typer.Option([], "--set", help="A parameter of the method, name=value.", metavar="NAME=VALUE"),
     clients: int | None = typer.Option(
-        None, "--clients", help="For methods: how many clients the run would have; default 10,000."
+        None, "--clients", help="For methods: how many clients the run would have; default 10,000, or 2 silos."
     ),
     records: int | None = typer.Option(
-        None, "--records-per-client", help="For methods: the most records one client holds; default 1."
+        None, "--records-per-client", help="For methods: the most records one client holds; default 1, or 4 of a silo."
     ),
     size: int = typer.Option(16, "--size", help="For mechanisms: how many values the domain has."),
     samples: int | None = typer.Option(
-        None, "--samples", help="Messages about each of two inputs; default 100,000 (2,000 with --exact)."
+        None, "--samples", help="Messages about each of two inputs; default 100,000, fewer of methods that train."
     ),
     confidence: float = typer.Option(0.95, "--confidence", help="Of the bound shown; claims are judged at 1 - 1e-6."),
     exact: bool = typer.Option(
-        False, "--exact", help="For methods: the noise deployed clients use, one client at a time (slow)."
+        False, "--exact", help="For local methods: the noise deployed clients use, one client at a time (slow)."
     ),
     seed: int | None = typer.Option(None, "--seed", help="Makes the audit reproducible."),
     canaries: int = typer.Option(0, "--canaries", help="With `canaries`: how many were put in by a fair coin."),
@@ -45,7 +47,10 @@ def command(
     out: Path | None = typer.Option(None, "--out", help="Also write the JSON here; for a run it goes into its folder."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Measure how much what clients send can tell about them, over worst-case inputs. Reads no records.
+    """Measure how much what is released can tell about one unit, over worst-case inputs, and compare it with the claim.
+
+    Reads no records. Methods that train are run with few steps on small invented data: bounds from messages, from canaries in
+    one run, and a recorder that checks sensitivity, noise, sampling and booking of every release.
 
     Exit code 1 if a claim is refuted: at confidence 1 - 1e-6, or at --confidence with `canaries`.
     """
@@ -53,9 +58,9 @@ def command(
     from populace.experiments.audits.order import Order, perform, write
 
     order = Order(
-        what=what, epsilon=epsilon, schema=schema, settings=show.settings(pairs), clients=clients, records=records,
-        size=size, samples=samples, confidence=confidence, exact=exact, seed=seed, canaries=canaries, guesses=guesses,
-        correct=correct, delta=delta,
+        what=what, epsilon=epsilon, schema=schema, images=images, settings=show.settings(pairs), clients=clients,
+        records=records, size=size, samples=samples, confidence=confidence, exact=exact, seed=seed, canaries=canaries,
+        guesses=guesses, correct=correct, delta=delta,
     )  # fmt: skip
     document = perform(
         order, command=shlex.join(["populace", *sys.argv[1:]]), say=lambda line: typer.echo(line, err=True)
@@ -73,17 +78,37 @@ def _show(document: dict[str, Any], written: Path | None) -> None:
     from populace.cli import show
 
     show.table(
-        ["audited", "claimed", "measured at least", "confidence", "at 1 - 1e-6", "samples", "verdict"],
+        ["audited", "claimed", "delta", "measured at least", "confidence", "at 1 - 1e-6", "samples", "verdict"],
         [
             [
                 row["what"],
                 _number(row["claimed_epsilon"], ".4g"),
+                f"{row['delta']:.2g}",
                 f"{row['measured_epsilon']:.3f}", f"{row['confidence']:g}", _number(row["certain_epsilon"], ".3f"),
                 f"{row['samples']:,}", "CLAIM REFUTED" if row["flagged"] else "not refuted",
             ]
             for row in document["rows"]
         ],
     )  # fmt: skip
+    recorded = document.get("recorded", [])
+    if recorded:
+        show.say("")
+        show.table(
+            ["recorded", "unit", "releases", "reports", "largest difference / bound", "noise", "verdict"],
+            [
+                [
+                    row["what"],
+                    row.get("unit", "-"),
+                    f"{row.get('gaussian_releases', 1):,}", f"{row.get('reports', 0):,}",
+                    _number(row.get("largest_difference_over_bound"), ".4f"), f"{row['noise_numbers']:,}",
+                    "REFUTED" if row["flagged"] else "nothing found",
+                ]
+                for row in recorded
+            ],
+        )  # fmt: skip
+        for row in recorded:
+            for problem in row["problems"]:
+                show.say(f"{row['what']}: {problem}")
     show.say("")
     for note in document["notes"]:
         show.say(f"note: {note}")

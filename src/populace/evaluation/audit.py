@@ -78,6 +78,9 @@ class Finding:
     certain: Bound
     pair: str
     samples: int
+    unit: str = ""
+    neighbours: str = ""
+    trust: str = ""
 
     @property
     def flagged(self) -> bool:
@@ -100,6 +103,7 @@ class Finding:
             "event": self.measured.event,
             "hits": list(self.measured.hits),
             "counted": self.measured.trials,
+            **{name: value for name in ("unit", "neighbours", "trust") if (value := getattr(self, name))},
         }
 
 

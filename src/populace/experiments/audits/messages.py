@@ -21,7 +21,7 @@ from populace.evaluation.audit import LEAST_SAMPLES, Bound, Finding, gaussian_bo
 from populace.evaluation.audit import audit as audit_messages
 from populace.evaluation.scores import Score
 from populace.experiments.audits.auditor import Script, Shards, hear, reply_shape, scripts_of, worst_shards
-from populace.experiments.run import make_key, versions
+from populace.experiments.run import make_key
 from populace.privacy.events import Gaussian, Repeated, is_pure, pure_epsilon
 from populace.privacy.gaussian import gaussian_epsilon
 from populace.privacy.randomizers.base import FrequencyOracle, Randomizer, simulate_many
@@ -44,13 +44,6 @@ BLOCK = 16_384  # reports drawn at a time
 PROJECTED = 2_048  # messages from which the difference a unit makes is learned
 MOST_VALUES = 4_096  # of a mechanism's domain: a block of unary reports then takes 64 MiB
 MOST_NUMBERS = 2**28  # of all messages of one side together
-NOTES = (
-    "each bound holds at its confidence: the pair of inputs and the event were chosen on other samples than those counted",
-    "a bound below the claim does not prove the claim: other inputs and events were not counted, and an epsilon that is spread "
-    "over many parts of a message shows in few samples only",
-    "flagged means refuted: the bound at confidence 1 - 1e-6 exceeds the claim; a bound at a lower confidence may exceed a "
-    "tight claim by chance",
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -291,15 +284,3 @@ def _key(root: Array, part: int, pair: int, side: int) -> Array:
     for number in (1 + part, pair, side):
         root = jax.random.fold_in(root, number)
     return root
-
-
-def document(findings: Sequence[Finding], claimed: dict[str, Any], *, command: str = "") -> dict[str, Any]:
-    """audit.json."""
-    return {
-        "claimed": claimed,
-        "rows": [finding.row() for finding in findings],
-        "flagged": any(finding.flagged for finding in findings),
-        "notes": list(NOTES),
-        "command": command,
-        "versions": versions(),
-    }

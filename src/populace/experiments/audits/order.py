@@ -1,42 +1,40 @@
-"""What `populace audit` was asked to audit: a mechanism, a method, everything local, a run, or the canaries of one."""
+"""What `populace audit` was asked to audit: a mechanism, a method, everything, a run, or the guesses about canaries."""
 
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
+
+from populace.engines.exchange import make_key
 from populace.errors import SpecError
-from populace.evaluation.audit import Finding
 from populace.evaluation.canaries import epsilon_from_guesses
-from populace.experiments.audits.messages import (
-    FACES,
-    MECHANISMS,
-    Effort,
-    audit_mechanism,
-    audit_method,
-    audit_part,
-    document,
-    make_mechanism,
-)
+from populace.experiments.audits import gaussian_noise
+from populace.experiments.audits.document import document
+from populace.experiments.audits.messages import FACES, MECHANISMS, Effort, audit_mechanism, make_mechanism
+from populace.experiments.audits.methods import SAMPLES, Audits, Subject, audit_subject, audited_methods
 from populace.experiments.folder import RunFolder
 from populace.experiments.run import load_run
-from populace.experiments.spec import RunSpec, make_method, make_spec
-from populace.models.generator import load_table_generator
+from populace.experiments.spec import make_spec
+from populace.models.generator import Generator
 from populace.privacy.randomizers.base import check_epsilon
-from populace.protocols.base import Population, Protocol
-from populace.protocols.registry import METHODS, protocol_class
-from populace.tables.embedded import harbour_schema
+from populace.protocols.base import Kind
+from populace.protocols.registry import METHODS, parameters, protocol_class
 from populace.tables.files import write_json
 from populace.tables.schema import Schema, load_schema
 from populace.tables.table import read_table
 
 Say = Callable[[str], None]
 
-DEFAULT_EPSILON, DEFAULT_CLIENTS = 2.0, 10_000
-SAMPLES, EXACT_SAMPLES = 100_000, 2_000
+DEFAULT_EPSILON = 2.0
+EXACT_SAMPLES = 2_000
+GAUSSIAN = "gaussian"
 ONE_RECORD = "the run's clients held several records each, those of the audit hold one; more might show more"
+FEW_STEPS = "the run's method was audited on small invented shapes with few steps: the same code"
 CANARY_NOTES = (
     "one training run, each canary in or out by a fair coin of its own (Steinke, Nasr and Jagielski 2023); neighbours: one "
     "record added or removed; the number of guesses must have been fixed before the coins were looked at",
@@ -52,6 +50,7 @@ class Order:
     what: str
     epsilon: float | None = None
     schema: str | None = None
+    images: bool = False
     settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
     clients: int | None = None
     records: int | None = None
@@ -67,7 +66,8 @@ class Order:
 
     @property
     def effort(self) -> Effort:
-        samples = self.samples if self.samples is not None else EXACT_SAMPLES if self.exact else SAMPLES
+        """Of an audit of a mechanism."""
+        samples = SAMPLES if self.samples is None else self.samples
         return Effort(samples=samples, confidence=self.confidence, seed=self.seed)
 
     @property
@@ -76,15 +76,27 @@ class Order:
         check_epsilon(epsilon)
         return epsilon
 
-    def population(self, schema: Schema) -> Population:
-        """Whom a method is audited on, when it is not a run that says so."""
-        clients = DEFAULT_CLIENTS if self.clients is None else self.clients
-        return Population(schema=schema, clients=clients, records=1 if self.records is None else self.records)
+    def subject(self, name: str, **given: Any) -> Subject:
+        """A method as asked for; tables unless it takes images alone, or images are asked for."""
+        kinds = protocol_class(name).facts.kinds
+        kind: Kind = "images" if self.images else kinds[0]
+        if kind not in kinds:
+            raise SpecError(f"method {name!r} takes {' and '.join(kinds)} data; leave --images out")
+        if self.schema is not None and kind == "images":
+            raise SpecError("--schema is the shape of a table; images are invented, leave it out")
+        if "epsilon" in self.settings:
+            raise SpecError("give epsilon with --epsilon, not with --set")
+        samples = EXACT_SAMPLES if self.exact and self.samples is None else self.samples
+        subject = Subject(
+            name=name, epsilon=self.claim, kind=kind, settings=dict(self.settings), schema=_schema(self.schema),
+            clients=self.clients, records=self.records, samples=samples, confidence=self.confidence, seed=self.seed,
+        )  # fmt: skip
+        return dataclasses.replace(subject, **given)
 
     @property
     def is_run(self) -> bool:
         """Names of mechanisms and methods come first: a folder of such a name is given with a slash."""
-        known = (*MECHANISMS, *METHODS, "all", "canaries")
+        known = (*MECHANISMS, GAUSSIAN, *METHODS, "all", "canaries")
         return self.what not in known and Path(self.what).is_dir()
 
 
@@ -99,89 +111,94 @@ def perform(order: Order, *, command: str = "", say: Say = lambda _: None) -> di
     if order.is_run:
         return _run(order, command, say)
     if order.what == "all":
-        if order.settings:
-            raise SpecError("--set names a parameter of one method; leave it out with `all`")
-        claims = {"epsilon": order.claim, "of": "every local mechanism and method"}
-        found = [finding for name in MECHANISMS for finding in _mechanism(name, order)]
-        schema = _schema(order)
-        found += [finding for name in local_methods() for finding in _method(name, order, schema, say)]
-        return document(found, claims, command=command)
-    if order.what in MECHANISMS:
-        if order.settings or order.schema:
-            raise SpecError(f"{order.what} is a mechanism: it takes --size, neither --schema nor --set")
+        return _all(order, command, say)
+    if order.what in (*MECHANISMS, GAUSSIAN):
+        if order.settings or order.schema or order.images:
+            raise SpecError(f"{order.what} is a mechanism: it takes --size, neither --schema nor --set nor --images")
         return document(_mechanism(order.what, order), {"epsilon": order.claim, "of": order.what}, command=command)
     if order.what not in METHODS:
         raise SpecError(
-            f"{order.what!r} is neither a method ({', '.join(METHODS)}) nor a mechanism ({', '.join(MECHANISMS)}) nor the "
-            "folder of a run"
+            f"{order.what!r} is neither a method ({', '.join(METHODS)}) nor a mechanism ({', '.join((*MECHANISMS, GAUSSIAN))}) "
+            "nor the folder of a run"
         )
-    schema = _schema(order)
-    findings = _method(order.what, order, schema, say)
-    claim = make_method(_spec(order.what, order)).guarantee(order.population(schema))
-    return document(findings, claim.to_json(), command=command)
+    subject = order.subject(order.what)
+    found = audit_subject(subject, exact=order.exact, say=say)
+    return document(found, subject.claim.to_json(), command=command)
 
 
-def _mechanism(name: str, order: Order) -> list[Finding]:
-    oracle = make_mechanism(name, epsilon=order.claim, size=order.size)
-    return [
-        audit_mechanism(oracle, effort=order.effort, face=face, what=f"{name}, {order.size} values, {face}")
-        for face in FACES
+def _all(order: Order, command: str, say: Say) -> dict[str, Any]:
+    """Every mechanism and every method, in every way it can be run."""
+    if order.settings or order.images or order.exact:
+        raise SpecError("--set, --images and --exact belong to one method; leave it out with `all`")
+    began = time.monotonic()
+    found = Audits()
+    subjects = [
+        order.subject(name, kind=kind, settings={"trust": trust} if "trust" in parameters(name) else {})
+        for name, trust, kind in audited_methods()
     ]
+    names = [*MECHANISMS, GAUSSIAN]
+    for number, name in enumerate(names):
+        say(f"{number + 1} of {len(names) + len(subjects)}: {name}, {time.monotonic() - began:.0f} s")
+        found += _mechanism(name, order)
+    for number, subject in enumerate(subjects, start=len(names)):
+        say(f"{number + 1} of {len(names) + len(subjects)}: {subject.label}, {time.monotonic() - began:.0f} s")
+        found += audit_subject(subject, quick=True)
+    say(f"all done, {time.monotonic() - began:.0f} s")
+    return document(found, {"epsilon": order.claim, "of": "every mechanism and method"}, command=command)
 
 
-def _method(name: str, order: Order, schema: Schema, say: Say) -> list[Finding]:
-    return _whole_and_part(make_method(_spec(name, order)), order.population(schema), order, say)
+def _mechanism(name: str, order: Order) -> Audits:
+    """Both faces of it: from a key, and from the operating system's generator."""
+    if name == GAUSSIAN:
+        key = jax.random.fold_in(make_key(order.seed), 3)
+        pairs = [
+            gaussian_noise.audit_gaussian(epsilon=order.claim, face=face, confidence=order.effort.confidence, key=key)
+            for face in gaussian_noise.FACES
+        ]
+        return Audits(findings=tuple(pair[0] for pair in pairs), recorded=tuple(pair[1] for pair in pairs))
+    oracle = make_mechanism(name, epsilon=order.claim, size=order.size)
+    return Audits(
+        findings=tuple(
+            audit_mechanism(oracle, effort=order.effort, face=face, what=f"{name}, {order.size} values, {face}")
+            for face in FACES
+        )
+    )
 
 
-def _whole_and_part(protocol: Protocol, population: Population, order: Order, say: Say) -> list[Finding]:
-    """The whole message, and, where epsilon is split evenly over its parts, the most telling of them."""
-    found = [audit_method(protocol, population, effort=order.effort, exact=order.exact, say=say)]
-    part = None if order.exact else audit_part(protocol, population, effort=order.effort)
-    return found if part is None else [*found, part]
-
-
-def local_methods() -> list[str]:
-    """Methods for tables whose clients randomise what they send."""
-    facts = {name: protocol_class(name).facts for name in METHODS}
-    return [name for name, fact in facts.items() if "local" in fact.trust and "table" in fact.kinds]
-
-
-def _spec(name: str, order: Order) -> RunSpec:
-    """A method that offers other trust too is audited as a local one."""
-    choice = protocol_class(name).facts.trust
-    trust = "local" if len(choice) > 1 and "local" in choice else None
-    return make_spec(data="none.parquet", epsilon=order.claim, method=name, settings=dict(order.settings), trust=trust)
-
-
-def _schema(order: Order) -> Schema:
-    if order.schema is None:
-        return harbour_schema()
-    if Path(order.schema).suffix == ".toml":
-        return load_schema(order.schema)
-    return read_table(order.schema).schema
+def _schema(given: str | None) -> Schema | None:
+    if given is None:
+        return None
+    return load_schema(given) if Path(given).suffix == ".toml" else read_table(given).schema
 
 
 def _run(order: Order, command: str, say: Say) -> dict[str, Any]:
-    """The method of a run, with its parameters, its schema and its number of clients."""
-    given = (order.epsilon, order.schema, order.settings or None, order.clients, order.records)
+    """The method of a run with its parameters; a local one with the run's schema and number of clients too."""
+    given = (order.epsilon, order.schema, order.settings or None, order.clients, order.records, order.images or None)
     if any(value is not None for value in given):
         raise SpecError(
-            "a run carries its own epsilon, schema, parameters and clients; leave --epsilon, --schema, --set, --clients and "
-            "--records-per-client out"
+            "a run carries its own epsilon, schema, parameters and clients; leave --epsilon, --schema, --set, --clients, "
+            "--records-per-client and --images out"
         )
     run = load_run(order.what)
     spec = make_spec(**run.details["spec"])
-    schema = load_table_generator(Path(order.what)).schema
-    population = Population(schema=schema, clients=int(run.details["clients"]), records=spec.records_per_client)
-    findings = _whole_and_part(make_method(spec), population, order, say)
-    found = document(findings, run.guarantee.to_json(), command=command)
-    notes = [] if spec.client_column is None else [ONE_RECORD]
+    settings = {name: str(value) for name, value in spec.settings.items()}
+    settings |= {"trust": run.guarantee.trust} if "trust" in parameters(spec.method_name) else {}
+    subject = dataclasses.replace(order, epsilon=spec.epsilon, settings=settings).subject(
+        spec.method_name, hurried=True, kind="table" if isinstance(run.generator, Generator) else "images"
+    )
+    notes = [FEW_STEPS]
+    if not subject.trained and isinstance(run.generator, Generator):
+        subject = dataclasses.replace(
+            subject, schema=run.generator.schema, clients=int(run.details["clients"]), records=spec.records_per_client
+        )
+        notes = [] if spec.client_column is None else [ONE_RECORD]
+    found = document(audit_subject(subject, exact=order.exact, say=say), run.guarantee.to_json(), command=command)
     return {**found, "notes": [*found["notes"], *notes]}
 
 
 def _canaries(order: Order, command: str) -> dict[str, Any]:
     """The bound from one training run, in the same form."""
-    if order.schema or order.settings or order.exact:
+    if order.schema or order.settings or order.exact or order.images:
         raise SpecError("`populace audit canaries` takes --canaries, --guesses, --correct, --delta and --epsilon only")
     if order.canaries < 1:
         raise SpecError("expected --canaries of at least 1: how many records were put in or left out by a fair coin")
@@ -196,7 +213,7 @@ def _canaries(order: Order, command: str) -> dict[str, Any]:
         "samples": order.canaries, "flagged": claim is not None and measured > claim, "certain_epsilon": None,
         "certain_confidence": None,
     }  # fmt: skip
-    whole = document([], {"epsilon": claim, "delta": order.delta, "of": "a training run"}, command=command)
+    whole = document(Audits(), {"epsilon": claim, "delta": order.delta, "of": "a training run"}, command=command)
     return {**whole, "rows": [row], "flagged": row["flagged"], "notes": list(CANARY_NOTES)}
 
 

@@ -144,8 +144,8 @@ def _guessed(canaries: Canaries, event: Event, name: str, confidence: float) -> 
         for level in (confidence, FLAG_CONFIDENCE)
     )
     return Finding(
-        what=f"{name}, {len(scores):,} canaries in one run", claimed=epsilon_of(event, delta=SMALL_DELTA),
-        delta=SMALL_DELTA, measured=measured, certain=certain,
+        what=f"{name}, {len(scores):,} canaries in one run, at delta {SMALL_DELTA:g}",
+        claimed=epsilon_of(event, delta=SMALL_DELTA), delta=SMALL_DELTA, measured=measured, certain=certain,
         pair="a unit along a coordinate of its own, there or not", samples=len(scores),
     )  # fmt: skip
 

@@ -25,7 +25,7 @@ Records = Any
 
 SIDE, CLASSES = 8, 3  # of invented images
 GAN = {"width": "8", "critic_width": "16", "latent": "4", "waves": "4"}
-BEGUN = "participations=2,width=4,latent=2,asleep=1,fitting=2,batch=2,waves=4"
+BEGUN = "participations=1,width=4,latent=2,asleep=1,fitting=2,batch=2,waves=4"
 #: Few steps, small networks, and batches of half the records.
 FEW_STEPS: dict[str, dict[str, str]] = {
     "poll": {"classes": "4", "chains": "1", "moves": "8"},
@@ -38,8 +38,8 @@ FEW_STEPS: dict[str, dict[str, str]] = {
     "fl-gan": {"iterations": "1", "critics": "2", "batch": "2", **GAN},
     "ufl-gan": {"iterations": "1", "critics": "2", "batch": "2", **GAN},
     "fedavg-gan": {"turns": "3", "share": "0.7", "steps": "1", "bound": "0.001", "batch": "2", **GAN},
-    "genfl": {"turns": "2", "batch": "2", "iterations": "1", "critics": "2", "gan_batch": "2", "features": "2", **GAN},
-    "dp-fl": {"turns": "3", "batch": "2", "features": "2"},
+    "genfl": {"turns": "1", "batch": "2", "iterations": "1", "critics": "1", "gan_batch": "2", "features": "2", **GAN},
+    "dp-fl": {"turns": "2", "batch": "2", "features": "2"},
 }  # fmt: skip
 
 #: Networks wide enough for thousands of canaries, each along a coordinate of its own.
@@ -112,7 +112,9 @@ def clients_of(shape: Schema | ImageShape, held: list[Records]) -> Clients:
     else:
         data = Table(schema=shape, codes=together.astype(np.int32), frame=pa.table({}))
     starts = np.concatenate([[0], np.cumsum(widths)])
-    return Clients(data=data, order=np.arange(starts[-1]), starts=starts, how="invented records of an audit")
+    return Clients(
+        data=data, order=np.arange(starts[-1]), starts=starts, how="invented records of an audit", most=max(1, *widths)
+    )
 
 
 def neighbouring_clients(
