@@ -97,7 +97,7 @@ def _marks(run: dict[str, Any]) -> dict[str, bool]:
 
 
 def _mark(run: dict[str, Any]) -> str:
-    return f"{float(run['epsilon']):.4g}" + "*" * bool(run["seeded"]) + "+" * (not run["finished"])
+    return _up(run["epsilon"]) + "*" * bool(run["seeded"]) + "+" * (not run["finished"])
 
 
 def _total(total: dict[str, Any]) -> str:

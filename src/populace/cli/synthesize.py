@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from populace.experiments.run import Run
 
 LEDGER = "populace-ledger.sqlite"
 EXAMPLE = (
@@ -56,9 +60,7 @@ def command(
     from populace.experiments.history import Bookkeeping
     from populace.experiments.run import synthesize
     from populace.experiments.spec import make_spec
-    from populace.models.images import ImageGenerator
     from populace.report.statement import write_statement
-    from populace.tables.files import read_json
 
     spec = make_spec(
         data=data, epsilon=epsilon, method=method, delta=delta, schema_file=schema, target=target, trust=trust,
@@ -71,10 +73,17 @@ def command(
     with show.progress(spec.method_name) as report:
         run = synthesize(spec, out, progress=report, say=show.say, keeping=keeping)
     write_statement(out)
+    _say_what_was_made(run, out, rows, f" --target {target}" if target else "")
+
+
+def _say_what_was_made(run: Run, out: Path, rows: int, target: str) -> None:
+    from populace.cli import show
+    from populace.models.images import ImageGenerator
+    from populace.tables.files import read_json
+
     show.say(f"\n{run.guarantee}\nother runs: {read_json(out / 'privacy.json')['history']['said']}\n")
-    file, what = (
-        ("synthetic.npz", "images") if isinstance(run.generator, ImageGenerator) else ("synthetic.parquet", "rows")
-    )
+    images = isinstance(run.generator, ImageGenerator)
+    file, what = ("synthetic.npz", "images") if images else ("synthetic.parquet", "rows")
     show.say(f"{out / file}  {rows:,} synthetic {what}")
     show.say(f"{out / 'privacy.html'}  the privacy statement, to read or publish; `populace verify {out}` checks it")
-    show.say(f"next: populace evaluate {out} --real FILE" + (f" --target {target}" if target else ""))
+    show.say(f"next: populace evaluate {out} --real FILE{target}")
