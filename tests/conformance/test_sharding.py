@@ -13,6 +13,7 @@ SCRIPT = textwrap.dedent("""
     from protocols_for_tests import Diary
     from populace.engines import simulation
     from populace.protocols.independent import Independent
+    from populace.protocols.moments import Moments
     from populace.tables.embedded import harbour
     from populace.tables.partition import split
     clients = split(harbour().take(np.arange(101)), records_per_client=1)
@@ -22,6 +23,16 @@ SCRIPT = textwrap.dedent("""
         found[f"independent {compiled}"] = np.asarray(outcome.state.counts.supports).tolist()
         outcome = simulation.run(Diary(cohort=6, total_rounds=3), clients, root=jax.random.key(0), compiled=compiled)
         found[f"diary {compiled}"] = np.round(np.asarray(outcome.state.total), 3).tolist()
+    silos = split(harbour().take(np.arange(120)), records_per_client=15)
+    runs = [
+        simulation.run(Moments(epsilon=1.0), silos, root=jax.random.key(0), exact_noise=exact).state
+        for exact in (False, False, True, True)
+    ]
+    keyed, again, first, second = (np.asarray(state.total) for state in runs)
+    deviation = runs[0].design.mechanism.deviation
+    found["moments"] = keyed.tolist()
+    found["keyed noise again"] = np.array_equal(keyed, again)
+    found["exact noise apart, in deviations"] = float(np.std(first - second) / deviation)
     print(json.dumps(found))
 """)
 
@@ -36,5 +47,9 @@ def run(devices):
 def test_replies_do_not_depend_on_the_number_of_devices():
     one, four = run(1), run(4)
     assert (one.pop("devices"), four.pop("devices")) == (1, 4)
+    for found in (one, four):
+        assert found.pop("keyed noise again")
+        apart = found.pop("exact noise apart, in deviations")  # two runs of eight silos, whose noise is independent
+        assert 0.85 * 4 < apart < 1.15 * 4
     assert one == four
     assert one["independent True"] == one["independent False"]

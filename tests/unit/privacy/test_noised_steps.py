@@ -10,9 +10,8 @@ import pytest
 from populace.errors import SpecError
 from populace.privacy.accounting import epsilon_of, noise_multiplier_for, sampled_gaussian, steps_for
 from populace.privacy.events import Composed, Gaussian
-from populace.privacy.gaussian import GaussianSum
+from populace.privacy.gaussian import NOISE_DISTANCE, GaussianSum
 from populace.privacy.noised_steps import noised_steps, sampled_delta
-from populace.privacy.secure_random import NORMAL_DISTANCE
 
 ASKED = {
     "epsilon": 2.0,
@@ -67,7 +66,7 @@ def test_too_little_noise_for_one_lot_is_refused():
 def test_sampling_adds_its_distance_from_the_law_once_for_each_number_on_both_sides():
     assert sampled_delta(1e-5, 2.0, 0) == 1e-5
     added = sampled_delta(0.0, 2.0, 10**9)
-    assert added == pytest.approx((1 + math.exp(2.0)) * 10**9 * NORMAL_DISTANCE)
+    assert added == pytest.approx((1 + math.exp(2.0)) * 10**9 * NOISE_DISTANCE, rel=1e-9, abs=0)
     assert 0 < added < 1e-5
 
 

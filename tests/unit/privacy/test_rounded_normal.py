@@ -13,6 +13,7 @@ from scipy.special import log_ndtr, ndtr
 
 from populace.errors import SpecError
 from populace.privacy import secure_random
+from populace.privacy import source as source_module
 from populace.privacy.secure_random import DOUBT, NORMAL_DISTANCE, PLACE_BITS, REACH, SLOT_BITS, STEPS, staircase
 from populace.privacy.source import Keyed, System
 
@@ -152,5 +153,33 @@ def test_probabilities_of_exact_coins_are_rounded_down():
 
 
 def test_keyed_coins_take_a_traced_probability():
-    found = jax.jit(lambda key, probability: Keyed(key).coins(probability, (1000,)))(jax.random.key(1), 0.5)
-    assert 400 < int(found.sum()) < 600
+    coins = jax.jit(lambda key, probability: Keyed(key).coins(probability, (1000,)))
+    assert 400 < int(coins(jax.random.key(1), 0.5).sum()) < 600
+    assert bool(coins(jax.random.key(1), 1.0).all())
+    assert not bool(coins(jax.random.key(1), 0.0).any())
+
+
+def test_probabilities_of_keyed_coins_are_rounded_down_to_64_bits():
+    """A float32 coin has 2^23 values: it would round 2^-40 up to 2^-23, and 0.1 by more than a part in a million."""
+    for probability in (0.1, 1e-6, 2.0**-40, 1 - 2.0**-53, 2.0**-64, 2.0**-70):
+        high, low, certain = source_module._threshold(probability)
+        threshold = (int(high) << 32) + int(low)
+        assert not certain
+        assert 0 <= Fraction(probability) * 2**64 - threshold < 1
+    for probability in (0.1, 1e-6, 2.0**-40, 1 - 2.0**-24, 1.0, 0.0):
+        traced = jax.jit(source_module._threshold)(np.float32(probability))
+        expected = source_module._threshold(float(np.float32(probability)))
+        assert [int(word) for word in traced] == [int(word) for word in expected]
+    for wrong in (1.5, -0.1, math.nan):
+        with pytest.raises(SpecError, match="expected probability"):
+            Keyed(jax.random.key(0)).coins(wrong, 3)
+
+
+def test_keyed_coins_compare_both_words():
+    key = jax.random.key(7)
+    first, second = (jax.random.bits(part, (64,), np.uint32) for part in jax.random.split(key))
+    drawn = sorted((int(one) << 32) + int(other) for one, other in zip(first, second, strict=True))
+    middle = drawn[32]
+    below = Fraction(middle, 2**64)
+    found = Keyed(key).coins(float(below), 64)  # a float64 of 53 bits: just above or below the draw itself
+    assert int(found.sum()) == sum(value < int(Fraction(float(below)) * 2**64) for value in drawn)
