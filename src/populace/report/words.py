@@ -83,7 +83,7 @@ def _how_well(claim: Guarantee, meaning: Consequences) -> str:
             f"{certain(meaning.presence)} of the time."
         )
     said.append(
-        "Which of two contents it has (ill or well, this salary or that one), they tell correctly at most "
+        f"Which of two contents {claim.unit_in_words} has (ill or well, this salary or that one), they tell correctly at most "
         f"{certain(meaning.content)} of the time. A coin is right half the time, and no attacker does better than this."
     )
     return " ".join([*said, _strength(meaning.content_epsilon)])

@@ -42,7 +42,7 @@ def test_a_poll_of_two_sites_is_a_run(run, place):
     assert document["clients"] == 600
     assert [file["first_client"] for file in document["answers"]["files"]] == [0, 300]
     privacy = json.loads((run / "privacy.json").read_text())
-    assert privacy["headline"] == "3-LDP"
+    assert privacy["headline"] == "3-DP"  # whoever collects holds the records and adds the noise
     assert privacy["ledger"]["charges"] == 600
     assert pq.read_metadata(run / "synthetic.parquet").num_rows == 200
     assert (place / "north.parquet.ledger").stat().st_mode & 0o077 == 0
