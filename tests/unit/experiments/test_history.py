@@ -10,11 +10,14 @@ import sys
 import numpy as np
 import pytest
 
+from populace.engines.exchange import population_of
 from populace.errors import BudgetError, DataError, RunError, SpecError
-from populace.experiments.history import LEDGER, NOT_BOOKED, NOWHERE, Bookkeeping
+from populace.experiments.folder import RunFolder
+from populace.experiments.history import LEDGER, NOT_BOOKED, NOWHERE, Bookkeeping, History
 from populace.experiments.ledger_view import find_ledger, overview
 from populace.experiments.run import simulate, synthesize
-from populace.experiments.spec import make_spec
+from populace.experiments.sources import read_private
+from populace.experiments.spec import make_method, make_spec
 from populace.privacy.run_ledger import RunLedger, make_ledger
 from populace.protocols.independent import Independent
 from populace.tables.embedded import harbour
@@ -257,6 +260,41 @@ def test_most_records_of_a_client_are_declared(people):
     for wrong in ({"most_records": 2}, {**more, "most_records": 0}):
         with pytest.raises(SpecError, match="most-records"):
             spec_of(people, **wrong)
+
+
+def test_the_check_is_made_again_where_the_run_is_booked(people):
+    """Both find room; the one that books second is refused, though nothing stood in its way when it looked."""
+    spec = spec_of(people, epsilon=0.7)
+    protocol, data = make_method(spec), read_private(spec.data, schema=spec.schema_file)
+    keeping = Bookkeeping(limit=1.0)
+    both = [History(spec, data, protocol, population_of(data.clients), keeping) for _ in range(2)]
+    folders = [RunFolder(people / name) for name in ("a", "b")]
+    for one, folder in zip(both, folders, strict=True):
+        one.check(folder)
+        folder.path.mkdir()
+    both[0].reserve(folders[0], lambda _: None)
+    with pytest.raises(BudgetError, match=r"epsilon 1\.4"):
+        both[1].reserve(folders[1], lambda _: None)
+    assert len(overview(people / LEDGER)["runs"]) == 1
+
+
+def test_two_units_under_a_limit_are_refused_in_words(people):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    frame = read_frame(people / "people.parquet").append_column("house", pa.array(np.arange(ROWS) // 3))
+    pq.write_table(frame, people / "houses.parquet")
+    rows, houses = {"data": "houses.parquet"}, {"data": "houses.parquet", "client_column": "house"}
+    synthesize(spec_of(people, **houses), people / "a", keeping=Bookkeeping(limit=50))
+    synthesize(spec_of(people, **houses), people / "b")
+    assert (history(people / "b")["per"], history(people / "b")["epsilon_after"]) == ("house", 2)
+    with pytest.raises(BudgetError, match="used some of the same rows for another unit"):
+        synthesize(spec_of(people, **rows), people / "c")
+    free = Bookkeeping(ledger=people / "free.sqlite")
+    synthesize(spec_of(people, **houses), people / "d", keeping=free)
+    synthesize(spec_of(people, **rows), people / "e", keeping=free)
+    assert history(people / "e")["unit"] == "record"
+    assert "do not add up for a client with several rows" in history(people / "e")["said"]
 
 
 def test_two_processes_at_once_cannot_both_pass(people):
