@@ -19,10 +19,12 @@ def test_the_demo_leaves_rows_report_and_one_charge_per_person(tmp_path, capsys)
     assert call(["federation", "demo", "--out", str(out)]) == 0
     said = capsys.readouterr().out
     assert {path.name for path in (out / "run").iterdir()} >= {
-        "run.json", "privacy.json", "synthetic.parquet", "metrics.json", "report.html", "generator.json",
+        "run.json", "privacy.json", "privacy.html", "synthetic.parquet", "metrics.json", "report.html", "generator.json",
     }  # fmt: skip
+    assert call(["verify", str(out / "run")]) == 0
+    assert "could not be checked" not in capsys.readouterr().out
     privacy = json.loads((out / "run" / "privacy.json").read_text())
-    assert privacy["bound"] == "4-LDP"
+    assert privacy["bound"] == "4-DP"  # a site answers for its patients: it adds the noise
     assert "reproducible, not private" not in privacy["headline"]
     charged = 0
     for site in SITES:

@@ -76,6 +76,30 @@ def test_an_honest_run_holds(made, capsys, name):
     assert "privacy.html: is the page of this privacy.json, word for word" in said
 
 
+def test_a_fit_of_collected_answers_has_a_statement_that_holds(tmp_path, capsys):
+    """Its own seed draws no noise, and does not count."""
+    people, schema = str(tmp_path / "people.parquet"), str(tmp_path / "people.toml")
+    harbour().take(np.arange(60)).save(people)
+    assert call(["schema", people, "-o", schema]) == 0
+    collect = [
+        "poll",
+        "collect",
+        people,
+        "--schema",
+        schema,
+        "--epsilon",
+        "2",
+        "--out",
+        str(tmp_path / "answers.parquet"),
+    ]
+    assert call(collect) == 0
+    fit = ["poll", "fit", str(tmp_path / "answers.parquet"), "--schema", schema, "--rows", "5", "--seed", "1"]
+    assert call([*fit, "--out", str(tmp_path / "run")]) == 0
+    capsys.readouterr()
+    assert failed(tmp_path / "run", capsys) == []
+    assert "60 answers collected in files" in (tmp_path / "run/privacy.html").read_text()
+
+
 @pytest.mark.parametrize("name", ["independent", "moments"])
 def test_an_epsilon_lowered_by_a_hundredth_is_found(run, capsys, name):
     """Even where statement and page were made to agree with it."""
