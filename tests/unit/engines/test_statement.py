@@ -75,4 +75,4 @@ def test_simulated_seeded_and_drawn_is_said() -> None:
     text = str(stated(LOCAL, split(rows), seeded=True))
     assert "whoever ran it saw them" in text
     assert "reproducible, not private" in text
-    assert "Gaussian noise was drawn exactly" in str(stated(SILO, split(rows)))
+    assert "drawn exactly, from the operating system" in str(stated(SILO, split(rows)))
