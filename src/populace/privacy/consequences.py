@@ -105,13 +105,13 @@ class Consequences:
         if self.presence is not None:
             found.append(
                 f"Presence: whoever sees all that was released, and knows everything else, tells whether {unit} was used or "
-                f"left out correctly at most {_share(self.presence)} of the time; a coin is right half the time."
+                f"left out correctly at most {share_in_words(self.presence)} of the time; a coin is right half the time."
             )
         else:
             found.append("Presence: who took part, and how many did, is public and not protected.")
         content = (
-            f"Content: told to choose between two contents of {unit}, they are right at most {_share(self.content)} of the "
-            "time"
+            f"Content: told to choose between two contents of {unit}, they are right at most "
+            f"{share_in_words(self.content)} of the time"
         )
         if self.content_delta == 0:
             content += (
@@ -175,11 +175,14 @@ def _changed(guarantee: Guarantee, event: Event | None, change: Change) -> tuple
     return (times * epsilon, grown) if grown < 1 else (math.inf, 0.0)
 
 
-def _share(share: float) -> str:
-    """A probability in per cent, rounded up."""
+def share_in_words(share: float) -> str:
+    """A probability in per cent, rounded up, so that the words never promise more than the bound."""
     if share > 0.9999:
-        return "100 %"
-    return f"{math.ceil(share * 1e4 - 1e-9) / 100:g} %"
+        return "practically 100 %" if share < 1 else "100 %"
+    digits = 1 if share < 0.99 else 2
+    scale = 10 ** (digits + 2)
+    value = math.ceil(share * scale - 1e-9) / scale * 100
+    return f"{value:.{digits}f}".rstrip("0").rstrip(".") + " %"
 
 
 def _up(number: float) -> str:

@@ -9,10 +9,11 @@ from populace.evaluation.baselines import MAJORITY, PRODUCT, REAL, SHUFFLED, SYN
 from populace.evaluation.flags import KS
 from populace.evaluation.prediction_figures import best_model, guess_of
 from populace.evaluation.value_text import figure_text
-from populace.privacy.guarantee import best_guess
+from populace.privacy import events
+from populace.privacy.consequences import consequences, share_in_words
+from populace.privacy.guarantee import guarantee_from_json
 from populace.report import figures
 from populace.report.svg import percent
-from populace.report.words import certain
 
 CLASSES = {
     SYNTHETIC: "synthetic", REAL: "real", PRODUCT: "product", SHUFFLED: "shuffled", MAJORITY: "majority",
@@ -34,10 +35,11 @@ def tiles(run: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _privacy(privacy: Mapping[str, Any]) -> dict[str, Any]:
-    epsilon = float(privacy["epsilon"])
-    private = privacy["trust"] != "not-private" and epsilon != float("inf")
-    right = certain(best_guess(epsilon, privacy["delta"]))
-    words = f"a yes-or-no guess about one {privacy['unit']} is right at most {right} of the time"
+    claim = guarantee_from_json(dict(privacy))
+    meaning = consequences(claim, events.from_json(privacy["event"]) if privacy.get("event") else None)
+    private = meaning is not None and claim.trust != "not-private"
+    right = "" if meaning is None else share_in_words(meaning.content)
+    words = f"a guess between two contents of {claim.unit_in_words} is right at most {right} of the time"
     marks = privacy["headline"].removeprefix(privacy["bound"]).strip(" ()")
     return {
         "name": "Privacy",

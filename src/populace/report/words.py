@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from populace.privacy import events
-from populace.privacy.consequences import Consequences, consequences
+from populace.privacy.consequences import Consequences, consequences, share_in_words
 from populace.privacy.guarantee import Guarantee, guarantee_from_json
 
 PRIORS = (0.01, 0.1, 0.5)
@@ -56,7 +56,7 @@ def in_plain_words(privacy: Mapping[str, Any]) -> Plain:
             answers=(*answers, *_limits(claim)), beliefs=(),
         )  # fmt: skip
     unit = claim.unit_in_words
-    guess = f"a guess between two contents of it is right at most {certain(meaning.content)} of the time (a coin: 50 %)"
+    guess = f"a guess between two contents of it is right at most {share_in_words(meaning.content)} of the time (a coin: 50 %)"
     short = f"The method protects {unit}: {guess}."
     if claim.seeded:
         short = (
@@ -80,11 +80,11 @@ def _how_well(claim: Guarantee, meaning: Consequences) -> str:
     if meaning.presence is not None:
         said.append(
             f"Whether {claim.unit_in_words} was used at all, or its place left empty, they tell correctly at most "
-            f"{certain(meaning.presence)} of the time."
+            f"{share_in_words(meaning.presence)} of the time."
         )
     said.append(
         f"Which of two contents {claim.unit_in_words} has (ill or well, this salary or that one), they tell correctly at most "
-        f"{certain(meaning.content)} of the time. A coin is right half the time, and no attacker does better than this."
+        f"{share_in_words(meaning.content)} of the time. A coin is right half the time, and no attacker does better than this."
     )
     return " ".join([*said, _strength(meaning.content_epsilon)])
 
@@ -102,17 +102,7 @@ def _beliefs(meaning: Consequences) -> tuple[tuple[str, str], ...]:
     if meaning.content_delta:
         return ()
     factor = math.exp(-meaning.content_epsilon)
-    return tuple((certain(p), certain(1 / (1 + (1 - p) / p * factor))) for p in PRIORS)
-
-
-def certain(share: float) -> str:
-    """A probability, rounded up, so that the words never promise more than the bound."""
-    if share > 0.9999:
-        return "practically 100 %" if share < 1 else "100 %"
-    digits = 1 if share < 0.99 else 2
-    scale = 10 ** (digits + 2)
-    value = math.ceil(share * scale - 1e-9) / scale * 100
-    return f"{value:.{digits}f}".rstrip("0").rstrip(".") + " %"
+    return tuple((share_in_words(p), share_in_words(1 / (1 + (1 - p) / p * factor))) for p in PRIORS)
 
 
 def _strength(epsilon: float) -> str:

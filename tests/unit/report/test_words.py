@@ -4,8 +4,9 @@ import math
 
 import pytest
 
+from populace.privacy.consequences import share_in_words
 from populace.privacy.guarantee import Guarantee, best_guess
-from populace.report.words import certain, in_plain_words
+from populace.report.words import in_plain_words
 
 
 def statement(**changes):
@@ -25,7 +26,7 @@ def test_the_guess_is_that_of_randomised_response():
 
 @pytest.mark.parametrize("share", [0.5, 0.7311, 0.98201, 0.9991, 0.99989])
 def test_percentages_round_up(share):
-    assert float(certain(share).removesuffix(" %")) >= 100 * share - 1e-6
+    assert float(share_in_words(share).removesuffix(" %")) >= 100 * share - 1e-6
 
 
 def test_beliefs_are_bounds_of_a_pure_guarantee_only():
