@@ -194,8 +194,8 @@ class Protocol(abc.ABC):
         """Mean bytes sent to and by one client of this exchange."""
 
     def spends(self, population: Population) -> Event:
-        """All that the client asked most often pays, as one event; methods that can be one part of several tell it."""
-        raise SpecError(f"method {self.facts.name!r} does not run as a part of a chain")
+        """All that the client asked most often pays over a whole run, as one event; methods whose noise composes tell it."""
+        raise SpecError(f"method {self.facts.name!r} tells its epsilon alone, and does not run as a part of a chain")
 
     def noise_multiplier(self, population: Population) -> float:
         """Of the Gaussian noise of one release, for methods whose noise can be set."""

@@ -260,7 +260,7 @@ def links_of(chain: Chain, population: Population) -> Links:
     claimed = trial.guarantee(population)
     if math.isinf(claimed.epsilon):
         raise SpecError(f"method {chain.then!r} guarantees nothing with these settings; a chain cannot mend that")
-    delta = claimed.delta
+    delta = claimed.accounted_delta
     whole = noise_multiplier_for(epsilon=chain.epsilon, delta=delta)
     opening = epsilon_of(sampled_gaussian(noise_multiplier=whole / chain.share**0.5), delta=delta)
     first = make_protocol(chain.first, {**first_set, "epsilon": opening, "delta": delta})

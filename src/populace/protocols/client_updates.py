@@ -106,6 +106,9 @@ class ClientUpdates(Protocol):
     def charge(self, ask: Ask, population: Population) -> Charge:
         return Charge(event=self.design(population).step, unit="client")
 
+    def spends(self, population: Population) -> Event:
+        return self.design(population).release.whole
+
     def mean_change(self, design: Updates, ask: Ask, replies: Replies, source: Source) -> Array:
         """The noised sum of what was sent, over the number of clients expected; in units of the bound."""
         total = jnp.sum(jnp.where(replies.present[:, None], replies.values["change"], 0), axis=0, dtype=jnp.int32)

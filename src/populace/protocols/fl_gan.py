@@ -25,7 +25,7 @@ from populace.errors import SpecError
 from populace.models.generator import Synthesizer
 from populace.models.steps import Examples
 from populace.privacy.accounting import epsilon_of, resolved_delta
-from populace.privacy.events import NonPrivate
+from populace.privacy.events import Event, NonPrivate
 from populace.privacy.gaussian import GaussianSum, gaussian_epsilon
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
@@ -230,6 +230,9 @@ class FlGan(GanRounds):
             ),
             reason=design.reason,
         )  # fmt: skip
+
+    def spends(self, population: Population) -> Event:
+        return self.design(population).visit
 
     def plan(self, population: Population) -> Plan:
         design = self.design(population)

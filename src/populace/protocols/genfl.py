@@ -35,6 +35,7 @@ from populace.models.steps import Examples, averaged, total_of_blocks
 from populace.models.sums import on_grid
 from populace.models.vae import ImageVae
 from populace.privacy.accounting import epsilon_of
+from populace.privacy.events import Event
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.noised_steps import sampled_delta
@@ -329,6 +330,9 @@ class GenFl(GanRounds):
             ),
             reason=design.reason,
         )
+
+    def spends(self, population: Population) -> Event:
+        return self.design(population).whole
 
     def plan(self, population: Population) -> Plan:
         design = self.design(population)
