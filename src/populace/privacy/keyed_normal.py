@@ -8,10 +8,10 @@ is round(N(0, deviation^2)) almost exactly: rounding commutes with adding whole 
 x is that of N(0, deviation^2) times c * sum_k exp(-(G k - x t^2 / deviation^2)^2 / (2 e^2)), where e = s t / deviation. By
 Poisson summation that sum, whatever x, is within a factor 1 +- `ripple` of a constant, ripple = 2 sum_{j > 0}
 exp(-2 pi^2 (e / G)^2 j^2), so the two laws are within ripple / (1 - ripple) in total variation. A discrete normal D is such a
-sum again, D1 + G D2, by the same formula. These are the convolution theorems of Peikert (2010, theorem 3.1) and Micciancio and
-Walter (2017, section 4); discrete normals as noise: Canonne, Kamath and Steinke (2020).
+sum again, D1 + G D2, by the same formula. These are the convolution theorems of Peikert (2010) and Micciancio and Walter
+(2017); discrete normals as noise: Canonne, Kamath and Steinke (2020).
 
-Tables are Walker's (1977) alias tables in exact whole numbers, of 112-bit thresholds, so that a draw takes 128 random bits. The
+Tables are Walker's (1977) alias tables in exact whole numbers, of 112-bit thresholds, so that a table takes 128 random bits. The
 bits are Threefry-2x32 of 20 rounds (Salmon et al. 2011), keyed by two words from the JAX key: JAX's own generator with all
 rounds in one loop, several times as fast on processors.
 """
