@@ -11,8 +11,8 @@ exp(-2 pi^2 (e / G)^2 j^2), so the two laws are within ripple / (1 - ripple) in 
 sum again, D1 + G D2, by the same formula. These are the convolution theorems of Peikert (2010) and Micciancio and Walter
 (2017); discrete normals as noise: Canonne, Kamath and Steinke (2020).
 
-Tables are Walker's (1977) alias tables in exact whole numbers, of 112-bit thresholds, so that a table takes 128 random bits. The
-bits are Threefry-2x32 of 20 rounds (Salmon et al. 2011), keyed by two words from the JAX key: JAX's own generator with all
+Tables are Walker's (1977) alias tables in exact whole numbers, of 112-bit thresholds, so that a table takes 128 random bits.
+They are Threefry-2x32 of 20 rounds (Salmon et al. 2011), keyed by two words from the JAX key: JAX's own generator with all
 rounds in one loop, several times as fast on processors.
 """
 
