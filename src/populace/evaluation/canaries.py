@@ -21,7 +21,7 @@ from populace.evaluation.binomial import check_confidence
 
 Array = Any
 
-SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # of the canaries, guessed in and as many guessed out
+SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # of the canaries, guessed in, or out, or as many of both
 STEPS = 60  # of bisection
 
 
@@ -76,7 +76,8 @@ def audit_scores(
     """A bound from one score per canary, high meaning "looks trained on", and whether it was in.
 
     The highest scores are guessed in, as many of the lowest guessed out. Unless `guesses` was fixed beforehand, the best of
-    several numbers is taken and the confidence of each raised for the choice (Bonferroni).
+    several numbers is taken, also of guesses to one side (a canary that sampling passed over looks left out), and the
+    confidence of each raised for the choice (Bonferroni).
     """
     scores, included = np.asarray(scores, np.float64), np.asarray(included, bool)
     if scores.ndim != 1 or scores.shape != included.shape or len(scores) < 2:
@@ -84,19 +85,23 @@ def audit_scores(
     if np.isnan(scores).any():
         raise DataError("a canary's score is not a number; score every canary, or leave it out of the audit")
     order = np.argsort(-scores, kind="stable")
-    sides = {max(1, int(share * len(scores))) for share in SHARES} if guesses is None else {guesses // 2}
+    if guesses is None:
+        shares = sorted({max(1, int(share * len(scores))) for share in SHARES})
+        tried = [pair for side in shares for pair in ((side, side), (side, 0), (0, side))]
+    else:
+        tried = [(guesses // 2, guesses // 2)]
     best: CanaryBound | None = None
-    for side in sorted(sides):
-        if not 1 <= side <= len(scores) // 2:
+    for high, low in tried:
+        if not 1 <= max(high, low) <= len(scores) // 2:
             raise out_of_range("guesses", f"in [2, {len(scores)}]", guesses)
-        correct = int(included[order[:side]].sum() + (~included[order[-side:]]).sum())
-        each = 1 - (1 - confidence) / len(sides)
+        correct = int(included[order[:high]].sum() + (~included[order[len(order) - low :]]).sum())
+        each = 1 - (1 - confidence) / len(tried)
         found = epsilon_from_guesses(
-            canaries=len(scores), guesses=2 * side, correct=correct, delta=delta, confidence=each
+            canaries=len(scores), guesses=high + low, correct=correct, delta=delta, confidence=each
         )
         if best is None or found > best.epsilon:
             best = CanaryBound(
-                epsilon=found, delta=delta, confidence=confidence, canaries=len(scores), guesses=2 * side,
+                epsilon=found, delta=delta, confidence=confidence, canaries=len(scores), guesses=high + low,
                 correct=correct,
             )  # fmt: skip
     if best is None:

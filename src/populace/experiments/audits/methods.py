@@ -37,6 +37,7 @@ SILOS, RECORDS = 2, 4
 #: Messages about each of two inputs. A message of a method that trains is a training.
 SAMPLES, TRAINED_SAMPLES, RELAYED_SAMPLES = 100_000, 8_000, 2_000
 RELAYED = ("fl-gan", "ufl-gan", "genfl", "chain")  # one client after the other, or two stages
+TRAINED_CLIENTS = ("dp-fed-wae", "fedsel-wae")  # clients that train before they answer, each by itself
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,7 +77,7 @@ class Subject:
     def protocol(self, *, wide: bool = False, few: bool = False) -> Protocol:
         """The method; with small networks and few steps where it trains, or where `few` are asked for."""
         small = {**shapes.FEW_STEPS.get(self.name, {}), **(shapes.WIDE.get(self.name, {}) if wide else {})}
-        small = small if self.trained or few else {}
+        small = small if self.trained or few or self.name in TRAINED_CLIENTS else {}
         settings = {**self.settings, **small} if self.hurried else {**small, **self.settings}
         return make_protocol(self.name, {**settings, "epsilon": self.epsilon})
 
@@ -84,12 +85,13 @@ class Subject:
         """The public shape of the data: the one given; else the embedded survey's, or a smaller one where methods train."""
         if self.schema is not None:
             return self.schema
-        large = self.kind == "table" and (wide or not self.trained)
+        large = self.kind == "table" and (wide or not (self.trained or self.name in TRAINED_CLIENTS))
         return harbour_schema() if large else shapes.shape_for(self.kind)
 
     @property
     def population(self) -> Population:
         clients, records = (SILOS, RECORDS) if self.trained else (CLIENTS, 1)
+        clients = TRAINED_SAMPLES if self.name in TRAINED_CLIENTS else clients
         return Population(
             schema=self.shape(), clients=clients if self.clients is None else self.clients,
             records=records if self.records is None else self.records,
@@ -97,7 +99,8 @@ class Subject:
 
     @property
     def effort(self) -> Effort:
-        usual = SAMPLES if not self.trained or self.name == "moments" else TRAINED_SAMPLES
+        cheap = self.name == "moments" or not (self.trained or self.name in TRAINED_CLIENTS)
+        usual = SAMPLES if cheap else TRAINED_SAMPLES
         usual = RELAYED_SAMPLES if self.name in RELAYED else usual
         return Effort(
             samples=usual if self.samples is None else self.samples, confidence=self.confidence, seed=self.seed
