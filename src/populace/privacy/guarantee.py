@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from decimal import ROUND_CEILING, Decimal
 from typing import Any, Literal
 
 from populace.errors import out_of_range
@@ -39,6 +40,7 @@ NOISES: dict[str, str] = {
     "computationally, by that key; what Gaussian noise differs from its law is counted in delta, and probabilities of "
     "reports are rounded to 2^-24 or finer",
 }
+MOST_SHOWN = 7  # characters of a number that is shown as it is
 NAMED = 8  # columns of one source that a statement names
 REPRODUCIBLE = "reproducible, not private: the noise was drawn from a seed, and whoever knows the seed can remove it"
 UNKNOWN_NOISE = "keyed from the operating system"
@@ -125,8 +127,8 @@ class Guarantee:
             return "no guarantee (epsilon = inf)"
         name = "LDP" if self.trust == "local" else "DP"
         if self.pure:
-            return f"{_exact(self.epsilon)}-{name}"
-        return f"({_exact(self.epsilon)}, {_exact(self.delta)})-{name}"
+            return f"{_upwards(self.epsilon)}-{name}"
+        return f"({_upwards(self.epsilon)}, {_upwards(self.delta)})-{name}"
 
     @property
     def trust_in_words(self) -> str:
@@ -211,9 +213,13 @@ def _names(columns: tuple[str, ...]) -> str:
     return f"{', '.join(columns[:NAMED])} and {len(columns) - NAMED} more"
 
 
-def _exact(number: float) -> str:
-    """All digits of a number, so that no statement rounds in its own favour."""
-    return repr(float(number)).removesuffix(".0")
+def _upwards(number: float) -> str:
+    """A number in at most six digits, rounded up, so that no statement rounds in its own favour; to_json keeps all digits."""
+    shown = repr(float(number)).removesuffix(".0")
+    if len(shown) <= MOST_SHOWN:
+        return shown
+    exact = Decimal(float(number))
+    return str(float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 4), rounding=ROUND_CEILING)))
 
 
 def guarantee_from_json(document: dict[str, Any]) -> Guarantee:

@@ -21,8 +21,11 @@ def test_pure_local():
     assert "seed" not in text
 
 
-def test_no_digit_is_rounded_away():
-    assert Guarantee(epsilon=4.0000004, **LOCAL).bound == "4.0000004-LDP"
+def test_no_number_is_rounded_in_the_statements_favour():
+    assert Guarantee(epsilon=4.0000004, **LOCAL).bound == "4.0001-LDP"
+    assert Guarantee(epsilon=7.996603420998491, delta=1.00000001e-5, **LOCAL).bound == "(7.9967, 1.0001e-05)-LDP"
+    assert Guarantee(epsilon=0.25, delta=1e-5, **LOCAL).bound == "(0.25, 1e-05)-LDP"
+    assert Guarantee(epsilon=4.0000004, **LOCAL).to_json()["epsilon"] == 4.0000004
     assert Guarantee(epsilon=4, seeded=True, read_from_data=("a",), **LOCAL).headline == (
         "4-LDP (reproducible, not private; domains read from the data, not covered)"
     )
@@ -126,7 +129,7 @@ def test_the_part_of_delta_owed_to_samplers_is_kept_apart() -> None:
 @pytest.mark.parametrize("noise", ["system", "exact", "keyed"])
 def test_where_noise_came_from_is_said(noise: str) -> None:
     text = str(Guarantee(epsilon=1, noise=noise, **LOCAL))
-    assert ("by that key" in text) == (noise != "system")
+    assert ("by that key" in text) == (noise == "keyed")
     assert "not private" not in text
 
 
