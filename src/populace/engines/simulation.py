@@ -77,7 +77,7 @@ def run(
     runner = (_Compiled if compiled else _RoundByRound)(protocol, clients, population, keys, ledger)
     total = protocol.rounds(population)
     chunk = 1
-    saved, cost = time.monotonic(), 0.0
+    saved, cost, kept = time.monotonic(), 0.0, done
     while True:
         began = time.monotonic()
         state, memory, traffic, advanced = runner.advance(
@@ -92,8 +92,10 @@ def run(
         if checkpoint is not None and (cost < LONG_CHECKPOINT or time.monotonic() - saved > PATIENCE * cost):
             saving = time.monotonic()
             checkpoint.save(root=keys.root, rounds=done, state=state, memory=memory, ledger=ledger, traffic=traffic)
-            saved, cost = time.monotonic(), time.monotonic() - saving
+            saved, cost, kept = time.monotonic(), time.monotonic() - saving, done
         chunk = _next_chunk(chunk, advanced, took)
+    if checkpoint is not None and kept < done:  # so that a generator that was written is made again, not drawn anew
+        checkpoint.save(root=keys.root, rounds=done, state=state, memory=memory, ledger=ledger, traffic=traffic)
     generator = protocol.finish(state, population, keys.finish())
     return Outcome(
         generator=generator, guarantee=protocol.guarantee(population), ledger=ledger, traffic=traffic, rounds=done,
