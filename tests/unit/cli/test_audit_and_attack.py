@@ -73,6 +73,42 @@ def test_audit_of_canaries(capsys):
     assert "CLAIM REFUTED" in capsys.readouterr().out
 
 
+def test_audit_of_a_silo_method_on_images(capsys):
+    """Messages, canaries in one run and recorded releases, each row with whom it is about."""
+    arguments = ["audit", "moments", "--images", "--epsilon", "2", "--samples", "2000", "--seed", "1"]
+    assert call([*arguments, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["claimed"]["trust"] == "silo"
+    names = [row["what"] for row in document["rows"]]
+    for kind in ("canaries in one run", "scale of the noise", "whole message", "as Gaussian"):
+        assert any(name.startswith("moments, silo, images") and kind in name for name in names)
+    for row in document["rows"]:
+        assert row.items() >= {"unit": "record", "neighbours": "zero-out", "trust": "silo", "flagged": False}.items()
+        assert row["delta"] > 0
+    recorded = document["recorded"][0]
+    assert recorded["problems"] == []
+    assert 0.9 < recorded["largest_difference_over_bound"] < 1.01
+    assert not document["flagged"]
+
+
+def test_audit_of_a_central_method(capsys):
+    assert call(["audit", "moments", "--images", "--set", "trust=central", "--seed", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "moments, central, images, scale of the noise" in printed
+    assert "largest difference / bound" in printed
+    assert "nothing found" in printed
+    assert "whole message" not in printed  # nobody adds noise to it
+
+
+def test_audit_of_the_gaussian_mechanism(capsys):
+    assert call(["audit", "gaussian", "--epsilon", "2", "--seed", "1", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [row["what"] for row in document["rows"]] == ["gaussian, keyed, scale", "gaussian, exact, scale"]
+    assert all(1.98 < row["certain_epsilon"] < 2 for row in document["rows"])
+    assert [row["what"] for row in document["recorded"]] == ["gaussian, keyed, values", "gaussian, exact, values"]
+    assert not document["flagged"]
+
+
 def test_attack_on_a_run_and_its_own_synthetic_rows(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "argv", ["populace", "attack", "run", "--real", "real.parquet"])
@@ -118,6 +154,15 @@ def test_attack_on_a_run_and_its_own_synthetic_rows(folder, monkeypatch, capsys)
     (["audit", "independent", "--set", "colour=3"], "no parameter 'colour'"),
     (["audit", "independent", "--clients", "0"], "expected clients at least 1"),
     (["audit", "all", "--set", "batch=3"], "leave it out with `all`"),
+    (["audit", "all", "--images"], "leave it out with `all`"),
+    (["audit", "poll", "--images"], "leave --images out"),
+    (["audit", "gaussian", "--images"], "nor --images"),
+    (["audit", "moments", "--images", "--schema", "x.toml"], "images are invented"),
+    (["audit", "moments", "--set", "epsilon=3"], "not with --set"),
+    (["audit", "moments", "--set", "trust=magic"], "expected"),
+    (["audit", "moments", "--exact"], "leave it out"),
+    (["audit", "fed-vae"], "claims nothing"),
+    (["audit", "run", "--images"], "--images out"),
     (["audit", "run", "--epsilon", "1"], "a run carries its own epsilon"),
     (["audit", "run", "--clients", "5"], "leave --epsilon, --schema, --set, --clients"),
     (["audit", "run", "--records-per-client", "2"], "leave --epsilon, --schema, --set, --clients"),
