@@ -44,6 +44,7 @@ def command(
     guesses: int = typer.Option(0, "--guesses", help="With `canaries`: how many were guessed about."),
     correct: int = typer.Option(0, "--correct", help="With `canaries`: how many guesses were right."),
     delta: float = typer.Option(0.0, "--delta", help="With `canaries`: the delta of the claim."),
+    jobs: int = typer.Option(0, "--jobs", help="With `all`: processes; default one per core."),
     out: Path | None = typer.Option(None, "--out", help="Also write the JSON here; for a run it goes into its folder."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
@@ -60,7 +61,7 @@ def command(
     order = Order(
         what=what, epsilon=epsilon, schema=schema, images=images, settings=show.settings(pairs), clients=clients,
         records=records, size=size, samples=samples, confidence=confidence, exact=exact, seed=seed, canaries=canaries,
-        guesses=guesses, correct=correct, delta=delta,
+        guesses=guesses, correct=correct, delta=delta, jobs=jobs,
     )  # fmt: skip
     document = perform(
         order, command=shlex.join(["populace", *sys.argv[1:]]), say=lambda line: typer.echo(line, err=True)

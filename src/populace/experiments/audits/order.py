@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import time
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
-
-from populace.engines.exchange import make_key
 from populace.errors import SpecError
 from populace.evaluation.canaries import epsilon_from_guesses
-from populace.experiments.audits import gaussian_noise
 from populace.experiments.audits.document import document
-from populace.experiments.audits.messages import FACES, MECHANISMS, Effort, audit_mechanism, make_mechanism
+from populace.experiments.audits.everything import GAUSSIAN, audit_all, audit_named
+from populace.experiments.audits.messages import MECHANISMS, Effort
 from populace.experiments.audits.methods import SAMPLES, Audits, Subject, audit_subject, audited_methods
 from populace.experiments.folder import RunFolder
 from populace.experiments.run import load_run
@@ -32,7 +29,6 @@ Say = Callable[[str], None]
 
 DEFAULT_EPSILON = 2.0
 EXACT_SAMPLES = 2_000
-GAUSSIAN = "gaussian"
 ONE_RECORD = "the run's clients held several records each, those of the audit hold one; more might show more"
 FEW_STEPS = "the run's method was audited on small invented shapes with few steps: the same code"
 CANARY_NOTES = (
@@ -63,6 +59,7 @@ class Order:
     guesses: int = 0
     correct: int = 0
     delta: float = 0.0
+    jobs: int = 0
 
     @property
     def effort(self) -> Effort:
@@ -130,39 +127,24 @@ def _all(order: Order, command: str, say: Say) -> dict[str, Any]:
     """Every mechanism and every method, in every way it can be run."""
     if order.settings or order.images or order.exact:
         raise SpecError("--set, --images and --exact belong to one method; leave it out with `all`")
-    began = time.monotonic()
-    found = Audits()
+    if order.jobs < 0:
+        raise SpecError(f"expected jobs of at least 1, got {order.jobs}")
     subjects = [
         order.subject(name, kind=kind, settings={"trust": trust} if "trust" in parameters(name) else {})
         for name, trust, kind in audited_methods()
     ]
-    names = [*MECHANISMS, GAUSSIAN]
-    for number, name in enumerate(names):
-        say(f"{number + 1} of {len(names) + len(subjects)}: {name}, {time.monotonic() - began:.0f} s")
-        found += _mechanism(name, order)
-    for number, subject in enumerate(subjects, start=len(names)):
-        say(f"{number + 1} of {len(names) + len(subjects)}: {subject.label}, {time.monotonic() - began:.0f} s")
-        found += audit_subject(subject, quick=True)
-    say(f"all done, {time.monotonic() - began:.0f} s")
+    found = audit_all(
+        subjects, epsilon=order.claim, size=order.size, effort=order.effort, jobs=order.jobs or cores(), say=say
+    )
     return document(found, {"epsilon": order.claim, "of": "every mechanism and method"}, command=command)
 
 
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _mechanism(name: str, order: Order) -> Audits:
-    """Both faces of it: from a key, and from the operating system's generator."""
-    if name == GAUSSIAN:
-        key = jax.random.fold_in(make_key(order.seed), 3)
-        pairs = [
-            gaussian_noise.audit_gaussian(epsilon=order.claim, face=face, confidence=order.effort.confidence, key=key)
-            for face in gaussian_noise.FACES
-        ]
-        return Audits(findings=tuple(pair[0] for pair in pairs), recorded=tuple(pair[1] for pair in pairs))
-    oracle = make_mechanism(name, epsilon=order.claim, size=order.size)
-    return Audits(
-        findings=tuple(
-            audit_mechanism(oracle, effort=order.effort, face=face, what=f"{name}, {order.size} values, {face}")
-            for face in FACES
-        )
-    )
+    return audit_named(name, epsilon=order.claim, size=order.size, effort=order.effort)
 
 
 def _schema(given: str | None) -> Schema | None:
