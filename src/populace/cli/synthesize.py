@@ -79,9 +79,8 @@ def command(
 def _say_what_was_made(run: Run, out: Path, rows: int, target: str) -> None:
     from populace.cli import show
     from populace.models.images import ImageGenerator
-    from populace.tables.files import read_json
 
-    show.say(f"\n{run.guarantee}\nother runs: {read_json(out / 'privacy.json')['history']['said']}\n")
+    show.say(f"\n{run.guarantee}\nother runs: {run.details['booked']['standing']['said']}\n")
     images = isinstance(run.generator, ImageGenerator)
     file, what = ("synthetic.npz", "images") if images else ("synthetic.parquet", "rows")
     show.say(f"{out / file}  {rows:,} synthetic {what}")

@@ -16,7 +16,7 @@ from typing import Any
 from populace.errors import BudgetError, RunError, SpecError
 from populace.experiments.accounts import Accounts
 from populace.experiments.folder import RunFolder
-from populace.experiments.history_words import pair, said, said_alone
+from populace.experiments.history_words import pair, public_history, said, said_alone
 from populace.experiments.sources import EMBEDDED, PrivateData
 from populace.experiments.spec import RunSpec
 from populace.experiments.standing import Standing, find_standing
@@ -134,8 +134,17 @@ class History:
         (folder / TOKEN).unlink(missing_ok=True)
 
     def for_run(self) -> dict[str, Any]:
-        """What run.json keeps: where the run is booked."""
-        return {"ledger": None if self.path is None else str(self.path), "booking": self.booking or None}
+        """What run.json keeps, which is not published: where the run is booked, and which runs share its records."""
+        shared = {name: value for name, value in self.document.items() if name != "public"}
+        return {
+            "ledger": None if self.path is None else str(self.path), "booking": self.booking or None, "standing": shared,
+        }  # fmt: skip
+
+    @property
+    def public(self) -> Mapping[str, Any]:
+        """What the statement says of other runs: computed without looking at a record."""
+        found: Mapping[str, Any] = self.document.get("public", self.document)
+        return found
 
     def _same_ledger(self, folder: RunFolder, named: Path) -> None:
         """Go on in the ledger that the folder names; in the one asked for if that was moved, which must know the run."""
@@ -194,7 +203,11 @@ class History:
             "per": standing.per,
             "limit": None if math.isinf(ledger.limit) else ledger.limit,
             "said": said(standing, self.cost, ledger=ledger.path.name, images=self.data.frame is None),
-        }
+            "public": public_history(
+                [run.cost for run in ledger.runs()], self.cost, ledger=ledger.path.name, limit=ledger.limit,
+                images=self.data.frame is None,
+            ),
+        }  # fmt: skip
 
 
 PUT_BACK = "put back the file it was booked in, or choose another --out to begin (and pay for) a new run"
@@ -211,7 +224,10 @@ def booked_cost(protocol: Protocol, population: Population, *, seeded: bool) -> 
 
 
 def refuse_beyond(standing: Standing, cost: Cost, limit: float, *, ledger: Path, method: str) -> None:
-    """Raise BudgetError if the run would pass the limit, or nobody could say whether it would."""
+    """Raise BudgetError if the run would pass the limit, or nobody could say whether it would.
+
+    Epsilons are added plainly: that holds also for runs chosen after looking at earlier ones (Rogers et al. 2016).
+    """
     if math.isinf(limit):
         return
     keeps = f"the ledger {ledger} keeps a limit of epsilon {limit:g} over all runs on the same data"
@@ -224,21 +240,21 @@ def refuse_beyond(standing: Standing, cost: Cost, limit: float, *, ledger: Path,
             "unit: what both cost one client with several rows cannot be told; protect the same --client-column, or use other "
             "data and another --ledger; nothing was released"
         )
-    if standing.after.epsilon <= limit * TOLERANCE:
+    if standing.plain_after.epsilon <= limit * TOLERANCE:
         return
-    fits = "" if cost.delta or standing.after.delta else _what_fits(standing, cost, limit)
-    spent = pair(standing.before) if standing.shared else "nothing"
+    fits = "" if cost.delta or standing.plain_after.delta else _what_fits(standing, cost, limit)
+    spent = pair(standing.plain_before) if standing.shared else "nothing"
     raise BudgetError(
         f"{keeps}; {len(standing.shared)} earlier {'run' if len(standing.shared) == 1 else 'runs'} spent {spent}, and with "
-        f"this one it would be {pair(standing.after)}; {fits}use other rows, or let the owner raise it: populace ledger limit "
-        f"{ledger} E --because WORDS; nothing was released"
+        f"this one it would be {pair(standing.plain_after)}; {fits}use other rows, or let the owner raise it: populace ledger "
+        f"limit {ledger} E --because WORDS; nothing was released"
     )
 
 
 def _what_fits(standing: Standing, cost: Cost, limit: float) -> str:
     """Of pure runs: the epsilon that is left."""
-    factor = (standing.after.epsilon - standing.before.epsilon) / cost.epsilon
-    left = (limit - standing.before.epsilon) / factor if factor > 0 else 0.0
+    factor = (standing.plain_after.epsilon - standing.plain_before.epsilon) / cost.epsilon
+    left = (limit - standing.plain_before.epsilon) / factor if factor > 0 else 0.0
     return f"choose --epsilon {math.floor(left * 1e6) / 1e6:g} or less, " if left > 1e-6 else ""
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from populace.experiments.standing import Standing
-from populace.privacy.guarantee import UNITS
-from populace.privacy.run_totals import Cost, Total
+from populace.privacy.guarantee import UNITS, Unit
+from populace.privacy.run_totals import Cost, Total, plain_sum, shared_relation, total_of
 
 CHOOSING = "choosing the best of several runs by looking at real rows is not covered by any single run's epsilon"
 SEEDED = "the total holds only while the seeds of seeded runs stay secret: they are reproducible, not private"
@@ -74,6 +75,57 @@ def said(standing: Standing, cost: Cost, *, ledger: str, images: bool) -> str:
         parts.append(
             "runs per record and per client do not add up for a client with several rows: no total is stated for one"
         )
+    if any(cost.seeded for cost in costs):
+        parts.append(SEEDED)
+    return "; ".join([*parts, CHOOSING, ELSEWHERE])
+
+
+def public_history(earlier: Sequence[Cost], cost: Cost, *, ledger: str, limit: float, images: bool) -> dict[str, Any]:
+    """What may be published about the other runs in a ledger: their number, and the total if all were about the same records.
+
+    Guarantee: nothing of it depends on the records, only on which runs their owner made. Whether runs share records, which
+    does, stays with the owner (`said`, `populace ledger show`).
+    """
+    costs = [*earlier, cost]
+    unit: Unit = (
+        "client" if all(one.unit == "client" and one.records == cost.records == 1 for one in costs) else "record"
+    )
+    if not earlier:
+        unit = cost.unit
+    relation = shared_relation(costs)
+    total, plain = (make(costs, unit=unit, neighbours=relation) for make in (total_of, plain_sum))
+    return {
+        "ledger": ledger,
+        "runs_before": len(earlier),
+        "epsilon_if_all_share_records": "inf" if math.isinf(total.epsilon) else total.epsilon,
+        "delta_if_all_share_records": total.delta,
+        "unit": unit,
+        "neighbours": relation,
+        "limit": None if math.isinf(limit) else limit,
+        "said": _said_publicly(costs, total, plain, ledger=ledger, images=images),
+    }
+
+
+def _said_publicly(costs: Sequence[Cost], total: Total, plain: Total, *, ledger: str, images: bool) -> str:
+    count = len(costs) - 1
+    if not count:
+        return f"booked in {ledger} as its first run; {ELSEWHERE}"
+    runs = f"booked in {ledger} after {count} earlier {'run' if count == 1 else 'runs'}"
+    if math.isinf(total.epsilon):
+        parts = [
+            f"{runs}, one of which guarantees nothing: if all were about the same records there is no guarantee in total"
+        ]
+    else:
+        local = {cost.trust for cost in costs} == {"local"}
+        one = "one image" if images else "one row of the table"
+        parts = [
+            f"{runs}; if all were about the same records, the total for {one} is at most {bound(total, local=local)}"
+        ]
+        if total != plain:
+            parts.append(
+                f"that total is proved for runs that were planned without looking at earlier results; for any others it is the "
+                f"sum, {bound(plain, local=local)}"
+            )
     if any(cost.seeded for cost in costs):
         parts.append(SEEDED)
     return "; ".join([*parts, CHOOSING, ELSEWHERE])

@@ -122,7 +122,7 @@ def synthesize(
         document = {
             **_document(spec, protocol, clients), "seconds": seconds, "booked": history.for_run(), **_details(outcome),
         }  # fmt: skip
-        folder.save_privacy(guarantee, document, event=outcome.ledger.worst_event(), history=history.document)
+        folder.save_privacy(guarantee, document, event=outcome.ledger.worst_event(), history=history.public)
         folder.finish(document)
         history.finish(folder)
     return Run(generator=outcome.generator, guarantee=guarantee, details=document)

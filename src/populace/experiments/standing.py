@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 from populace.experiments.accounts import Accounts
 from populace.privacy.guarantee import Neighbours, Unit
 from populace.privacy.run_ledger import Booked, Kind, RunLedger, set_name
-from populace.privacy.run_totals import Cost, Total, shared_relation, total_of
+from populace.privacy.run_totals import Cost, Total, plain_sum, shared_relation, total_of
 
 Array = np.ndarray[Any, Any]
 Used = dict[tuple[Kind, str], Array]
@@ -31,13 +31,16 @@ class Standing:
 
     `per` is the client column the totals are for, "" where they are for one record, or for the simulated clients that all of
     them share. `strangers` are runs on the same rows that cannot be added per client of a column, though this run, or one of
-    them, protects such clients. `used` is what the new run will leave in the ledger.
+    them, protects such clients. `plain_before` and `plain_after` are the sums, which a limit is held against: they also hold
+    where runs are chosen after looking at earlier ones. `used` is what the new run will leave in the ledger.
     """
 
     shared: tuple[Booked, ...]
     strangers: tuple[Booked, ...]
     before: Total
     after: Total
+    plain_before: Total
+    plain_after: Total
     per: str
     used: Used
 
@@ -80,14 +83,17 @@ def _standing(groups: Groups, *, cost: Cost, used: Used, size: int, unit: Unit, 
     relation = shared_relation([cost, *(run.cost for run in shared)])
     patterns = _patterns([mask for mask, _ in groups], size)
     spent = [[run.cost for i in sorted(pattern) for run in groups[i][1]] for pattern in patterns]
-    after = _worst([[*costs, cost] for costs in spent], unit, relation)
-    before = _worst(spent, unit, relation)
-    return Standing(shared=tuple(shared), strangers=(), before=before, after=after, per=per, used=used)
+    with_this = [[*costs, cost] for costs in spent]
+    return Standing(
+        shared=tuple(shared), strangers=(), before=_worst(total_of, spent, unit, relation),
+        after=_worst(total_of, with_this, unit, relation), plain_before=_worst(plain_sum, spent, unit, relation),
+        plain_after=_worst(plain_sum, with_this, unit, relation), per=per, used=used,
+    )  # fmt: skip
 
 
-def _worst(spent: Sequence[list[Cost]], unit: Unit, neighbours: Neighbours) -> Total:
+def _worst(add: Callable[..., Total], spent: Sequence[list[Cost]], unit: Unit, neighbours: Neighbours) -> Total:
     """The greatest epsilon of these groups of rows, with the greatest delta."""
-    totals = [total_of(costs, unit=unit, neighbours=neighbours) for costs in spent]
+    totals = [add(costs, unit=unit, neighbours=neighbours) for costs in spent]
     return Total(
         epsilon=max(total.epsilon for total in totals), delta=max(total.delta for total in totals), unit=unit,
         neighbours=neighbours,

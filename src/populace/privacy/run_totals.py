@@ -1,7 +1,9 @@
 """What several runs on the same unit cost together.
 
-Runs compose adaptively, whatever their methods: epsilons and deltas add (Dwork and Roth 2014, theorem 3.16). Where every run
-says its event, the composed privacy loss distribution gives a smaller epsilon at the same delta, and the smaller one counts.
+Epsilons and deltas add (Dwork and Roth 2014, theorem 3.16), also where methods and budgets are chosen after looking at earlier
+results, under a limit fixed beforehand (Rogers et al. 2016). Where every run says its event, the composed privacy loss
+distribution gives a smaller epsilon at the same delta: proved for runs whose methods and budgets were fixed without looking at
+earlier results. Totals are stated with both (`total_of`, `plain_sum`).
 """
 
 from __future__ import annotations
@@ -80,11 +82,20 @@ def total_of(costs: Sequence[Cost], *, unit: Unit, neighbours: Neighbours) -> To
     Edge cases: none gives epsilon 0; one run without a guarantee, or a delta that reaches 1, makes epsilon infinite. Costs of
     records do not bound what a client with several of them pays: the caller keeps them apart.
     """
+    parts, plain = (
+        [_stated_for(cost, unit, neighbours) for cost in costs],
+        plain_sum(costs, unit=unit, neighbours=neighbours),
+    )
+    tighter = _by_loss_distribution(parts, plain.epsilon) if plain.delta and len(parts) > 1 else None
+    if tighter is None or tighter[1] >= 1:
+        return plain
+    return dataclasses.replace(plain, epsilon=tighter[0], delta=tighter[1])
+
+
+def plain_sum(costs: Sequence[Cost], *, unit: Unit, neighbours: Neighbours) -> Total:
+    """Epsilons and deltas added, under the total's relation; infinite where delta reaches 1."""
     parts = [_stated_for(cost, unit, neighbours) for cost in costs]
     epsilon, delta = math.fsum(part.epsilon for part in parts), math.fsum(part.delta for part in parts)
-    tighter = _by_loss_distribution(parts, epsilon) if 0 < delta < 1 and len(parts) > 1 else None
-    if tighter is not None:
-        epsilon, delta = tighter
     if delta >= 1 or math.isinf(epsilon):
         epsilon, delta = math.inf, 0.0
     return Total(epsilon=epsilon, delta=delta, unit=unit, neighbours=neighbours)

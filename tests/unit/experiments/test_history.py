@@ -48,6 +48,11 @@ def begun(folder):
 
 
 def history(run):
+    """What the owner is told: which runs share records."""
+    return json.loads((run / "run.json").read_text())["booked"]["standing"]
+
+
+def published(run):
     return json.loads((run / "privacy.json").read_text())["history"]
 
 
@@ -80,7 +85,25 @@ def test_the_statement_says_what_runs_cost_together(people):
         "choosing the best of several runs by looking at real rows is not covered by any single run's epsilon" in said
     )
     assert "only while the seeds of seeded runs stay secret" in said
-    assert said in json.loads((people / "b/privacy.json").read_text())["statement"]
+    assert published(people / "b")["said"] in json.loads((people / "b/privacy.json").read_text())["statement"]
+
+
+def test_what_is_published_of_other_runs_does_not_depend_on_the_records(people):
+    """Two data sets, one of which shares rows with an earlier run: the owner is told so, the statement says the same of both."""
+    synthesize(spec_of(people), people / "a")
+    for name in ("people.parquet", "others.csv"):
+        shutil.copy(people / LEDGER, people / f"{name}.ledger")
+        synthesize(
+            spec_of(people, data=name), people / f"of-{name}", keeping=Bookkeeping(ledger=people / f"{name}.ledger")
+        )
+    same, other = people / "of-people.parquet", people / "of-others.csv"
+    told = [published(run) | {"ledger": ""} for run in (same, other)]
+    told = [{**one, "said": one["said"].replace("people.parquet", "x").replace("others.csv", "x")} for one in told]
+    assert told[0] == told[1]
+    assert (history(same)["runs_before"], history(other)["runs_before"]) == (1, 0)
+    found = published(same)
+    assert (found["runs_before"], found["epsilon_if_all_share_records"]) == (1, 2)
+    assert "if all were about the same records, the total for one row of the table is at most 2-LDP" in found["said"]
     synthesize(spec_of(people, data="others.csv"), people / "c")
     assert history(people / "c")["runs_before"] == 0
 
