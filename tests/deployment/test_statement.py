@@ -120,3 +120,11 @@ def test_sites_tell_what_their_clients_are_and_nothing_more(rows, make_site):
             messages.read_facts(wire.pack(wire.Message(kind="facts", fields={**fields, **wrong})))
     with pytest.raises(WireError):
         messages.read_facts(wire.pack(wire.Message(kind="facts", fields=fields, arrays={"x": np.zeros(1)})))
+
+
+def test_a_server_on_loopback_is_a_rehearsal(small_table):
+    """All sites stood on one machine then; else that they do not is assumed, not checked."""
+    claim = claim_of("poll", small_table.schema)
+    for host, part in (("localhost", "a rehearsal"), ("server.example", "which the coordinator cannot check")):
+        stated = stated_federation(claim, roster("rows"), kind="table", answered=3, seeded=False, host=host)
+        assert part in stated.assumptions[-1]

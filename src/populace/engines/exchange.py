@@ -21,7 +21,9 @@ from populace.tables.partition import Clients
 
 Array = Any
 
-SAMPLERS_SHARE = 1e-6  # of the delta asked for, that a sampler's distance from its law may add to it; stated with the claim
+SAMPLERS_SHARE = (
+    1e-6  # of the delta asked for, that a sampler's distance from its law may add to it; stated with the claim
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

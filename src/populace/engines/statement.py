@@ -10,8 +10,6 @@ from populace.tables.images import Images
 from populace.tables.partition import Clients
 
 SIMULATED = (
-    "simulated on one machine that held all records: whoever ran it saw them; the trust named is what a deployment of the same "
-    "method needs",
     "the number of records and of clients is public",
     "what other releases about the same records cost adds to this",
 )
@@ -33,6 +31,7 @@ def stated_simulation(
             protects=_unit(guarantee, clients),
             units=len(clients.data) if guarantee.unit == "record" else len(clients),
             counts_read=read,
+            simulated=True,
             seeded=seeded,
             noise=noise,
             assumptions=(*guarantee.assumptions, *SIMULATED),

@@ -90,7 +90,7 @@ def _check_wording(papers: Papers) -> Check:
     what = "statement and numbers"
     if papers.old:
         bound = str(papers.privacy.get("bound", ""))
-        said = dataclasses.replace(papers.guarantee, trust=papers.privacy["trust"]).bound
+        said = _old_bound(papers)
         if bound != said or not str(papers.privacy.get("statement", "")).startswith((bound, "No guarantee")):
             return Check(what, "fails", f"privacy.json says {bound!r}, its numbers say {said!r}")
         words = "bound and numbers agree; written by 0.1.0, so its other words cannot be made again"
@@ -100,8 +100,19 @@ def _check_wording(papers: Papers) -> Check:
     again = claim_json(papers.guarantee, papers.privacy.get("history"))
     wrong = [name for name, value in again.items() if papers.privacy.get(name) != value]
     if wrong:
-        return Check(what, "fails", f"in privacy.json {', '.join(wrong)} is not what its own numbers say")
+        words = "is not what this populace makes of its numbers: changed, or another build's"
+        return Check(what, "fails", f"in privacy.json {', '.join(wrong)} {words}")
     return Check(what, "holds", f"the words of privacy.json follow from its numbers: {papers.guarantee.headline}")
+
+
+def _old_bound(papers: Papers) -> str:
+    """The bound as 0.1.0 wrote it: all digits of every number."""
+    claim = dataclasses.replace(papers.guarantee, trust=papers.privacy["trust"])
+    epsilon, delta = (repr(float(number)).removesuffix(".0") for number in (claim.epsilon, claim.delta))
+    if math.isinf(claim.epsilon):
+        return claim.bound
+    name = "LDP" if claim.trust == "local" else "DP"
+    return f"{epsilon}-{name}" if claim.pure else f"({epsilon}, {delta})-{name}"
 
 
 def _check_claim(papers: Papers) -> Iterator[Check]:

@@ -48,6 +48,17 @@ def changed_epsilon(event: Event, *, delta: float, change: Change) -> float:
     return float(_changed_loss(event, change).get_epsilon_for_delta(delta))
 
 
+@functools.lru_cache(maxsize=256)
+def best_test(event: Event, *, change: Change) -> float:
+    """How often the best test between two equally likely neighbours is right, at most: (1 + delta(0)) / 2, computed from the
+    privacy loss distribution; of what is pure, e^epsilon / (1 + e^epsilon)."""
+    if events.is_pure(event):
+        return best_guess(changed_epsilon(event, delta=0.0, change=change), 0.0)
+    if contains_non_private(event):
+        return 1.0
+    return min(1.0, (1 + float(_changed_loss(event, change).get_delta_for_epsilon(0.0))) / 2)
+
+
 def _changed_loss(event: Event, change: Change, steps: int = 1) -> Any:
     """The privacy loss distribution of an event under another change than zeroing out one unit."""
     from dp_accounting import privacy_accountant
@@ -73,6 +84,8 @@ def _changed_loss(event: Event, change: Change, steps: int = 1) -> Any:
             )
         if probability == 1:
             return pld.from_gaussian_mechanism(inner.noise_multiplier / change, **grid)
+        if change == 1:
+            return pld.from_gaussian_mechanism(inner.noise_multiplier, sampling_prob=probability, **grid)
         entering = np.arange(change + 1)
         return pld.from_mixture_gaussian_mechanism(
             inner.noise_multiplier, entering.tolist(), binom.pmf(entering, change, probability).tolist(), **grid
@@ -82,7 +95,8 @@ def _changed_loss(event: Event, change: Change, steps: int = 1) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Consequences:
-    """Bounds that follow from a guarantee: `presence` and `content` are the best test's chance to be right, at most.
+    """Bounds that follow from a guarantee: `presence` and `content` are the best test's chance to be right, at most, between
+    two possibilities that are equally likely before anything is seen.
 
     `presence` is None where presence is public. `groups` lists (k, epsilon, delta) for a person with k units.
     `expected_failures` is units times delta, None where the number is unknown or delta is 0.
@@ -90,27 +104,25 @@ class Consequences:
 
     guarantee: Guarantee
     presence: float | None
+    content: float
     content_epsilon: float
     content_delta: float
     groups: tuple[tuple[int, float, float], ...]
     expected_failures: float | None
-
-    @property
-    def content(self) -> float:
-        return best_guess(self.content_epsilon, self.content_delta)
 
     def sentences(self) -> tuple[str, ...]:
         """For a statement; every number is rounded against the statement."""
         unit, found = self.guarantee.unit_in_words, []
         if self.presence is not None:
             found.append(
-                f"Presence: whoever sees all that was released, and knows everything else, tells whether {unit} was used or "
-                f"left out correctly at most {share_in_words(self.presence)} of the time; a coin is right half the time."
+                f"Presence: whoever sees all that was released, knows everything else, and held both for equally "
+                f"likely before, tells correctly at most {share_in_words(self.presence)} of the time whether {unit} was "
+                "used or left out."
             )
         else:
             found.append("Presence: who took part, and how many did, is public and not protected.")
         content = (
-            f"Content: told to choose between two contents of {unit}, they are right at most "
+            f"Content: between two contents of {unit}, held for equally likely before, they choose correctly at most "
             f"{share_in_words(self.content)} of the time"
         )
         if self.content_delta == 0:
@@ -119,7 +131,7 @@ class Consequences:
                 f"{_up(math.exp(min(self.content_epsilon, 700.0)))}"
             )
         else:
-            content += f" ({self.pair(self.content_epsilon, self.content_delta)} for replacement)"
+            content += f"; for replacement the bound is {self.pair(self.content_epsilon, self.content_delta)}"
         found.append(content + ".")
         if self.groups:
             parts = [f"{k}: {self.pair(epsilon, delta)}" for k, epsilon, delta in self.groups]
@@ -154,12 +166,25 @@ def consequences(guarantee: Guarantee, event: Event | None = None) -> Consequenc
     groups = tuple((k, *_changed(guarantee, event, k)) for k in GROUPS)
     return Consequences(
         guarantee=guarantee,
-        presence=None if direct else best_guess(guarantee.epsilon, guarantee.delta),
+        presence=None if direct else _right(guarantee, event, 1, (guarantee.epsilon, guarantee.delta)),
+        content=best_guess(*content) if direct else _right(guarantee, event, "replaced", content),
         content_epsilon=content[0],
         content_delta=content[1],
         groups=groups,
         expected_failures=guarantee.units * guarantee.delta if guarantee.units and guarantee.delta else None,
     )
+
+
+def _right(guarantee: Guarantee, event: Event | None, change: Change, pair: tuple[float, float]) -> float:
+    """The best test's chance: computed from the event where it is known, else what epsilon and delta allow.
+
+    A sampler within t of its law in total variation adds at most t to it.
+    """
+    bound = best_guess(*pair)
+    if event is None or guarantee.pure:
+        return bound
+    distance = guarantee.sampling_delta / (1 + math.exp(min(guarantee.epsilon, 700.0)))
+    return min(bound, best_test(event, change=change) + distance)
 
 
 def _changed(guarantee: Guarantee, event: Event | None, change: Change) -> tuple[float, float]:

@@ -99,5 +99,6 @@ def sampled_delta(delta: float, epsilon: float, draws: int) -> float:
     """delta with what sampling adds to it: each number drawn is only within `NOISE_DISTANCE` of its law.
 
     If two laws are within t in total variation, (epsilon, delta) for one is (epsilon, delta + (1 + e^epsilon) t) for the other.
+    Edge cases: what is added may be less than the last digit of delta (a relative 2^-53), and is then not shown.
     """
     return delta + (1 + math.exp(epsilon)) * draws * NOISE_DISTANCE

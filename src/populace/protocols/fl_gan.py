@@ -225,7 +225,8 @@ class FlGan(GanRounds):
             ) if valid else (),
             assumptions=(
                 "the number of silos, their order, and the most records one holds are public",
-                "one record is one person's; a person with several is covered for each alone, at one silo",
+                "one record is one person's; a person with several is not covered by this bound as a whole",
+                "nobody outside a silo learns which records were in a batch",
                 *design.said,
             ),
             reason=design.reason,

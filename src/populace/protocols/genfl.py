@@ -325,7 +325,8 @@ class GenFl(GanRounds):
             derivation=tuple(lines) if valid else (),
             assumptions=(
                 "the number of clients, who takes part, and the most records one holds are public",
-                "one record is one person's; a person with several is covered for each alone",
+                "one record is one person's; a person with several is not covered by this bound as a whole",
+                "nobody outside a silo learns which records were in a batch",
                 *design.said,
             ),
             reason=design.reason,

@@ -7,6 +7,7 @@ from the data. Plain sentences come first, mathematics after. No script, nothing
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from populace.privacy import events
 from populace.privacy.consequences import Consequences, consequences
 from populace.privacy.guarantee import FORMAT, NEIGHBOURS, Guarantee, guarantee_from_json
 from populace.report.templating import environment
-from populace.report.words import TRUST, in_plain_words
+from populace.report.words import TRUST, in_plain_words, trust_of
 from populace.tables.files import read_json, write_text
 from populace.version import __version__
 
@@ -56,12 +57,16 @@ SEES = {
 }
 SIMULATED = ("Whoever ran this simulation", "all records: they stood on one machine")
 MAY = "synthetic.*, privacy.html and privacy.json; generator.* too, which is the model behind the rows"
+MAY_READ = (
+    "privacy.html and privacy.json; synthetic.* and generator.* only once somebody who answers for the data has checked that "
+    "no value in the lists that were read from the records gives anybody away (or the domains are declared and the run is "
+    "made again)"
+)
 MAY_UNPROTECTED = "privacy.html and privacy.json"
 UNPROTECTED = "synthetic.* and generator.*, which nothing protects; "
 MAY_NOT = (
-    "metrics.json, report.html, attacks.json and audit.json (computed on real rows without noise); checkpoint.npz and "
-    "resume.json of an unfinished run (they hold the key of the noise); run.json names the data file and says how long each "
-    "step took: nobody else needs it"
+    "metrics.json, report.html and attacks.json (computed on real rows without noise); checkpoint.npz and resume.json of an "
+    "unfinished run (they hold its keys and its state); run.json, which names the data file and says which runs share records"
 )
 
 
@@ -83,12 +88,20 @@ def statement(privacy: Mapping[str, Any], *, digest: str = "") -> str:
         alarm=plain.alarm and plain.short, short=plain.short, guarantee=guarantee, neighbours=NEIGHBOURS[guarantee.neighbours],
         run=run, made=_made(privacy, run), strength=dict(plain.answers).get("How well?", "Nothing is guaranteed."),
         slack=_slack(guarantee, meaning), sentences=[line for line in said if not line.startswith(DELTA)],
-        persons=_persons(guarantee, run, meaning), trust=TRUST[guarantee.trust if meaning else "not-private"],
-        sees=_sees(guarantee, run, bool(meaning)), limits=_limits(guarantee, privacy), domains=_domains(guarantee),
-        history=_history(privacy), renamed=_renamed(privacy, guarantee), event="" if event is None else str(event),
+        persons=_persons(guarantee, run, meaning), trust=trust_of(guarantee) if meaning else TRUST["not-private"],
+        sees=_sees(guarantee, bool(meaning)), limits=_limits(guarantee), domains=_domains(guarantee),
+        before=_before(privacy), history=_history(privacy), renamed=_renamed(privacy, guarantee),
+        event="" if event is None else str(event),
         files=privacy.get("files") or {}, digest=digest, version=__version__,
-        may=MAY if plain.private else MAY_UNPROTECTED, may_not=MAY_NOT if plain.private else UNPROTECTED + MAY_NOT,
+        may=_may(guarantee, plain.private), may_not=MAY_NOT if plain.private else UNPROTECTED + MAY_NOT,
     )  # fmt: skip
+
+
+def _may(guarantee: Guarantee, private: bool) -> str:
+    """Which files may be published."""
+    if not private:
+        return MAY_UNPROTECTED
+    return MAY_READ if guarantee.read_from_data else MAY
 
 
 def todays_words(privacy: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,7 +121,9 @@ def check_page(papers: Papers) -> Check:
     if f'content="populace {__version__}"' not in text:
         return Check(PAGE, "not checked", f"was made by another version than {__version__}, from this privacy.json")
     if text != statement(papers.privacy, digest=digest):
-        return Check(PAGE, "fails", "was changed: made again from privacy.json, it says something else")
+        return Check(
+            PAGE, "fails", "says something else than this populace makes of privacy.json: changed, or another build's"
+        )
     return Check(PAGE, "holds", "is the page of this privacy.json, word for word")
 
 
@@ -122,7 +137,7 @@ def _made(privacy: Mapping[str, Any], run: Mapping[str, Any]) -> str:
         return "Made by populace 0.1.0, whose files say less than today's." if _old(privacy) else ""
     where = {
         "simulation": f"{run.get('clients', 0):,} simulated clients on one machine ({run.get('split', '')})",
-        "sites": f"a federation of real sites, {run.get('clients', 0):,} clients in all",
+        "sites": "sites that answered for themselves",
         "files": f"{run.get('clients', 0):,} answers collected in files",
     }[run.get("where", "simulation")]
     what = "images" if "synthetic.npz" in (privacy.get("files") or {}) else "rows"
@@ -169,14 +184,16 @@ def _persons(guarantee: Guarantee, run: Mapping[str, Any], meaning: Consequences
     )
 
 
-def _sees(guarantee: Guarantee, run: Mapping[str, Any], claimed: bool) -> tuple[tuple[str, str], ...]:
-    simulated = run.get("where") == "simulation" or any("simulated" in line for line in guarantee.assumptions)
-    return (*SEES[guarantee.trust if claimed else "not-private"], *((SIMULATED,) if simulated else ()))
+def _sees(guarantee: Guarantee, claimed: bool) -> tuple[tuple[str, str], ...]:
+    found = SEES[guarantee.trust if claimed else "not-private"]
+    if not guarantee.simulated:
+        return found
+    return (SIMULATED, *((f"Deployed: {who[:1].lower()}{who[1:]}", what) for who, what in found))
 
 
-def _limits(guarantee: Guarantee, privacy: Mapping[str, Any]) -> tuple[str, ...]:
+def _limits(guarantee: Guarantee) -> tuple[str, ...]:
     """What the bound does not cover, one sentence each."""
-    found, run, history = [], privacy.get("run") or {}, privacy.get("history") or {}
+    found = []
     if guarantee.read_from_data:
         found.append(
             f"The possible values of {_columns(guarantee.read_from_data)} were read from the records. They stand in the model "
@@ -185,20 +202,19 @@ def _limits(guarantee: Guarantee, privacy: Mapping[str, Any]) -> tuple[str, ...]
     found += [
         f"{name[:1].upper()}{name[1:]}: read from the records, and public here." for name in guarantee.counts_read
     ]
-    if guarantee.units:
-        found.append(f"The number of units ({guarantee.units:,}) is public: it is not protected.")
     if guarantee.neighbours == "replace":
-        found.append("Who took part is public.")
+        found.append(
+            "Whether somebody is in the data, and how many are, is not protected: the bound treats it as known to "
+            "everybody. The run itself publishes only the number."
+        )
+    elif guarantee.units:
+        found.append("How many units there are is not protected: the bound treats it as known to everybody.")
     if guarantee.seeded:
         found.append(
             "Everything: the noise was drawn from a seed, and whoever knows or guesses the seed can take it off."
         )
-    if run.get("where") == "simulation" or any("simulated" in line for line in guarantee.assumptions):
-        found.append(
-            "The run was simulated on one machine that held all records. The trust named is what a deployment needs."
-        )
-    if history.get("ledger"):
-        found.append("Whether an earlier run used some of the same records was found by comparing records.")
+    if guarantee.simulated:
+        found.append("The run was simulated: from the machine that held all records, nothing protects.")
     found += [
         "Other releases about the same records add to this one.",
         "Choosing the best of several runs by looking at real rows is a release of its own that no bound here covers.",
@@ -221,6 +237,23 @@ def _domains(guarantee: Guarantee) -> tuple[tuple[str, str, bool], ...]:
     if guarantee.read_from_data:
         found.append(("read from the records", _columns(guarantee.read_from_data), False))
     return tuple(found)
+
+
+def _before(privacy: Mapping[str, Any]) -> str:
+    """The total with earlier runs, where the bound stands, so that nobody reads the bound alone."""
+    history = privacy.get("history") or {}
+    if not history.get("runs_before") or "epsilon_if_all_share_records" not in history:
+        return ""
+    epsilon, delta = float(history["epsilon_if_all_share_records"]), float(history["delta_if_all_share_records"])
+    if math.isinf(epsilon):
+        return (
+            "Together with earlier runs in the same ledger, if they were about the same records, nothing is guaranteed."
+        )
+    count = history["runs_before"]
+    return (
+        f"Together with {count} earlier {'run' if count == 1 else 'runs'} in the same ledger, if all were about the "
+        f"same records: {Consequences.pair(epsilon, delta)}."
+    )
 
 
 def _history(privacy: Mapping[str, Any]) -> str:

@@ -12,6 +12,10 @@ from populace.privacy.consequences import Consequences, consequences, share_in_w
 from populace.privacy.guarantee import Guarantee, guarantee_from_json
 
 PRIORS = (0.01, 0.1, 0.5)
+READ = (
+    "These figures are about what was released with noise. The lists of possible values were copied from the records without "
+    "noise: whoever holds a rare or extreme value can be recognised by them with certainty."
+)
 SEERS = {
     "local": "everything that ever left the devices, not only the synthetic data",
     "silo": "everything that ever left the silos, not only the synthetic data",
@@ -56,7 +60,10 @@ def in_plain_words(privacy: Mapping[str, Any]) -> Plain:
             answers=(*answers, *_limits(claim)), beliefs=(),
         )  # fmt: skip
     unit = claim.unit_in_words
-    guess = f"a guess between two contents of it is right at most {share_in_words(meaning.content)} of the time (a coin: 50 %)"
+    guess = (
+        f"a guess between two contents of it that were equally likely before is right at most "
+        f"{share_in_words(meaning.content)} of the time (a coin: 50 %)"
+    )
     short = f"The method protects {unit}: {guess}."
     if claim.seeded:
         short = (
@@ -67,26 +74,48 @@ def in_plain_words(privacy: Mapping[str, Any]) -> Plain:
         ("What is protected?", _sentence(unit)),
         ("How well?", _how_well(claim, meaning)),
         ("Is somebody in the data more than once?", _repeated(claim, meaning)),
-        ("Who has to be trusted?", TRUST[claim.trust]),
+        ("Who has to be trusted?", trust_of(claim)),
         *_limits(claim, meaning),
     ]
     alarm = "NOT PRIVATE AS IT STANDS: made from a known seed, to be repeatable." if claim.seeded else ""
     return Plain(private=not claim.seeded, short=short, alarm=alarm, answers=tuple(answers), beliefs=_beliefs(meaning))
 
 
+def trust_of(claim: Guarantee) -> str:
+    """Who has to be trusted in this run, and, where it was simulated, in a deployment of the same method."""
+    if not claim.simulated or claim.trust == "not-private":
+        return TRUST[claim.trust]
+    return (
+        "In this run: whoever ran it, and the machine, which held all records. The bound is about what was published from "
+        f"there. In a deployment of the same method: {TRUST[claim.trust][:1].lower()}{TRUST[claim.trust][1:]}"
+    )
+
+
+def _seen(claim: Guarantee) -> str:
+    return ("in a simulation, " if claim.simulated and claim.trust in ("local", "silo") else "") + SEERS[claim.trust]
+
+
 def _how_well(claim: Guarantee, meaning: Consequences) -> str:
     """What the best attacker can do, about contents and, where it is not public, about presence."""
-    said = [f"Suppose somebody sees {SEERS[claim.trust]}, and knows all other data in full."]
+    said = [f"Suppose somebody sees {_seen(claim)}, and knows all other data in full."]
     if meaning.presence is not None:
         said.append(
-            f"Whether {claim.unit_in_words} was used at all, or its place left empty, they tell correctly at most "
-            f"{share_in_words(meaning.presence)} of the time."
+            f"Whether {claim.unit_in_words} was used at all, or its place left empty, both held for equally likely "
+            f"before, they tell correctly at most {share_in_words(meaning.presence)} of the time."
         )
     said.append(
-        f"Which of two contents {claim.unit_in_words} has (ill or well, this salary or that one), they tell correctly at most "
-        f"{share_in_words(meaning.content)} of the time. A coin is right half the time, and no attacker does better than this."
+        "Which of two contents it has (ill or well, this salary or that one), both held for equally likely before, they tell "
+        f"correctly at most {share_in_words(meaning.content)} of the time; a coin is right half the time."
     )
-    return " ".join([*said, _strength(meaning.content_epsilon)])
+    if beliefs := _beliefs(meaning):
+        said.append(
+            "Who held one of them for "
+            + ", ".join(f"{before} likely may come to hold it for {after}" for before, after in beliefs[:2])
+            + " likely at most."
+        )
+    if claim.read_from_data:
+        said.append(READ)
+    return " ".join(said)
 
 
 def _repeated(claim: Guarantee, meaning: Consequences) -> str:
@@ -105,14 +134,6 @@ def _beliefs(meaning: Consequences) -> tuple[tuple[str, str], ...]:
     return tuple((share_in_words(p), share_in_words(1 / (1 + (1 - p) / p * factor))) for p in PRIORS)
 
 
-def _strength(epsilon: float) -> str:
-    if epsilon <= 1:
-        return "That is a strong promise."
-    if epsilon <= 4:
-        return "That is a middling promise, and it holds in the worst case."
-    return "In the worst case that is a weak promise; how much leaks in practice is what audits and attacks look at."
-
-
 def _limits(claim: Guarantee, meaning: Consequences | None = None) -> list[tuple[str, str]]:
     limits = []
     if claim.read_from_data:
@@ -125,10 +146,8 @@ def _limits(claim: Guarantee, meaning: Consequences | None = None) -> list[tuple
         limits.append(f"The bound has a slack, delta {claim.delta:.3g}: roughly, with that probability it may fail.")
     if meaning is not None and meaning.expected_failures is not None:
         limits.append(f"Over {claim.units:,} units that is at most {meaning.expected_failures:.2g} on average.")
-    if any("simulated" in line for line in claim.assumptions):
-        limits.append(
-            "This run was simulated on one machine that held all records; the trust named is that of a deployment."
-        )
+    if claim.simulated:
+        limits.append("This run was simulated: from the machine that held all records, nothing protects.")
     if claim.seeded:
         limits.append("The noise was drawn from a seed: keep the seed secret, or run without one.")
     if claim.neighbours == "zero-out":

@@ -73,6 +73,7 @@ def test_shuffling_counts_only_who_answered() -> None:
 def test_simulated_seeded_and_drawn_is_said() -> None:
     rows = embedded.harbour().take(np.arange(30))
     text = str(stated(LOCAL, split(rows), seeded=True))
-    assert "whoever ran it saw them" in text
+    assert "whoever ran it has to be trusted" in text
+    assert "Deployed, the method is local" in text
     assert "reproducible, not private" in text
     assert "drawn exactly, from the operating system" in str(stated(SILO, split(rows)))

@@ -89,7 +89,7 @@ def test_the_statement_says_what_runs_cost_together(people):
 
 
 def test_what_is_published_of_other_runs_does_not_depend_on_the_records(people):
-    """Two data sets, one of which shares rows with an earlier run: the owner is told so, the statement says the same of both."""
+    """One of two data sets shares rows with an earlier run: the owner is told, the statement says the same of both."""
     synthesize(spec_of(people), people / "a")
     for name in ("people.parquet", "others.csv"):
         shutil.copy(people / LEDGER, people / f"{name}.ledger")

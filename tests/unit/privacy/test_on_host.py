@@ -12,12 +12,35 @@ from populace.privacy.gaussian import GaussianSum
 from populace.privacy.randomizers.fedsel import FedSel
 from populace.privacy.randomizers.grr import Grr, GrrPanel
 from populace.privacy.randomizers.hadamard import Hadamard
+from populace.privacy.randomizers.hashing import Olh
+from populace.privacy.randomizers.rappor import Rappor
 from populace.privacy.randomizers.several_signds import SeveralSignDS
 from populace.privacy.randomizers.signds import SignDS
 from populace.privacy.randomizers.subset import SubsetPanel
+from populace.privacy.randomizers.unary import Oue
 from populace.privacy.source import Keyed
 
 KEYS = jax.random.split(jax.random.key(7), 6_000)
+
+
+VECTOR = jnp.linspace(-1.0, 1.0, 40)
+PRIMITIVES = {
+    "noise": lambda source: GaussianSum(bound=1.0, noise_multiplier=1.0, size=8).noise(source),
+    "coins": lambda source: source.coins(0.5, (64,)),
+    "one of": lambda source: source.one_of(jnp.ones(1_000, bool)),
+    "below": lambda source: source.below(1_000_000),
+    "subset panel": lambda source: SubsetPanel(sizes=(30, 40), epsilon=0.5).apply(3, 1, source),
+    "randomised response": lambda source: GrrPanel(sizes=(50,) * 4, epsilon=0.1).apply(
+        jnp.arange(4), jnp.zeros(4, jnp.int32), source
+    ),
+    "hadamard": lambda source: Hadamard(size=200, epsilon=0.5).apply(jnp.int32(3), source),
+    "signds": lambda source: SignDS(size=40, chosen=20, epsilon=0.5).apply(VECTOR, source),
+    "several signds": lambda source: SeveralSignDS(size=40, chosen=20, told=3, epsilon=0.5).apply(VECTOR, source),
+    "fedsel": lambda source: FedSel(size=40, chosen=20, epsilon=0.5, bound=1.0).apply(VECTOR, source),
+    "rappor": lambda source: Rappor(size=20, epsilon=0.5).apply(jnp.int32(3), source),
+    "local hashing": lambda source: Olh(size=20, epsilon=0.5).apply(jnp.int32(3), source),
+    "unary": lambda source: Oue(size=40, epsilon=0.5).apply(jnp.int32(3), source),
+}  # everything that protects somebody
 
 
 def exact(key: jax.Array) -> Keyed:
@@ -79,6 +102,21 @@ def test_coins_choices_and_numbers_come_from_the_host_too() -> None:
     assert int(exact(KEYS[0]).one_of(jnp.zeros(4, bool))) == 0
     numbers = np.asarray(jax.jit(jax.vmap(lambda key: exact(key).below(3)))(KEYS))
     assert chisquare(np.bincount(numbers, minlength=3)).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "one by one"])
+@pytest.mark.parametrize("name", PRIMITIVES)
+def test_no_primitive_draws_from_the_key(name: str, compiled: bool) -> None:
+    """The same key again and again: a keyed source repeats itself, an exact one does not, for whatever it draws."""
+    draw = PRIMITIVES[name]
+    for source, repeats in ((Keyed, True), (exact, False)):
+        once = (
+            jax.jit(lambda key, source=source: draw(source(key)))
+            if compiled
+            else lambda key, source=source: draw(source(key))
+        )
+        found = [np.asarray(once(KEYS[3])).tobytes() for _ in range(12)]
+        assert (len(set(found)) == 1) == repeats
 
 
 def told(mechanism: object, vector: jax.Array) -> np.ndarray:

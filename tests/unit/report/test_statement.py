@@ -51,7 +51,7 @@ def test_every_question_is_answered():
         "Does one person appear several times?", "The run assumes that they do not",
         "where one has (1, 1e-06), as epsilon and delta",
         "who has to be trusted?", "the silo adds the noise", "Who is trusted, and who sees what", "The server, and other silos",
-        "simulated on one machine", "What is not covered", "Choosing the best of several runs",
+        "simulated clients on one machine", "What is not covered", "Choosing the best of several runs",
         "age, sex: declared by: ward protocol", "Were the same data used before?", "No ledger of other runs was kept",
         "0.005", "Where did the randomness come from?", "drawn exactly, from the operating system's generator",
         "(1, 1e-06)-DP", "Gaussian(noise_multiplier=4.6)", "one &lt;release&gt;", "python 3.12.1", "populace verify RUN",
@@ -115,16 +115,23 @@ def test_what_was_read_from_the_records_is_not_covered():
     )
     said = words(statement(document(read)))
     assert "The possible values of diagnosis were read from the records" in said
+    assert "whoever holds a rare or extreme value can be recognised by them with certainty" in said
+    assert "May be published: privacy.html and privacy.json; synthetic.* and generator.* only once" in said
     assert "The most records of one client (57): read from the records" in said
     assert "diagnosis: read from the records not covered" in said
     assert "read from the records" not in words(statement(document()))
 
 
 def test_the_ledgers_words_are_on_it():
-    history = {"ledger": "l.sqlite", "runs_before": 2, "said": "with 2 earlier runs the total is 3-DP"}
+    history = {
+        "ledger": "l.sqlite", "runs_before": 2, "said": "booked in l.sqlite after 2 earlier runs",
+        "epsilon_if_all_share_records": 3.5, "delta_if_all_share_records": 3e-6,
+    }  # fmt: skip
     said = words(statement(document(history=history)))
-    assert "With 2 earlier runs the total is 3-DP." in said
-    assert "was found by comparing records" in said
+    assert "Booked in l.sqlite after 2 earlier runs." in said
+    assert "Together with 2 earlier runs in the same ledger, if all were about the same records: (3.5, 3e-06)." in said
+    first = words(statement(document(history={**history, "runs_before": 0})))
+    assert "Together with" not in first
 
 
 @pytest.mark.parametrize(("where", "part"), [
@@ -132,9 +139,11 @@ def test_the_ledgers_words_are_on_it():
     ("simulation", "No ledger of other runs was kept"),
 ])  # fmt: skip
 def test_where_a_run_took_place_is_said(where, part):
-    said = words(statement(document(run=document()["run"] | {"where": where})))
+    claim = dataclasses.replace(CLAIM, simulated=where == "simulation")
+    said = words(statement(document(claim, run=document()["run"] | {"where": where})))
     assert part in said
     assert ("all records: they stood on one machine" in said) == (where == "simulation")
+    assert ("In this run: whoever ran it, and the machine, which held all records." in said) == (where == "simulation")
 
 
 def test_what_a_page_says_follows_from_the_claim_alone():

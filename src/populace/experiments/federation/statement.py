@@ -13,20 +13,27 @@ from populace.privacy.shuffling import with_shuffling
 Kind = Literal["table", "images"]
 
 DEPLOYED = (
-    "run on real sites: each drew its own noise and kept its own ledger, which refuses, before it answers, what would exceed "
-    "the guarantee of the run or the site's own limit over all runs",
-    "the sites run the published code of this version; what they sent is in their own ledgers",
+    "run over sites that answered for themselves: each drew its own noise and kept its own ledger, which refuses, before it "
+    "answers, what would exceed the guarantee of the run or the site's own limit over all runs",
+    "the sites run the published code of this version, which the coordinator cannot check",
     "the numbers of clients and the most records of one are public",
     "what other releases about the same records cost adds to this",
 )
+APART = "the sites stand on machines of different owners, which the coordinator cannot check"
+REHEARSAL = (
+    "a rehearsal: the server takes connections from its own machine only, so that all sites and all records stood on it"
+)
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-def stated_federation(guarantee: Guarantee, roster: Roster, *, kind: Kind, answered: int, seeded: bool) -> Guarantee:
+def stated_federation(
+    guarantee: Guarantee, roster: Roster, *, kind: Kind, answered: int, seeded: bool, host: str = ""
+) -> Guarantee:
     """The guarantee of a method as a coordinator may state it about a run over these sites.
 
     A site answers for its clients: it holds their records and adds the noise, so nothing is "each person's own device".
     `answered` is how many clients sent anything; only they hide one another under shuffling. Sites that do not tell what their
-    clients are (version 0.1.0) are named in general words.
+    clients are (version 0.1.0) are named in general words. `host` is where the server listens: on loopback it is a rehearsal.
     """
     count = sum(seat.clients for seat in roster.seats) * (roster.records if guarantee.unit == "record" else 1)
     read = (f"the most records of one client ({roster.records:,})",) if roster.records_read else ()
@@ -39,7 +46,7 @@ def stated_federation(guarantee: Guarantee, roster: Roster, *, kind: Kind, answe
             counts_read=read,
             noise="" if seeded else "system",
             seeded=seeded,
-            assumptions=(*guarantee.assumptions, *DEPLOYED),
+            assumptions=(*guarantee.assumptions, *DEPLOYED, REHEARSAL if host in LOOPBACK else APART),
         ),
         answered=answered,
     )

@@ -227,7 +227,7 @@ def _finish(
     generator = protocol.finish(state, population, keys.finish())
     guarantee = stated_federation(
         protocol.guarantee(population), roster, kind=population.kind, answered=int((heard > 0).sum()),
-        seeded=roster.seeded or coordinator.seeded,
+        seeded=roster.seeded or coordinator.seeded, host=str(read_json(place.parents[1] / "federation.json")["host"]),
     )  # fmt: skip
     drawn = generator.sample(rows, Keys(checkpoint_of(place).root()).sample())
     generator.save(folder.path)
