@@ -140,7 +140,7 @@ class ClientUpdates(Protocol):
             assumptions=(
                 "the number of clients and the most records one holds are public",
                 *(("whom a round draws is kept secret by the server",) if self.share < 1 else ()),
-                "a person's records sit at one client",
+                "all of a person's records are held by one client; who is in several has the bound of the group line",
                 *design.said,
             ),
         )

@@ -64,7 +64,10 @@ class Passes(Protocol):
                 "the server's steps and all sampling are post-processing",
             ),
             shuffles=self.participations == 1,
-            assumptions=("the number of clients and who takes part are public", "a person's records sit at one client"),
+            assumptions=(
+                "the number of clients and who takes part are public",
+                "all of a person's records are held by one client; who is in several has the bound of the group line",
+            ),
         )
 
     def shuffled(self, population: Population) -> tuple[str, ...]:

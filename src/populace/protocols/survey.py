@@ -273,7 +273,10 @@ def one_report_guarantee(
             "a record among several is drawn by the client's private coin",
             "the server's estimates and all sampling are post-processing",
         ),
-        assumptions=("the number of clients and who takes part are public", "a person's records sit at one client"),
+        assumptions=(
+            "the number of clients and who takes part are public",
+            "all of a person's records are held by one client; who is in several has the bound of the group line",
+        ),
     )
 
 

@@ -24,9 +24,10 @@ SEERS = {
 }
 TRUST = {
     "local": "Nobody but one's own device. Each device randomises its answer before anything leaves; a server that is curious, "
-    "hacked or compelled learns no more than the bound allows.",
+    "hacked or compelled learns no more from this run than the bound allows; further runs add.",
     "silo": "Whoever already holds the records: the silo adds the noise before anything leaves. Nobody else: the server and "
-    "the other silos learn no more than the bound allows, even if they are curious, hacked or compelled.",
+    "the other silos learn no more from this run than the bound allows, even if they are curious, hacked or compelled; further "
+    "runs add.",
     "secure-sum": "The silo with its own records, and that no more silos than stated work together with the server, which "
     "sees noisy sums only.",
     "central": "The server. It sees what is sent before noise is added, and is trusted to add the noise and to keep the rest "
