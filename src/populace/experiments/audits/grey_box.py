@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -39,6 +39,7 @@ Array = Any
 FALSE_ALARM = 1e-6  # of a test of the noise's scale
 DRAWS = 16  # more vectors of noise from every mechanism, from either source
 CLOSE = 1e-6  # relative: sums of charges
+MORE_TRIES = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,8 +90,13 @@ def audit_grey_box(
     noise: list[Array] = []
     sums = reports = 0
     mechanisms: dict[GaussianSum, None] = {}
-    for number, pair in enumerate(pairs):
+    seen: dict[GaussianSum, float] = {}
+    for number, pair in _tries(pairs):
+        if number >= len(pairs) and all(seen[mechanism] for mechanism in seen):
+            break  # every mechanism has met the unit in which the neighbours differ
         first, second = record(protocol, pair, population, key=jax.random.fold_in(key, number))
+        for distance, mechanism in second.recorder.distances:
+            seen[mechanism] = max(seen.get(mechanism, 0.0), distance)
         found = [
             *first.recorder.problems,
             *second.recorder.problems,
@@ -115,6 +121,12 @@ def audit_grey_box(
         pairs=len(pairs), sums=sums, reports=reports, largest=max(distances, default=math.nan), noise=together,
         problems=tuple(dict.fromkeys(problems)),
     )  # fmt: skip
+
+
+def _tries(pairs: Sequence[Neighbours]) -> Iterator[tuple[int, Neighbours]]:
+    """Every pair, and the first a few times more, with other keys: sampling may have passed over the unit."""
+    yield from enumerate(pairs)
+    yield from ((len(pairs) + number, pairs[0]) for number in range(MORE_TRIES))
 
 
 def record(protocol: Protocol, pair: Neighbours, population: Population, *, key: Array) -> tuple[Watched, Watched]:

@@ -25,21 +25,21 @@ Records = Any
 
 SIDE, CLASSES = 8, 3  # of invented images
 GAN = {"width": "8", "critic_width": "16", "latent": "4", "waves": "4"}
-BEGUN = "participations=1,width=4,latent=2,asleep=1,fitting=2,batch=2,waves=4"
-#: Few steps, small networks, and batches of half the records.
+BEGUN = "participations=1,width=4,latent=2,asleep=1,fitting=2,batch=3,waves=4"
+#: Few steps, small networks, and batches of three of four records.
 FEW_STEPS: dict[str, dict[str, str]] = {
     "poll": {"classes": "4", "chains": "1", "moves": "8"},
     "dp-fed-wae": {"classes": "2"},
     "fedsel-wae": {"hidden": "6", "latent": "2", "epochs": "2"},
     "moments": {"side": "4"},
-    "l-dpd-vae": {"participations": "2", "batch": "2", "asleep": "1", "width": "4", "latent": "2", "waves": "4"},
+    "l-dpd-vae": {"participations": "2", "batch": "3", "asleep": "1", "width": "4", "latent": "2", "waves": "4"},
     "c-dpd-vae": {"turns": "3", "share": "0.7", "epochs": "1", "batch": "4", "bound": "0.001", "width": "4", "latent": "2"},
     "chain": {"then_set": BEGUN, "first_set": "side=4"},
-    "fl-gan": {"iterations": "1", "critics": "2", "batch": "2", **GAN},
-    "ufl-gan": {"iterations": "1", "critics": "2", "batch": "2", **GAN},
+    "fl-gan": {"iterations": "1", "critics": "2", "batch": "3", **GAN},
+    "ufl-gan": {"iterations": "1", "critics": "2", "batch": "3", **GAN},
     "fedavg-gan": {"turns": "3", "share": "0.7", "steps": "1", "bound": "0.001", "batch": "2", **GAN},
-    "genfl": {"turns": "1", "batch": "2", "iterations": "1", "critics": "1", "gan_batch": "2", "features": "2", **GAN},
-    "dp-fl": {"turns": "2", "batch": "2", "features": "2"},
+    "genfl": {"turns": "1", "batch": "3", "iterations": "1", "critics": "1", "gan_batch": "3", "features": "2", **GAN},
+    "dp-fl": {"turns": "2", "batch": "3", "features": "2"},
 }  # fmt: skip
 
 #: Networks wide enough for thousands of canaries, each along a coordinate of its own.
@@ -103,8 +103,8 @@ def joined(*parts: Records) -> Records:
     return np.concatenate(parts)
 
 
-def clients_of(shape: Schema | ImageShape, held: list[Records]) -> Clients:
-    """Clients that hold these records, one each; possibly none."""
+def clients_of(shape: Schema | ImageShape, held: list[Records], *, most: int | None = None) -> Clients:
+    """Clients that hold these records, one each; possibly none. `most` is the public number that none of them exceeds."""
     widths = [len(part["y"] if isinstance(part, dict) else part) for part in held]
     together = joined(*held)
     if isinstance(shape, ImageShape):
@@ -113,7 +113,11 @@ def clients_of(shape: Schema | ImageShape, held: list[Records]) -> Clients:
         data = Table(schema=shape, codes=together.astype(np.int32), frame=pa.table({}))
     starts = np.concatenate([[0], np.cumsum(widths)])
     return Clients(
-        data=data, order=np.arange(starts[-1]), starts=starts, how="invented records of an audit", most=max(1, *widths)
+        data=data,
+        order=np.arange(starts[-1]),
+        starts=starts,
+        how="invented records of an audit",
+        most=most or max([1, *widths]),
     )
 
 
@@ -136,14 +140,17 @@ def neighbouring_clients(
             first, second = joined(*[record] * records), none
         if neighbours == "replace":
             other = joined(*[some_records(shape, 1, seed=99)] * records)
-            found.append(_pair(f"{name}, and others", shape, first, other, held[1:]))
-        found.append(_pair(f"{name}, and nothing", shape, first, second, held[1:]))
+            found.append(_pair(f"{name}, and others", shape, first, other, held[1:], records))
+        found.append(_pair(f"{name}, and nothing", shape, first, second, held[1:], records))
     population = dataclasses.replace(population_of(found[0].first), schema=shape)
     return found, population
 
 
-def _pair(name: str, shape: Schema | ImageShape, first: Records, second: Records, others: list[Records]) -> Neighbours:
-    return Neighbours(name=name, first=clients_of(shape, [first, *others]), second=clients_of(shape, [second, *others]))
+def _pair(
+    name: str, shape: Schema | ImageShape, first: Records, second: Records, others: list[Records], most: int
+) -> Neighbours:
+    first_clients, second_clients = (clients_of(shape, [part, *others], most=most) for part in (first, second))
+    return Neighbours(name=name, first=first_clients, second=second_clients)
 
 
 def first_of(records: Records, count: int) -> Records:
