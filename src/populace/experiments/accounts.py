@@ -20,19 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from populace.experiments.sources import PrivateData
-from populace.tables.codec import plain
+from populace.tables.cell_text import cell_text as cell_text
 from populace.tables.images import Images
 
 Array = np.ndarray[Any, Any]
 BETWEEN = "\x1f"  # cells; a cell that holds it can only make two rows look alike
 AT_ONCE = 2**17  # rows
 IMAGE_COLUMNS = ("image", "label")
-TIDY = (
-    (r"[t ]00:00:00(\.0+)?(z|\+00:00)?$", ""),  # midnight, where a date was meant
-    (r"(:[0-9]{2})\.0+$", r"\1"),
-    (r"^([+-]?[0-9]+\.[0-9]*?)0+$", r"\1"),
-    (r"^([+-]?[0-9]+)\.$", r"\1"),
-)
 
 
 class Accounts:
@@ -99,16 +93,3 @@ class Accounts:
     def _digests(self, contents: Iterable[bytes]) -> Array:
         made = b"".join([hashlib.blake2b(content, key=self._secret, digest_size=8).digest() for content in contents])
         return np.frombuffer(made, "<u8")
-
-
-def cell_text(values: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """Every cell as text that is the same however the value was written."""
-    values = plain(values)
-    if pa.types.is_nested(values.type) or pa.types.is_binary(values.type) or pa.types.is_fixed_size_binary(values.type):
-        return pa.array([repr(value) for value in values.to_pylist()], pa.string())
-    encoded = values.dictionary_encode()
-    texts = encoded.dictionary.cast(pa.string())
-    texts = pc.utf8_lower(pc.utf8_trim_whitespace(texts))
-    for pattern, kept in TIDY:
-        texts = pc.replace_substring_regex(texts, pattern=pattern, replacement=kept)
-    return pc.fill_null(texts.take(encoded.indices), "")
