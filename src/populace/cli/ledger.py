@@ -59,9 +59,10 @@ def lines(found: dict[str, Any]) -> list[str]:
     limit = (
         "no limit is kept" if found["limit"] in (None, "inf") else f"limit: epsilon {found['limit']:g} over all runs"
     )
-    told = [found["ledger"], f"{len(found['runs'])} runs; {limit}"]
+    count = len(found["runs"])
+    told = [found["ledger"], f"{count} {'run' if count == 1 else 'runs'}; {limit}"]
     because = [one for one in found["limits"] if one["because"]]
-    told += [f"  raised to {one['epsilon']:g} on {one['at'][:10]}: {one['because']}" for one in because]
+    told += [f"  {_raised(one['epsilon'])} on {one['at'][:10]}: {one['because']}" for one in because]
     if found["runs"]:
         told += ["", *_table(found["runs"]), ""]
     told += [_total(total) for total in found["totals"]]
@@ -73,6 +74,10 @@ def lines(found: dict[str, Any]) -> list[str]:
         if any(_marks(run)[what] for run in found["runs"]):
             told.append(f"{mark}  {words}")
     return told
+
+
+def _raised(epsilon: float | str) -> str:
+    return "lifted" if epsilon == "inf" else f"raised to {float(epsilon):g}"
 
 
 def _table(runs: list[dict[str, Any]]) -> list[str]:

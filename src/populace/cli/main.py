@@ -15,6 +15,7 @@ from populace.cli import (
     demo,
     evaluate,
     federation,
+    interrupts,
     ledger,
     methods,
     plan,
@@ -62,6 +63,7 @@ def options(
 
 def run() -> NoReturn:
     """The entry point: 0 on success, 2 on bad input with one sentence, 130 when interrupted."""
+    interrupts.remember()
     code = call(sys.argv[1:])
     if code == INTERRUPTED:  # compiled work may still be under way; leaving the usual way would tear it down badly
         sys.stdout.flush()

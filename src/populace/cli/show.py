@@ -11,10 +11,13 @@ from typing import Any
 
 import typer
 
+from populace.cli import interrupts
+
 SECONDS_BETWEEN_LINES = 5.0
 
 
 def say(text: str) -> None:
+    interrupts.check()
     typer.echo(text)
 
 
@@ -34,7 +37,12 @@ def progress(title: str, each: str = "round") -> Iterator[Callable[[Any], None]]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=None)
-        yield lambda at: bar.update(task, completed=at.done, total=at.total)
+
+        def update(at: Any) -> None:
+            interrupts.check()
+            bar.update(task, completed=at.done, total=at.total)
+
+        yield update
 
 
 def _plain(title: str, each: str) -> Callable[[Any], None]:
@@ -42,6 +50,7 @@ def _plain(title: str, each: str) -> Callable[[Any], None]:
 
     def report(at: Any) -> None:
         nonlocal last
+        interrupts.check()
         if at.done == at.total or time.monotonic() - last >= SECONDS_BETWEEN_LINES:
             last = time.monotonic()
             typer.echo(f"{title}: {each} {at.done:,} of {at.total:,}, {at.clients:,} replies", err=True)

@@ -84,5 +84,11 @@ def _say_what_was_made(run: Run, out: Path, rows: int, target: str) -> None:
     images = isinstance(run.generator, ImageGenerator)
     file, what = ("synthetic.npz", "images") if images else ("synthetic.parquet", "rows")
     show.say(f"{out / file}  {rows:,} synthetic {what}")
-    show.say(f"{out / 'privacy.html'}  the privacy statement, to read or publish; `populace verify {out}` checks it")
+    show.say(
+        f"{out / 'privacy.html'}  the privacy statement, which may be published; `populace verify {out}` checks it"
+    )
+    if run.guarantee.read_from_data and not run.guarantee.seeded:
+        show.say(
+            "before you publish rows: check the lists of values that were read from the data, or declare them (--schema)"
+        )
     show.say(f"next: populace evaluate {out} --real FILE{target}")

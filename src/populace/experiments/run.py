@@ -18,23 +18,23 @@ from populace.engines.exchange import Keys, Outcome, Report, check_kind, populat
 from populace.engines.exchange import make_key as make_key
 from populace.engines.statement import stated_simulation
 from populace.errors import RunError
-from populace.experiments.folder import RunFolder
+from populace.experiments.folder import VERSIONS, RunFolder
 from populace.experiments.history import BESIDE, NOT_BOOKED, Bookkeeping, History
 from populace.experiments.history_words import said_alone
-from populace.experiments.sources import read_private
+from populace.experiments.restated import simulated_population
+from populace.experiments.sources import PrivateData, read_private
 from populace.experiments.spec import RunSpec, make_method
 from populace.models.generator import Synthesizer, load_generator
 from populace.privacy.guarantee import Guarantee, guarantee_from_json
 from populace.privacy.ledger import Budget
 from populace.protocols.base import Population, Protocol
+from populace.protocols.registry import protocol_class
 from populace.tables.files import read_json
 from populace.tables.images import Images
 from populace.tables.partition import Clients
 from populace.tables.table import Table
 
 Say = Callable[[str], None]
-
-VERSIONS = ("populace", "jax", "numpy", "pyarrow", "dp-accounting")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,6 +99,8 @@ def synthesize(
             say(f"resuming the unfinished run in {folder.path}")
         for remark in clients.data.remarks if isinstance(clients.data, Table) else ():
             say(remark)
+        for remark in _repeats(private, spec):
+            say(remark)
         say(f"{protocol.facts.name}: {len(clients):,} simulated clients ({clients.how})")
         history.reserve(folder, say)
         read = time.monotonic()
@@ -121,6 +123,7 @@ def synthesize(
         seconds = _seconds(began, read, trained, sampled)
         document = {
             **_document(spec, protocol, clients), "seconds": seconds, "booked": history.for_run(), **_details(outcome),
+            "population": simulated_population(population, clients, answered=_answered(outcome)),
         }  # fmt: skip
         folder.save_privacy(guarantee, document, event=outcome.ledger.worst_event(), history=history.public)
         folder.finish(document)
@@ -150,12 +153,33 @@ def _document(spec: RunSpec, protocol: Protocol, clients: Clients) -> dict[str, 
     }
 
 
+def _repeats(private: PrivateData, spec: RunSpec) -> list[str]:
+    """For the owner's eyes: id columns whose values repeat, where the bound will not be for all rows of one value."""
+    data = private.clients.data
+    if private.frame is None or spec.client_column is not None or not isinstance(data, Table):
+        return []
+    ids = [
+        other.name for other in data.schema.others if other.kind == "id" and other.name in private.frame.column_names
+    ]
+    unit = protocol_class(spec.method_name).facts.unit
+    how = "a method that protects clients, with --client-column" if unit == "record" else "--client-column"
+    return [
+        f"values of {name} repeat, and the bound is not for all rows of one of them: for that use {how} {name}"
+        for name in ids
+        if len(private.frame.column(name).unique()) < len(private.frame)
+    ]
+
+
 def _stated(outcome: Outcome, clients: Clients, *, seeded: bool) -> Guarantee:
     """The guarantee as it may be stated about a simulation."""
     return stated_simulation(
         outcome.guarantee, clients, seeded=seeded, noise=outcome.noise,
-        answered=int(outcome.ledger.spent()["accounts_charged"]),
+        answered=_answered(outcome),
     )  # fmt: skip
+
+
+def _answered(outcome: Outcome) -> int:
+    return int(outcome.ledger.spent()["accounts_charged"])
 
 
 def _details(outcome: Outcome) -> dict[str, Any]:

@@ -151,7 +151,7 @@ class Consequences:
     def pair(epsilon: float, delta: float) -> str:
         if math.isinf(epsilon):
             return "no bound"
-        return f"({_up(epsilon)}, {delta:.3g})" if delta else f"epsilon {_up(epsilon)}"
+        return f"epsilon {_up(epsilon)} (delta {_up(delta)})" if delta else f"epsilon {_up(epsilon)}"
 
 
 def consequences(guarantee: Guarantee, event: Event | None = None) -> Consequences | None:

@@ -167,7 +167,7 @@ def _persons(guarantee: Guarantee, run: Mapping[str, Any], meaning: Consequences
     column = (run.get("asked") or {}).get("client_column")
     one = meaning.pair(guarantee.epsilon, guarantee.delta)
     groups = ", ".join(f"with {k} {meaning.pair(epsilon, delta)}" for k, epsilon, delta in meaning.groups)
-    less = f"{groups}, where one has {one}{', as epsilon and delta' if guarantee.delta else ''}"
+    less = f"{groups}, where one has {one}"
     if guarantee.unit == "client" and column:
         return (
             f"They may. All that stands under one value of the column “{column}” is one unit and covered together, however "
@@ -250,9 +250,10 @@ def _before(privacy: Mapping[str, Any]) -> str:
             "Together with earlier runs in the same ledger, if they were about the same records, nothing is guaranteed."
         )
     count = history["runs_before"]
+    one = "for one record" if history.get("unit") == "record" else "for one unit"
     return (
-        f"Together with {count} earlier {'run' if count == 1 else 'runs'} in the same ledger, if all were about the "
-        f"same records: {Consequences.pair(epsilon, delta)}."
+        f"Together with {count} earlier {'run' if count == 1 else 'runs'} in the same ledger, if all were about the same "
+        f"records: {Consequences.pair(epsilon, delta)}, {one}."
     )
 
 

@@ -93,7 +93,8 @@ def trust_of(claim: Guarantee) -> str:
 
 
 def _seen(claim: Guarantee) -> str:
-    return ("in a simulation, " if claim.simulated and claim.trust in ("local", "silo") else "") + SEERS[claim.trust]
+    seen = SEERS[claim.trust]
+    return seen.replace("ever left the", "left the simulated") if claim.simulated else seen
 
 
 def _how_well(claim: Guarantee, meaning: Consequences) -> str:
@@ -105,14 +106,15 @@ def _how_well(claim: Guarantee, meaning: Consequences) -> str:
             f"before, they tell correctly at most {share_in_words(meaning.presence)} of the time."
         )
     said.append(
-        "Which of two contents it has (ill or well, this salary or that one), both held for equally likely before, they tell "
+        f"Which of two contents {claim.unit_in_words} has (ill or well, this salary or that one), both held for equally likely "
+        "before, they tell "
         f"correctly at most {share_in_words(meaning.content)} of the time; a coin is right half the time."
     )
     if beliefs := _beliefs(meaning):
+        (first, after), (second, later) = beliefs[:2]
         said.append(
-            "Who held one of them for "
-            + ", ".join(f"{before} likely may come to hold it for {after}" for before, after in beliefs[:2])
-            + " likely at most."
+            f"Who held one of them for {first} likely before comes to hold it for at most {after} likely, who held it for "
+            f"{second} likely for at most {later}."
         )
     if claim.read_from_data:
         said.append(READ)

@@ -106,11 +106,20 @@ def split(data: Table | Images, *, records_per_client: int = 1) -> Clients:
     _at_least("records_per_client", records_per_client, 1)
     rows = len(data)
     starts = np.append(np.arange(0, rows, records_per_client), rows)
+    how, holds = dealt_in_words(records_per_client=records_per_client)
+    most = min(records_per_client, max(rows, 1))
+    return Clients(data=data, order=np.arange(rows), starts=starts, how=how, most=most, holds=holds)
+
+
+def dealt_in_words(*, records_per_client: int = 1, column: str | None = None) -> tuple[str, str]:
+    """How rows are dealt out, and what one client then holds: one client per value of `column`, or so many rows each."""
+    if column is not None:
+        return f"one client per value of column {column!r}", f"everything under one value of column {column!r}"
     noun = "record" if records_per_client == 1 else "records"
-    return Clients(
-        data=data, order=np.arange(rows), starts=starts, how=f"{records_per_client} {noun} per client",
-        most=min(records_per_client, max(rows, 1)), holds=f"{records_per_client} {noun} that follow one another in the file",
-    )  # fmt: skip
+    return (
+        f"{records_per_client} {noun} per client",
+        f"{records_per_client} {noun} that follow one another in the file",
+    )
 
 
 def split_by_column(
@@ -131,8 +140,8 @@ def split_by_column(
         raise DataError(
             f"expected at least two clients, the client column {name!r} names one; choose one that tells them apart"
         )
-    dealt = _dealt(data, owner, int(owner.max()) + 1, how=f"one client per value of column {name!r}")
-    return dataclasses.replace(dealt, most=most, holds=f"all rows with one value of column {name!r}")
+    how, holds = dealt_in_words(column=name)
+    return dataclasses.replace(_dealt(data, owner, int(owner.max()) + 1, how=how), most=most, holds=holds)
 
 
 def _as_arrow(values: pa.ChunkedArray | pa.Array | Array, name: str) -> pa.ChunkedArray | pa.Array:

@@ -286,12 +286,13 @@ def _text_column(seen: Recognised, name: str) -> tuple[Column | Other, tuple[str
     crowded = distinct > MOST_CATEGORIES and rows < ROWS_PER_CATEGORY * distinct
     if not (nearly_all or crowded):
         return _listed(seen, name, "categorical"), ()
-    spaced = pc.sum(pc.match_substring(values, " ")).as_py() > rows / 2
+    spaced = pc.sum(pc.match_substring_regex(values, "[ ;,|]")).as_py() > rows / 2  # words, or a list of codes
     if spaced and not (looks_like_id(name) and nearly_all):
         return Other(name=name, kind="text"), (f"{distinct:,} distinct texts in {rows:,} rows, free text; left out",)
+    repeats = f"; values repeat: --client-column {name} protects all rows of one" if distinct < rows else ""
     return Other(name=name, kind="id"), (
         f"{distinct:,} distinct texts in {rows:,} rows, taken for an id and made afresh; say kind = 'categorical' to keep "
-        "its values",
+        f"its values{repeats}",
     )
 
 

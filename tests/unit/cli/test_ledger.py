@@ -117,3 +117,18 @@ def test_help_helps(command, capsys):
     shown = capsys.readouterr().out
     assert "ledger" in shown
     assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_a_lifted_limit_is_shown(tmp_path, monkeypatch, capsys):
+    """The owner may lift a limit; `show` says so, and goes on working."""
+    table = harbour().take(np.arange(30))
+    table.schema.save(tmp_path / "h.toml")
+    table.save(tmp_path / "h.csv")
+    monkeypatch.chdir(tmp_path)
+    assert call(["synthesize", "h.csv", *GIVEN, "--epsilon", "1", "--limit", "3", "--out", "a"]) == 0
+    assert call(["ledger", "limit", "h.csv", "inf", "--because", "asked by the owner"]) == 0
+    capsys.readouterr()
+    assert call(["ledger", "show", "h.csv"]) == 0
+    told = capsys.readouterr().out
+    assert "lifted on" in told
+    assert "1 run;" in told

@@ -35,7 +35,7 @@ def test_a_unit_is_said_as_what_it_is_in_the_run() -> None:
     rows = embedded.harbour().take(np.arange(30))
     assert stated(LOCAL, split(rows)).unit_in_words == "one row of the table"
     assert "3 records" in stated(LOCAL, split(rows, records_per_client=3)).unit_in_words
-    assert stated(LOCAL, people()).unit_in_words == "all rows with one value of column 'patient'"
+    assert stated(LOCAL, people()).unit_in_words == "everything under one value of column 'patient'"
     assert stated(SILO, split(rows, records_per_client=30)).unit_in_words == "one row of the table"
     assert stated(SILO, split(rows, records_per_client=30)).units == 30
     assert stated(LOCAL, people()).units == 10

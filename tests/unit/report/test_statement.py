@@ -49,7 +49,7 @@ def test_every_question_is_answered():
     for part in (
         "What was protected", "one row of the table", "5,000", "correctly at most",
         "Does one person appear several times?", "The run assumes that they do not",
-        "where one has (1, 1e-06), as epsilon and delta",
+        "where one has epsilon 1 (delta 1e-06)",
         "who has to be trusted?", "the silo adds the noise", "Who is trusted, and who sees what", "The server, and other silos",
         "simulated clients on one machine", "What is not covered", "Choosing the best of several runs",
         "age, sex: declared by: ward protocol", "Were the same data used before?", "No ledger of other runs was kept",
@@ -129,7 +129,7 @@ def test_the_ledgers_words_are_on_it():
     }  # fmt: skip
     said = words(statement(document(history=history)))
     assert "Booked in l.sqlite after 2 earlier runs." in said
-    assert "Together with 2 earlier runs in the same ledger, if all were about the same records: (3.5, 3e-06)." in said
+    assert "Together with 2 earlier runs in the same ledger, if all were about the same records: epsilon 3.5" in said
     first = words(statement(document(history={**history, "runs_before": 0})))
     assert "Together with" not in first
 
