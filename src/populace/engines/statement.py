@@ -15,21 +15,47 @@ SIMULATED = (
 )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Simulated:
+    """What the statement about a simulation says of its clients, all of it public: nobody needs records to make it again.
+
+    `records` is the most that one client holds, `declared` whether somebody said so; `records_in_all` is their sum; `holds`
+    says what one client holds, in words.
+    """
+
+    clients: int
+    records: int
+    records_in_all: int
+    declared: bool
+    images: bool
+    holds: str = ""
+
+
+def simulated_of(clients: Clients) -> Simulated:
+    """The public facts of these clients."""
+    most = clients.widest if clients.most is None else clients.most
+    return Simulated(
+        clients=len(clients), records=max(1, int(most)), records_in_all=len(clients.data), declared=clients.most is not None,
+        images=isinstance(clients.data, Images), holds=clients.holds,
+    )  # fmt: skip
+
+
 def stated_simulation(
-    guarantee: Guarantee, clients: Clients, *, seeded: bool, noise: Noise, answered: int
+    guarantee: Guarantee, clients: Clients | Simulated, *, seeded: bool, noise: Noise, answered: int
 ) -> Guarantee:
     """The guarantee of a method as it may be stated about a simulation with these clients.
 
     `answered` is how many of them sent anything: only they hide one another under shuffling.
     """
+    facts = clients if isinstance(clients, Simulated) else simulated_of(clients)
     read = (
-        () if clients.most is not None else (f"the most records of one client ({clients.widest:,})",)
+        () if facts.declared else (f"the most records of one client ({facts.records:,})",)
     )  # it sets the width of what clients compute, and with it sampling rates and the default of delta
     return with_shuffling(
         dataclasses.replace(
             guarantee,
-            protects=_unit(guarantee, clients),
-            units=len(clients.data) if guarantee.unit == "record" else len(clients),
+            protects=_unit(guarantee, facts),
+            units=facts.records_in_all if guarantee.unit == "record" else facts.clients,
             counts_read=read,
             simulated=True,
             seeded=seeded,
@@ -40,8 +66,7 @@ def stated_simulation(
     )
 
 
-def _unit(guarantee: Guarantee, clients: Clients) -> str:
-    one = "one image" if isinstance(clients.data, Images) else "one row of the table"
-    if guarantee.unit == "record" or clients.most == 1:
-        return one
-    return clients.holds or "everything one simulated client holds"
+def _unit(guarantee: Guarantee, facts: Simulated) -> str:
+    if guarantee.unit == "record" or (facts.declared and facts.records == 1):
+        return "one image" if facts.images else "one row of the table"
+    return facts.holds or "everything one simulated client holds"

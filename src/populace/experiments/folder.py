@@ -35,7 +35,11 @@ from populace.version import __version__
 #: What was made under the guarantee, may be published with it, and is needed to verify it.
 RELEASED = ("generator.*", "synthetic.*")
 #: What of run.json stands in privacy.json too: public before any record is read, or declared public by the claim.
-PUBLIC = ("method", "parameters", "clients", "split", "rows", "rounds", "versions")
+PUBLIC = ("method", "parameters", "clients", "split", "rows", "rounds", "versions", "population")
+#: What was asked for, of it.
+ASKED = ("epsilon", "delta", "records_per_client", "client_column", "most_records", "target")
+#: Whose versions a run keeps, beside Python's.
+VERSIONS = ("populace", "jax", "numpy", "pyarrow", "dp-accounting")
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -50,6 +54,11 @@ def digest_of(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise RunError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def where_of(document: Mapping[str, Any]) -> str:
+    """Where a run took place, by its run.json: at sites, in files of answers, or in a simulation."""
+    return "sites" if "sites" in document else "files" if "answers" in document else "simulation"
 
 
 def claim_json(guarantee: Guarantee, history: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -206,10 +215,8 @@ class RunFolder:
 
         `event` is all that was released about the unit charged most, `history` what a ledger says of other runs.
         """
-        spec = document["spec"]
-        where = "sites" if "sites" in document else "files" if "answers" in document else "simulation"
-        run = {"where": where, **{name: document[name] for name in PUBLIC if name in document}}
-        asked = {name: spec.get(name) for name in ("epsilon", "delta", "records_per_client", "client_column", "target")}
+        run = {"where": where_of(document), **{name: document[name] for name in PUBLIC if name in document}}
+        asked = {name: document["spec"].get(name) for name in ASKED}
         more = {
             "written": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "ledger": document["ledger"],

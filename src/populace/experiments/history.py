@@ -16,7 +16,8 @@ from typing import Any
 from populace.errors import BudgetError, RunError, SpecError
 from populace.experiments.accounts import Accounts
 from populace.experiments.folder import RunFolder
-from populace.experiments.history_words import pair, public_history, said, said_alone
+from populace.experiments.history_words import EMBEDDED_DATA, pair, public_history, said, said_alone
+from populace.experiments.history_words import NOT_BOOKED as NOT_BOOKED
 from populace.experiments.sources import EMBEDDED, PrivateData
 from populace.experiments.spec import RunSpec
 from populace.experiments.standing import Standing, find_standing
@@ -28,8 +29,6 @@ from populace.tables.files import read_json, write_json
 
 LEDGER = "populace-ledger.sqlite"  # beside the data
 TOKEN = "booking.json"  # noqa: S105 -- a file's name
-NOT_BOOKED = "this run was not booked in a ledger; what other runs on the same data released adds to it"
-EMBEDDED_DATA = "invented data that ship with the package: not booked in a ledger"
 TOLERANCE = 1 + 1e-12  # of sums
 
 
@@ -138,6 +137,7 @@ class History:
         shared = {name: value for name, value in self.document.items() if name != "public"}
         return {
             "ledger": None if self.path is None else str(self.path), "booking": self.booking or None, "standing": shared,
+            "public": dict(self.public),
         }  # fmt: skip
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from populace.experiments.standing import Standing
@@ -12,6 +12,8 @@ from populace.privacy.run_totals import Cost, Total, plain_sum, shared_relation,
 
 CHOOSING = "choosing the best of several runs by looking at real rows is not covered by any single run's epsilon"
 SEEDED = "the total holds only while the seeds of seeded runs stay secret: they are reproducible, not private"
+NOT_BOOKED = "this run was not booked in a ledger; what other runs on the same data released adds to it"
+EMBEDDED_DATA = "invented data that ship with the package: not booked in a ledger"
 ELSEWHERE = "what other programs, copies of the data and other ledgers released adds to it"
 
 
@@ -94,29 +96,40 @@ def public_history(earlier: Sequence[Cost], cost: Cost, *, ledger: str, limit: f
         unit = cost.unit
     relation = shared_relation(costs)
     total, plain = (make(costs, unit=unit, neighbours=relation) for make in (total_of, plain_sum))
-    return {
+    history = {
         "ledger": ledger,
         "runs_before": len(earlier),
-        "epsilon_if_all_share_records": "inf" if math.isinf(total.epsilon) else total.epsilon,
+        "epsilon_if_all_share_records": _number(total.epsilon),
         "delta_if_all_share_records": total.delta,
+        "epsilon_added": _number(plain.epsilon),
+        "delta_added": plain.delta,
         "unit": unit,
         "neighbours": relation,
+        "local": all(one.trust == "local" for one in costs),
+        "seeded": any(one.seeded for one in costs),
         "limit": None if math.isinf(limit) else limit,
-        "said": _said_publicly(costs, total, plain, ledger=ledger, images=images),
     }
+    return {**history, "said": said_publicly(history, images=images)}
 
 
-def _said_publicly(costs: Sequence[Cost], total: Total, plain: Total, *, ledger: str, images: bool) -> str:
-    count = len(costs) - 1
+def said_publicly(history: Mapping[str, Any], *, images: bool) -> str:
+    """The sentence that `public_history` publishes, from its numbers alone, so that it can be made again from them."""
+    ledger, count, local = history["ledger"], int(history["runs_before"]), bool(history["local"])
     if not count:
         return f"booked in {ledger} as its first run; {ELSEWHERE}"
+    total, plain = (
+        Total(
+            epsilon=float(history[f"epsilon_{name}"]), delta=float(history[f"delta_{name}"]), unit=history["unit"],
+            neighbours=history["neighbours"],
+        )
+        for name in ("if_all_share_records", "added")
+    )  # fmt: skip
     runs = f"booked in {ledger} after {count} earlier {'run' if count == 1 else 'runs'}"
     if math.isinf(total.epsilon):
         parts = [
             f"{runs}, one of which guarantees nothing: if all were about the same records there is no guarantee in total"
         ]
     else:
-        local = {cost.trust for cost in costs} == {"local"}
         one = "one image" if images else "one row of the table"
         parts = [
             f"{runs}; if all were about the same records, the total for {one} is at most {bound(total, local=local)}"
@@ -126,6 +139,10 @@ def _said_publicly(costs: Sequence[Cost], total: Total, plain: Total, *, ledger:
                 f"that total is proved for runs that were planned without looking at earlier results; for any others it is the "
                 f"sum, {bound(plain, local=local)}"
             )
-    if any(cost.seeded for cost in costs):
+    if history["seeded"]:
         parts.append(SEEDED)
     return "; ".join([*parts, CHOOSING, ELSEWHERE])
+
+
+def _number(epsilon: float) -> float | str:
+    return "inf" if math.isinf(epsilon) else epsilon

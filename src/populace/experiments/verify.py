@@ -1,4 +1,5 @@
-"""Whether a run's papers hold together: the claim computed again from its events, files against digests, words against numbers.
+"""Whether a run's papers hold together: the claim computed again from its method and from its events, files against digests,
+words against numbers.
 
 It finds what was changed, forgotten or computed wrongly. It is no signature: whoever can rewrite all files can make them agree.
 A folder that holds only what may be published (no run.json) is checked as far as it goes.
@@ -9,79 +10,33 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from populace.errors import PopulaceError, RunError
-from populace.experiments.folder import PUBLIC, RunFolder, claim_json, digest_of
+from populace.experiments.folder import ASKED, PUBLIC, claim_json, where_of
+from populace.experiments.papers import Check, Papers
+from populace.experiments.papers import read_papers as read_papers
+from populace.experiments.verify_form import check_files, check_form
+from populace.experiments.verify_method import check_history, check_method
 from populace.privacy import events
 from populace.privacy.accounting import contains_non_private, epsilon_of
 from populace.privacy.bracket import TOLERANCE, Bracket, bracket
-from populace.privacy.events import Event
-from populace.privacy.guarantee import FORMAT, Guarantee, guarantee_from_json
-from populace.tables.files import read_json
+from populace.privacy.guarantee import Guarantee
 
-Result = Literal["holds", "fails", "not checked"]
 ROUNDING = 1e-9  # relative, of sums and of numbers written and read again
 SAME = 1e-6  # relative, of an epsilon computed twice, on two machines
 
 
-@dataclasses.dataclass(frozen=True)
-class Check:
-    """One thing that was looked at, and what came out, in words."""
-
-    what: str
-    result: Result
-    words: str
-
-    def to_json(self) -> dict[str, str]:
-        return {"check": self.what, "result": self.result, "words": self.words}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Papers:
-    """The documents of a run; `run` is None in a folder that holds only what may be published."""
-
-    folder: RunFolder
-    privacy: Mapping[str, Any]
-    guarantee: Guarantee
-    event: Event | None
-    run: Mapping[str, Any] | None
-
-    @property
-    def old(self) -> bool:
-        """Whether version 0.1.0 wrote them."""
-        return int(self.privacy.get("format", 1)) < FORMAT
-
-
-def read_papers(path: str | Path) -> Papers:
-    """The papers of a finished run, or of what was published of one."""
-    folder = RunFolder(path)
-    if not folder.path.is_dir():
-        raise RunError(
-            f"no folder {folder.path}; expected one that `populace synthesize` made, or what was published of it"
-        )
-    run = folder.document() if (folder / "run.json").is_file() else None
-    if not (folder / "privacy.json").is_file():
-        raise RunError(f"{folder.path} has no privacy.json: it is not a run, nor what is published of one")
-    privacy = read_json(folder / "privacy.json")
-    try:
-        guarantee = guarantee_from_json(privacy)
-        found = privacy.get("event")
-        event = None if found is None else events.from_json(found)
-    except (AttributeError, KeyError, TypeError, ValueError, PopulaceError) as error:
-        raise RunError(f"{folder / 'privacy.json'} is damaged: {error!r}") from error
-    return Papers(folder=folder, privacy=privacy, guarantee=guarantee, event=event, run=run)
-
-
 def verify_papers(papers: Papers) -> list[Check]:
-    """Every check that needs no page: wording, claim, ledger, run.json, seed, files."""
+    """Every check that needs no page: form, wording, claim, ledger, method, other runs, run.json, seed, files."""
     return [
+        check_form(papers),
         _check_wording(papers),
         *_check_claim(papers),
         _check_ledger(papers),
+        *check_method(papers),
+        *check_history(papers),
         *_check_run(papers),
-        *_check_files(papers),
+        *check_files(papers),
     ]
 
 
@@ -119,8 +74,11 @@ def _check_claim(papers: Papers) -> Iterator[Check]:
     """The claim against the event list: below it nothing is refuted, above it nothing is missing."""
     what, guarantee, event = "claim and events", papers.guarantee, papers.event
     if event is None:
-        why = "written by 0.1.0, which kept no event list" if papers.old else "there is no event list in privacy.json"
-        yield Check(what, "not checked", f"{why}; the claim cannot be computed again")
+        if papers.old:
+            why = "written by 0.1.0, which kept no event list; the claim cannot be computed again"
+            yield Check(what, "not checked", why)
+        else:
+            yield Check(what, "fails", "there is no event list in privacy.json, and every run has one")
         return
     if contains_non_private(event) or math.isinf(guarantee.epsilon):
         agree = contains_non_private(event) and math.isinf(guarantee.epsilon)
@@ -150,10 +108,8 @@ def _compare(found: Bracket, guarantee: Guarantee, delta: float, papers: Papers)
     what = "claim and events, from above"
     if found.renyi is None:
         words = "the Renyi accountant does not know these events; privacy loss distributions alone"
-        near = claim <= found.proved * (1 + SAME) + TOLERANCE
-        yield Check(
-            what, "holds" if near else "not checked", f"{words} give {found.proved:.6g}, {claim:.6g} is claimed"
-        )
+        less = "" if claim <= found.proved * (1 + SAME) + TOLERANCE else ": less was released than was planned"
+        yield Check(what, "holds", f"{words} give {found.proved:.6g}, {claim:.6g} is claimed{less}")
     elif claim <= found.renyi * (1 + ROUNDING) + TOLERANCE:
         name = "their sum is" if events.is_pure(papers.event or events.Composed(())) else "by Renyi divergences it is"
         yield Check(what, "holds", f"{name} {found.renyi:.6g}, not less than what is claimed")
@@ -165,8 +121,10 @@ def _compare(found: Bracket, guarantee: Guarantee, delta: float, papers: Papers)
 def _check_ledger(papers: Papers) -> Check:
     """What the ledger says was spent, against the same computed from the event list."""
     what, spent = "ledger and events", papers.privacy.get("ledger")
+    if papers.old:
+        return Check(what, "not checked", "written by 0.1.0: no event list to compare the ledger with")
     if not isinstance(spent, Mapping) or papers.event is None:
-        return Check(what, "not checked", "no event list to compare the ledger with")
+        return Check(what, "fails", "privacy.json holds no events, or does not say what was spent")
     if not spent.get("charges"):
         return Check(what, "fails", "events are listed, and the ledger says that nothing was charged")
     found, said = epsilon_of(papers.event, delta=float(spent["delta"])), float(spent["epsilon"])
@@ -180,12 +138,9 @@ def _check_run(papers: Papers) -> Iterator[Check]:
     """run.json and privacy.json about the same run."""
     what = "run.json and privacy.json"
     if papers.run is None:
-        yield Check(what, "not checked", "there is no run.json here: only what may be published")
+        yield Check(what, "left out", "there is no run.json here: only what may be published")
         return
-    said = papers.privacy.get("run", {})
-    wrong = [name for name in PUBLIC if name in said and papers.run.get(name) != said[name]]
-    if papers.run.get("ledger") != papers.privacy.get("ledger"):
-        wrong.append("the ledger")
+    wrong = [*_disagreements(papers, papers.run)]
     asked = papers.run["spec"].get("epsilon")
     if wrong:
         yield Check(what, "fails", f"they disagree about {', '.join(wrong)}")
@@ -202,25 +157,16 @@ def _check_run(papers: Papers) -> Iterator[Check]:
         yield Check("seed", "fails", "run.json names a seed, and privacy.json does not say that the run is not private")
 
 
-def _check_files(papers: Papers) -> Iterator[Check]:
-    """Every file that privacy.json lists, against its SHA-256."""
-    listed = papers.privacy.get("files")
-    if not listed:
-        why = "written by 0.1.0, which kept no digests" if papers.old else "privacy.json lists no files"
-        yield Check("files", "not checked", why)
+def _disagreements(papers: Papers, run: Mapping[str, Any]) -> Iterator[str]:
+    """Names of what the two files say otherwise."""
+    if run.get("ledger") != papers.privacy.get("ledger"):
+        yield "the ledger"
+    if papers.old:
         return
-    for name, digest in listed.items():
-        path, what = papers.folder / name, f"file {name}"
-        if Path(name).name != name:
-            yield Check(what, "fails", "privacy.json lists a file outside the folder")
-        elif not path.is_file():
-            # whoever publishes may leave files out; a whole run has them all
-            result: Result = "not checked" if papers.run is None else "fails"
-            yield Check(what, result, "is not in the folder")
-        elif digest_of(path) != digest:
-            yield Check(what, "fails", "is not the file that the run wrote: its SHA-256 differs")
-        else:
-            yield Check(what, "holds", f"SHA-256 {digest[:16]}... as listed")
-    unlisted = sorted({path.name for path in papers.folder.path.glob("synthetic.*")} - set(listed))
-    for name in unlisted:
-        yield Check(f"file {name}", "fails", "is in the folder, and privacy.json does not list it")
+    said = papers.privacy.get("run") or {}
+    yield from (name for name in PUBLIC if run.get(name) != said.get(name))
+    yield from (f"{name} asked for" for name in ASKED if run["spec"].get(name) != (said.get("asked") or {}).get(name))
+    if where_of(run) != said.get("where"):
+        yield "where it ran"
+    if (run.get("booked") or {}).get("public") != papers.privacy.get("history"):
+        yield "other runs"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from populace.experiments.folder import RunFolder, claim_json
-from populace.experiments.verify import Check, Papers
+from populace.experiments.papers import Check, Papers
 from populace.privacy import events
 from populace.privacy.consequences import Consequences, consequences
 from populace.privacy.guarantee import FORMAT, NEIGHBOURS, Guarantee, guarantee_from_json

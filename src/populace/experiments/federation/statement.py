@@ -52,6 +52,11 @@ def stated_federation(
     )
 
 
+def seated_in_words(roster: Roster) -> str:
+    """Who took part, with how many clients."""
+    return f"{len(roster.seats)} sites: " + ", ".join(f"{seat.site} with {seat.clients}" for seat in roster.seats)
+
+
 def stated_site(
     guarantee: Guarantee, *, hosts: Hosts, clients: int, records: int, column: str | None, kind: Kind, seeded: bool
 ) -> Guarantee:

@@ -18,8 +18,9 @@ from populace.engines.link import InProcess
 from populace.engines.segment import Plan, checkpoint_of, coordinator_of, read_roster, read_status
 from populace.errors import InputError, RunError
 from populace.experiments.federation.coordinator import Federation
-from populace.experiments.federation.statement import stated_federation
+from populace.experiments.federation.statement import LOOPBACK, seated_in_words, stated_federation
 from populace.experiments.folder import RunFolder
+from populace.experiments.restated import sites_population
 from populace.experiments.run import Run, versions
 from populace.tables.files import read_json, write_json
 from populace.version import __version__
@@ -225,9 +226,10 @@ def _finish(
     keys, state, heard, ledger, traffic, done = coordinator.start()
     protocol, population, roster = coordinator.agreement.protocol, coordinator.population, coordinator.roster
     generator = protocol.finish(state, population, keys.finish())
+    host, answered = str(read_json(place.parents[1] / "federation.json")["host"]), int((heard > 0).sum())
     guarantee = stated_federation(
-        protocol.guarantee(population), roster, kind=population.kind, answered=int((heard > 0).sum()),
-        seeded=roster.seeded or coordinator.seeded, host=str(read_json(place.parents[1] / "federation.json")["host"]),
+        protocol.guarantee(population), roster, kind=population.kind, answered=answered,
+        seeded=roster.seeded or coordinator.seeded, host=host,
     )  # fmt: skip
     drawn = generator.sample(rows, Keys(checkpoint_of(place).root()).sample())
     generator.save(folder.path)
@@ -240,8 +242,8 @@ def _finish(
         "method": protocol.facts.name,
         "parameters": coordinator.agreement.parameters,
         "clients": population.clients,
-        "split": f"{len(roster.seats)} sites: "
-        + ", ".join(f"{seat.site} with {seat.clients}" for seat in roster.seats),
+        "split": seated_in_words(roster),
+        "population": sites_population(population, roster, answered=answered, rehearsal=host in LOOPBACK),
         "rows": rows,
         "versions": versions(),
         "seconds": {"total": seconds()},

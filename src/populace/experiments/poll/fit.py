@@ -17,20 +17,15 @@ from populace.experiments.folder import RunFolder
 from populace.experiments.poll.count import Counted, count_files, load_counted, nothing_counted
 from populace.experiments.poll.deal import Deal, check_one_stage
 from populace.experiments.poll.files import Files, Terms, check_agreement, questions_hash, read_terms
+from populace.experiments.poll.statement import FROM_FILES, stated_collection
+from populace.experiments.restated import collected_population
 from populace.experiments.run import Run, make_key, versions
 from populace.experiments.spec import RunSpec, make_spec
-from populace.privacy.guarantee import Guarantee
-from populace.privacy.shuffling import with_shuffling
 from populace.protocols.base import Population
 from populace.protocols.poll import Poll
 from populace.tables.schema import load_schema
 
 Say = Callable[[str], None]
-
-COLLECTED = (
-    "answers came in files: whoever acted for the clients added the noise and charged their ledgers, as the files say"
-)
-SEEDED = "some answers were drawn from a seed, by a simulation of the mechanism"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,7 +80,8 @@ def _finished(folder: RunFolder, deal: Deal, counted: Counted, keys: Keys, docum
     table = generator.sample(document["rows"], keys.sample())
     sampled = time.monotonic()
     seeded = any(file["seeded"] for file in document["answers"]["files"])
-    guarantee = _stated(deal, seeded=seeded, answered=counted.answers)
+    claim, records = deal.protocol.guarantee(deal.population), deal.population.records
+    guarantee = stated_collection(claim, records=records, seeded=seeded, answered=counted.answers)
     generator.save(folder.path)
     table.save(folder / "synthetic.parquet")
     seconds |= {"training": trained - began, "sampling": sampled - trained}
@@ -139,7 +135,8 @@ def _document(wanted: Fit, spec: RunSpec, deal: Deal, counted: Counted, found: F
         "method": deal.protocol.facts.name,
         "parameters": dataclasses.asdict(deal.protocol),
         "clients": counted.answers,
-        "split": "answers from files",
+        "split": FROM_FILES,
+        "population": collected_population(deal.population, answered=counted.answers),
         "answers": {"counted": counted.answers, "dropped": counted.dropped, "files": files},
         "rows": wanted.rows,
         "versions": versions(),
@@ -192,28 +189,6 @@ def _spec(wanted: Fit, deal: Deal) -> RunSpec:
         target=deal.population.table_schema.target, records_per_client=deal.population.records, settings=settings,
         rows=wanted.rows, seed=wanted.seed,
     )  # fmt: skip
-
-
-def _stated(deal: Deal, *, seeded: bool, answered: int) -> Guarantee:
-    """The guarantee as it may be stated by somebody who has only seen files.
-
-    Whoever collected held the records of many and added the noise. Files do not say whether the most records of one client
-    was declared, so it counts as read from the data.
-    """
-    guarantee, records = deal.protocol.guarantee(deal.population), deal.population.records
-    return with_shuffling(
-        dataclasses.replace(
-            guarantee,
-            trust="silo" if guarantee.trust == "local" else guarantee.trust,
-            protects="one row of a collected file" if records == 1 else "all rows of one client of a collected file",
-            units=answered,
-            counts_read=() if records == 1 else (f"the most records of one client ({records:,})",),
-            noise="" if seeded else "system",
-            seeded=seeded,
-            assumptions=(*guarantee.assumptions, COLLECTED, *((SEEDED,) if seeded else ())),
-        ),
-        answered=answered,
-    )
 
 
 def _content(path: Path) -> bytes:
