@@ -41,12 +41,13 @@ REASONS: dict[str, str] = {
     "repeated": "the site has answered this question in another round of this run",
     "guarantee": "the run would take more than the guarantee that was agreed for it",
     "budget": "the site's limit would be passed",
-    "rolled-back": "the site's ledger is older than this run: it was restored or replaced",
+    "rolled-back": "the site's ledger is older than what the site has answered: it was restored or replaced",
     "old-run": "the run was begun under version 0.1.0; begin a new one, what was spent stays counted",
     "failed": "the site could not answer; its own log says why",
 }
 #: What a well-formed message may say; a site's own bounds are much lower.
 MOST_CLIENTS, MOST_RECORDS = 10**8, 10**7
+TERMS = ("version", "method", "parameters", "schema")
 RUN = re.compile(r"[a-z0-9][a-z0-9.-]{0,79}")
 
 
@@ -119,12 +120,14 @@ def read_request(data: bytes) -> Request | Mapping[str, Any]:
     if message.kind == "facts?":
         run, terms = wire.take_fields(message, {"run": str, "terms": dict})
         _check_run(run)
+        _check_terms(terms)
         return dict(terms)
     if message.kind != "ask":
         raise WireError(f"expected an ask, got a {message.kind!r} message")
     kinds = {"run": str, "round": int, "terms": dict, "clients": int, "records": int, "first": int}
     run, round_id, terms, clients, records, first = wire.take_fields(message, kinds)
     _check_run(run)
+    _check_terms(terms)
     if not (
         0 <= round_id < 2**31 and 1 <= clients <= MOST_CLIENTS and 1 <= records <= MOST_RECORDS and 0 <= first < clients
     ):
@@ -137,6 +140,12 @@ def read_request(data: bytes) -> Request | Mapping[str, Any]:
 def _check_run(run: str) -> None:
     if not RUN.fullmatch(run):
         raise WireError("a run's name is made of small letters, digits, dots and dashes, at most 80")
+
+
+def _check_terms(terms: Mapping[str, Any]) -> None:
+    """What is named is kept with the run, so nothing more may ride along."""
+    if set(terms) != set(TERMS):
+        raise WireError(f"the terms of a request are {', '.join(TERMS)}, and nothing else")
 
 
 def make_facts(facts: Facts) -> bytes:

@@ -2,10 +2,12 @@
 
 Guarantee: a reply leaves only after its charge, the client's memory and the reply itself are on disk, in one transaction. What
 would overspend is refused before records are touched: the site's own limit over all runs, and in each run the guarantee that
-was agreed for it. A question asked again in its round gets the stored reply; a round beyond the method's last, and a question
-that was answered in another round of the run, get none. Clients are numbered in a secret random order, drawn for each run and
-kept with the ledger, so that no number tells a place in the file. Nothing but a well-formed reply, the public facts, or one
-word of a closed list ever leaves; what went wrong in words stays in the site's own log.
+was agreed for it. Charges of runs whose guarantees mean different things (neighbours, what the coordinator sees) are never
+added: a ledger holds one kind, and the site refuses the other. A ledger older than the file beside it says is not used. A
+question asked again in its round gets the stored reply; a round beyond the method's last, and a question that was answered in
+another round of the run, get none. Clients are numbered in a secret random order, drawn for each run and kept with the ledger,
+so that no number tells a place in the file. Nothing but a well-formed reply, the public facts, or one word of a closed list
+ever leaves; what went wrong in words stays in the site's own log.
 Edge cases: a seeded site numbers its clients in the order of the file: reproducible, not private. A method that means to ask
 the very same in several rounds has the round's number in its question.
 """
@@ -29,6 +31,7 @@ from populace.engines.agreement import Agreement, Shapes, shapes_of
 from populace.engines.asked import Asked, read_ask
 from populace.engines.exchange import Keys, make_key
 from populace.engines.messages import (
+    Code,
     Facts,
     Hosts,
     RefusedError,
@@ -42,12 +45,14 @@ from populace.engines.wire import Message
 from populace.errors import BudgetError, RunError, WireError
 from populace.privacy import secure_random
 from populace.privacy.ledger import Budget, Charge
+from populace.privacy.relation import Relation, relation_of
 from populace.privacy.source import Keyed, System
 from populace.privacy.sqlite_ledger import (
     Begun,
     OldRunError,
     OvertakenError,
     RepeatedQuestionError,
+    RolledBackError,
     RunLimitError,
     SqliteLedger,
 )
@@ -109,23 +114,16 @@ class Site:
                 return self._answer(request)
             self._agreed(request)
             hosted = self.hosted
+            self.log("told the public facts")
             facts = Facts(
                 clients=len(hosted.accounts), records=hosted.records, seeded=self.root is not None, hosts=hosted.by,
                 records_read=hosted.records_read,
             )  # fmt: skip
             return make_facts(facts)
-        except RefusedError as no:
-            self.log(f"refused ({no.code}): {no}")
-            return make_refusal(no.code)
-        except WireError as error:
-            self.log(f"refused (malformed): {error}")
-            return make_refusal("malformed")
-        except BudgetError as error:
-            self.log(f"refused (budget): {error}")
-            return make_refusal("budget")
         except Exception as error:
-            self.log(f"failed: {type(error).__name__}: {error}")
-            return make_refusal("failed")
+            word, sentence = refusal_of(error)
+            self.log(sentence)
+            return make_refusal(word)
 
     def _agreed(self, terms: Mapping[str, Any]) -> Agreement:
         """The site's own agreement that these terms name; says which part was not agreed to."""
@@ -139,7 +137,7 @@ class Site:
     def _answer(self, request: Request) -> bytes:
         agreement = self._agreed(request.terms)
         population = self._population(agreement, request)
-        limit = self._run_limit(agreement.protocol, population, request)
+        limit, relation = self._run_limit(agreement.protocol, population, request)
         shapes = shapes_of(agreement.protocol, population, request.round)
         asked = read_ask(request, shapes, hosted=len(self.hosted.accounts))
         charge = agreement.protocol.charge(
@@ -148,12 +146,15 @@ class Site:
         with SqliteLedger(self.ledger_path, self.budget, create=False) as ledger:
             for _ in range(TRIES):
                 try:
-                    replies = self._replies(ledger, agreement, population, request, asked, shapes, charge, limit)
+                    replies = self._replies(
+                        ledger, agreement, population, request, asked, shapes, charge, limit, relation
+                    )
                     break
                 except OvertakenError as error:
                     self.log(f"looking again: {error}")
             else:
                 raise RunError("other processes of this site keep answering the same clients; nothing was released")
+            ledger.keep_head()  # also where all replies were stored before: nothing leaves that an old ledger would not know
         values = [wire.fill(shapes.reply, wire.unpack(reply).arrays, "value") for _, reply in sorted(replies.items())]
         return make_reply(
             agreement, population, run=request.run, round_id=request.round, clients=asked.clients[sorted(replies)],
@@ -170,10 +171,13 @@ class Site:
         shapes: Shapes,
         charge: Charge,
         limit: Budget,
+        relation: Relation,
     ) -> dict[int, bytes]:
         """Replies by slot: the stored ones, and fresh ones that are booked before this returns."""
         batch = self._batch(self._begun(ledger, request), request, asked)
         replies, fresh = self._look_up(ledger, request, batch, charge, limit)
+        if fresh:
+            ledger.check_relation(relation)
         able = self._able(ledger, batch, fresh, charge)
         if not replies and not able:
             raise RefusedError("budget", f"nobody asked in round {request.round} of run {request.run} may answer")
@@ -187,13 +191,14 @@ class Site:
             keep.append((batch.accounts[slot], batch.questions[slot], reply, stored))
             replies[slot] = reply
         ledger.commit_many(
-            keep, charge, run=request.run, round_id=request.round, limit=limit, before=[fresh[slot] for slot in able]
-        )
+            keep, charge, run=request.run, round_id=request.round, limit=limit, before=[fresh[slot] for slot in able],
+            relation=relation,
+        )  # fmt: skip
         return replies
 
-    def _run_limit(self, protocol: Protocol, population: Population, request: Request) -> Budget:
-        """The most this run may take of one account; refuses rounds the method does not have."""
-        rounds, limit = _rounds_and_limit(protocol, population)
+    def _run_limit(self, protocol: Protocol, population: Population, request: Request) -> tuple[Budget, Relation]:
+        """The most this run may take of one account, and in which sense; refuses rounds the method does not have."""
+        rounds, limit, relation = _rounds_and_limit(protocol, population)
         if request.round >= rounds:
             raise RefusedError("round", f"round {request.round} of run {request.run}, which has {rounds} rounds")
         if protocol.secret_cohorts and self.root is None:
@@ -201,7 +206,7 @@ class Site:
                 "guarantee",
                 "the guarantee counts on nobody learning whom a round asks, which requests over a network do not keep secret",
             )
-        return limit
+        return limit, relation
 
     def _begun(self, ledger: SqliteLedger, request: Request) -> Begun:
         """What the run was begun with, or what it begins with now: its numbering is kept before anything is answered."""
@@ -350,10 +355,27 @@ def _compiled(protocol: Protocol) -> Callable[..., tuple[Any, Any]]:
 
 
 @functools.lru_cache(maxsize=64)
-def _rounds_and_limit(protocol: Protocol, population: Population) -> tuple[int, Budget]:
-    """The rounds of a run, and the most it may take of one account: what it guarantees, less what samplers may add."""
+def _rounds_and_limit(protocol: Protocol, population: Population) -> tuple[int, Budget, Relation]:
+    """The rounds of a run, the most it may take of one account (its guarantee less what samplers may add), in which sense."""
     claim = protocol.guarantee(population)
-    return protocol.rounds(population), Budget(epsilon=claim.epsilon, delta=claim.accounted_delta, unit=claim.unit)
+    limit = Budget(epsilon=claim.epsilon, delta=claim.accounted_delta, unit=claim.unit)
+    return protocol.rounds(population), limit, relation_of(claim)
+
+
+def refusal_of(error: Exception) -> tuple[Code, str]:
+    """The one word that leaves, and the sentence for the site's own log."""
+    word: Code
+    if isinstance(error, RefusedError):
+        word = error.code
+    elif isinstance(error, WireError):
+        word = "malformed"
+    elif isinstance(error, RolledBackError):
+        word = "rolled-back"
+    elif isinstance(error, BudgetError):
+        word = "budget"
+    else:
+        return "failed", f"failed: {type(error).__name__}: {error}"
+    return word, f"refused ({word}): {error}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,9 @@ import contextlib
 import dataclasses
 import functools
 import json
-import os
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,32 +21,11 @@ from populace.privacy import events
 from populace.privacy.accounting import epsilon_of
 from populace.privacy.events import Event
 from populace.privacy.ledger import Budget, Charge, check_affordable, check_unit, composed
-
-LAYOUT = 1  # of the file, as `PRAGMA user_version`; 0 is that of version 0.1.0, which lacks `numbering`
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS entry (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    account TEXT NOT NULL, run TEXT NOT NULL, round INTEGER NOT NULL,
-    question TEXT NOT NULL, unit TEXT NOT NULL, event TEXT NOT NULL,
-    reply BLOB NOT NULL, at REAL NOT NULL,
-    UNIQUE (account, run, round)
-);
-CREATE TABLE IF NOT EXISTS memory (account TEXT NOT NULL, run TEXT NOT NULL, content BLOB NOT NULL, PRIMARY KEY (account, run));
-CREATE TABLE IF NOT EXISTS terms (run TEXT PRIMARY KEY, content TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS numbering (run TEXT PRIMARY KEY, accounts TEXT NOT NULL, numbers BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS budget (only_one INTEGER PRIMARY KEY CHECK (only_one = 1), epsilon REAL, delta REAL, unit TEXT);
-CREATE TRIGGER IF NOT EXISTS entry_never_replaced BEFORE INSERT ON entry
-    WHEN EXISTS (SELECT 1 FROM entry WHERE id = NEW.id OR (account = NEW.account AND run = NEW.run AND round = NEW.round))
-    BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
-CREATE TRIGGER IF NOT EXISTS entry_never_changes BEFORE UPDATE ON entry
-    BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
-CREATE TRIGGER IF NOT EXISTS entry_never_leaves BEFORE DELETE ON entry
-    BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
-CREATE TRIGGER IF NOT EXISTS numbering_never_changes BEFORE UPDATE ON numbering
-    BEGIN SELECT RAISE(ABORT, 'a run keeps its numbers'); END;
-CREATE TRIGGER IF NOT EXISTS numbering_never_leaves BEFORE DELETE ON numbering
-    BEGIN SELECT RAISE(ABORT, 'a run keeps its numbers'); END;
-"""
+from populace.privacy.ledger_file import LAYOUT as LAYOUT
+from populace.privacy.ledger_file import RolledBackError as RolledBackError
+from populace.privacy.ledger_file import keep_head, last_of, link, open_file, transaction
+from populace.privacy.ledger_file import kept_budget as kept_budget
+from populace.privacy.relation import UNKNOWN, Relation, assumed, check_same_relation
 
 
 class RunLimitError(BudgetError):
@@ -79,20 +57,6 @@ class Begun:
     numbers: bytes = b""
 
 
-def kept_budget(path: str | Path) -> Budget | None:
-    """The budget a ledger was begun with, or None where none was begun; changes nothing."""
-    if not Path(path).is_file():
-        return None
-    try:
-        with contextlib.closing(sqlite3.connect(path, timeout=30.0)) as db:
-            if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'budget'").fetchone() is None:
-                return None
-            row = db.execute("SELECT epsilon, delta, unit FROM budget").fetchone()
-    except sqlite3.Error as error:
-        raise RunError(f"cannot open the ledger {path}: {error}") from error
-    return None if row is None else Budget(epsilon=row[0], delta=row[1], unit=row[2])
-
-
 def check_same_unit(kept: Budget, wanted: Budget, *, path: str | Path) -> None:
     """Raise BudgetError where a ledger that holds charges would count in another unit from now on."""
     if kept.unit != wanted.unit:
@@ -105,9 +69,11 @@ def check_same_unit(kept: Budget, wanted: Budget, *, path: str | Path) -> None:
 class SqliteLedger:
     """The ledger kept with the records: one account per hosted client; charge, memory and reply in one transaction.
 
-    Guarantee: after `commit` returns the charge is on disk (WAL, synchronous=FULL); a process killed at any moment leaves
-    either all of a commit or none of it. All that decides about a charge is read in the transaction that books it, so that
-    processes side by side never spend more together than one of them could.
+    Guarantee: after `commit` returns the charge is on disk, in this one file (no write-ahead log, synchronous=EXTRA), and how
+    far it is stands in `NAME.head` beside it: an older copy put back under it is refused. A process killed at any moment
+    leaves either all of a commit or none of it. A ledger holds charges of one relation: `replace` and `zero-out`, and what the
+    coordinator sees with or without noise, are never added. All that decides about a charge is read in the transaction that
+    books it, so that processes side by side never spend more together than one of them could.
     Edge cases: the same (account, run, round) with the same question returns the stored reply through `stored`; with another
     question it is refused, and so is the same question in another round of the run. The file is readable by its owner alone.
     The budget is kept in it: reopening with another one is refused, unless `raise_budget` says that its owner means it; its
@@ -116,7 +82,15 @@ class SqliteLedger:
     spent. A ledger of 0.1.0 is opened with all its entries; one of a later layout than this one is refused.
     """
 
-    def __init__(self, path: str | Path, budget: Budget, *, create: bool = True, raise_budget: bool = False) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        budget: Budget,
+        *,
+        create: bool = True,
+        raise_budget: bool = False,
+        restored: bool = False,
+    ) -> None:
         self.budget = budget
         self.path = Path(path)
         if not create and kept_budget(self.path) is None:
@@ -124,26 +98,11 @@ class SqliteLedger:
                 f"the ledger {path} is gone, and with it what was spent; put it back, nothing is answered without"
             )
         try:
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
-            self._db = sqlite3.connect(self.path, isolation_level=None, timeout=30.0)
-            self._lay_out()
+            self._db = open_file(self.path, restored=restored)
             kept = self._db.execute("SELECT epsilon, delta, unit FROM budget").fetchone()
         except (OSError, sqlite3.Error) as error:
             raise RunError(f"cannot open the ledger {path}: {error}") from error
         self._keep_budget(kept, raise_budget=raise_budget)
-
-    def _lay_out(self) -> None:
-        (layout,) = self._db.execute("PRAGMA user_version").fetchone()
-        if layout > LAYOUT:
-            self.close()
-            raise RunError(
-                f"the ledger {self.path} was written by a later version of populace; update populace, nothing is answered"
-            )
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=FULL")
-        self._db.executescript(SCHEMA)
-        if layout < LAYOUT:
-            self._db.execute(f"PRAGMA user_version = {LAYOUT}")
 
     def _keep_budget(self, kept: tuple[float, float, Any] | None, *, raise_budget: bool) -> None:
         wanted = (float(self.budget.epsilon), float(self.budget.delta), self.budget.unit)
@@ -173,16 +132,8 @@ class SqliteLedger:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """Nobody else writes from here to the end; what is read here is what is booked on."""
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
+    def _transaction(self) -> contextlib.AbstractContextManager[None]:
+        return transaction(self._db)
 
     def stored(self, account: str, *, run: str, round_id: int, question: str) -> bytes | None:
         """The reply already given to this question, or None.
@@ -191,8 +142,10 @@ class SqliteLedger:
         second release.
         """
         rows = self._db.execute(
-            "SELECT round, question, reply FROM entry WHERE account = ? AND run = ? AND (round = ? OR question = ?)",
-            (account, run, round_id, question),
+            "SELECT round, question, reply FROM entry "
+            "WHERE account IN (SELECT ? UNION ALL SELECT name FROM alias WHERE account = ?) "
+            "AND run = ? AND (round = ? OR question = ?)",
+            (account, account, run, round_id, question),
         ).fetchall()
         for at, kept, reply in rows:
             if at == round_id and kept == question:
@@ -246,15 +199,22 @@ class SqliteLedger:
         round_id: int,
         limit: Budget | None = None,
         before: Sequence[int] | None = None,
+        relation: Relation | None = None,
     ) -> None:
         """All of a site's hosted clients at once: (account, question, reply, memory) each; all are booked or none.
 
         `limit` is what the run guarantees. `before` says how many charges each account had in the run when its reply was made:
-        where another process has booked since, OvertakenError.
+        where another process has booked since, OvertakenError. `relation` is that of the run's guarantee; where it is not
+        given, it is taken from the event. How far the ledger is stands beside it before this returns.
         """
+        if not replies:
+            return
         event = json.dumps(events.to_json(charge.event), sort_keys=True)
         try:
             with self._transaction():
+                self._keep_relation(relation, charge)
+                chain = last_of(self._db).chain
+                under = (None, None) if relation is None else (relation.neighbours, relation.trust)
                 for place, (account, question, reply, memory) in enumerate(replies):
                     if before is not None and self.entries(account, run=run) != before[place]:
                         raise OvertakenError(f"account {account!r} was charged by another process in the meantime")
@@ -263,15 +223,49 @@ class SqliteLedger:
                     self.check(account, charge)
                     if limit is not None:
                         self.check_run(account, charge, run=run, limit=limit)
+                    row = (account, run, round_id, question, charge.unit, event, *under, reply, time.time())
+                    chain = link(chain, row)
                     self._db.execute(
-                        "INSERT INTO entry (account, run, round, question, unit, event, reply, at) "
-                        "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                        (account, run, round_id, question, charge.unit, event, reply, time.time()),
+                        "INSERT INTO entry (account, run, round, question, unit, event, neighbours, trust, reply, at, chain) "
+                        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                        (*row, chain),
                     )
                     if memory is not None:
                         self._db.execute("INSERT OR REPLACE INTO memory VALUES (?, ?, ?)", (account, run, memory))
+            self.keep_head()
         except sqlite3.Error as error:
             raise RunError(f"cannot write the ledger {self.path}: {error}; nothing was released") from error
+
+    def keep_head(self) -> None:
+        """Write down beside the ledger how far it is; a reply, also a stored one, may leave only after this."""
+        keep_head(self._db, self.path)
+
+    @property
+    def last(self) -> int:
+        """The number of the last entry, 0 for none."""
+        return last_of(self._db).last
+
+    def relation(self) -> Relation | None:
+        """Between which data sets, and against whom, the charges of this ledger bound the loss; None while it has none."""
+        row = self._db.execute("SELECT neighbours, trust FROM relation").fetchone()
+        if row is not None:
+            return Relation(neighbours=row[0], trust=row[1])
+        old = {assumed(_event(text)) for (text,) in self._db.execute("SELECT DISTINCT event FROM entry")}
+        return old.pop() if len(old) == 1 else UNKNOWN if old else None
+
+    def check_relation(self, relation: Relation) -> None:
+        """Raise BudgetError where the ledger holds charges that do not add up with those of such a run."""
+        check_same_relation(self.relation(), relation, path=self.path)
+
+    def _keep_relation(self, relation: Relation | None, charge: Charge) -> None:
+        self.check_relation(relation or assumed(charge.event))
+        if relation is not None:
+            self._db.execute("INSERT OR IGNORE INTO relation VALUES (1, ?, ?)", (relation.neighbours, relation.trust))
+
+    def link_names(self, names: Iterable[tuple[str, str]]) -> None:
+        """From now on the charges of each name count on its account: (name, account)."""
+        with self._transaction():
+            self._db.executemany("INSERT OR IGNORE INTO alias VALUES (?, ?)", names)
 
     def begun(self, run: str) -> Begun | None:
         """What a run was begun with, or None for a new one. Raises OldRunError for one that version 0.1.0 began."""
@@ -303,14 +297,20 @@ class SqliteLedger:
             raise BudgetError(f"run {run!r} was begun under other terms; terms do not change within a run")
 
     def memory(self, account: str, *, run: str) -> bytes | None:
-        row = self._db.execute("SELECT content FROM memory WHERE account = ? AND run = ?", (account, run)).fetchone()
+        row = self._db.execute(
+            "SELECT content FROM memory WHERE run = ? "
+            "AND account IN (SELECT ? UNION ALL SELECT name FROM alias WHERE account = ?)",
+            (run, account, account),
+        ).fetchone()
         return None if row is None else bytes(row[0])
 
     def _spent(self, account: str, *, run: str | None = None) -> list[tuple[Event, int]]:
         """What an account was charged, in all or in one run. Charges of different units are never added: refused."""
         rows = self._db.execute(
-            "SELECT unit, event, COUNT(*) FROM entry WHERE account = ? AND (? IS NULL OR run = ?) GROUP BY unit, event",
-            (account, run, run),
+            "SELECT unit, event, COUNT(*) FROM entry "
+            "WHERE account IN (SELECT ? UNION ALL SELECT name FROM alias WHERE account = ?) "
+            "AND (? IS NULL OR run = ?) GROUP BY unit, event",
+            (account, account, run, run),
         ).fetchall()
         other = {unit for unit, _, _ in rows} - {self.budget.unit}
         if other:
@@ -332,7 +332,7 @@ class SqliteLedger:
         """
         units = {unit for (unit,) in self._db.execute("SELECT DISTINCT unit FROM entry")}
         runs = self._db.execute(
-            "SELECT run, COUNT(DISTINCT round), COUNT(DISTINCT account), COUNT(*), MIN(at), MAX(at) FROM entry GROUP BY run "
+            "SELECT run, COUNT(DISTINCT round), COUNT(DISTINCT owner), COUNT(*), MIN(at), MAX(at) FROM charged GROUP BY run "
             "ORDER BY MIN(id)"
         )
         names = ("run", "rounds", "accounts", "charges", "first", "last")
@@ -347,7 +347,7 @@ class SqliteLedger:
     def _summary_of(self, unit: str) -> dict[str, Any]:
         spent: dict[str, list[tuple[str, int]]] = {}
         for account, event, count in self._db.execute(
-            "SELECT account, event, COUNT(*) FROM entry WHERE unit = ? GROUP BY account, event ORDER BY event", (unit,)
+            "SELECT owner, event, COUNT(*) FROM charged WHERE unit = ? GROUP BY owner, event ORDER BY event", (unit,)
         ):
             spent.setdefault(account, []).append((event, count))
         epsilons = [
@@ -361,13 +361,19 @@ class SqliteLedger:
             "charges": sum(count for each in spent.values() for _, count in each),
         }
 
-    def accounts(self) -> list[str]:
-        return [row[0] for row in self._db.execute("SELECT DISTINCT account FROM entry ORDER BY account")]
+    def accounts(self, *, after: int = 0) -> list[str]:
+        """Who was charged, at all or after an entry."""
+        return [
+            row[0]
+            for row in self._db.execute("SELECT DISTINCT owner FROM charged WHERE id > ? ORDER BY owner", (after,))
+        ]
 
     def entries(self, account: str, *, run: str | None = None) -> int:
         """How many charges an account has, in all or in one run."""
         row = self._db.execute(
-            "SELECT COUNT(*) FROM entry WHERE account = ? AND (? IS NULL OR run = ?)", (account, run, run)
+            "SELECT COUNT(*) FROM entry WHERE account IN (SELECT ? UNION ALL SELECT name FROM alias WHERE account = ?) "
+            "AND (? IS NULL OR run = ?)",
+            (account, account, run, run),
         ).fetchone()
         return int(row[0])
 

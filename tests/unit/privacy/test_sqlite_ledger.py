@@ -1,6 +1,7 @@
 """The ledger on disk refuses before, never after, whoever else writes to it, and survives a kill."""
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -10,14 +11,17 @@ import textwrap
 import pytest
 
 from populace.errors import BudgetError, RunError
-from populace.privacy.events import Pure
+from populace.privacy.events import Gaussian, Pure
 from populace.privacy.ledger import Budget, Charge
+from populace.privacy.ledger_file import back_up, head_path
+from populace.privacy.relation import Relation
 from populace.privacy.sqlite_ledger import (
     LAYOUT,
     Begun,
     OldRunError,
     OvertakenError,
     RepeatedQuestionError,
+    RolledBackError,
     RunLimitError,
     SqliteLedger,
     kept_budget,
@@ -257,3 +261,151 @@ def test_a_ledger_of_a_later_version_is_refused(tmp_path):
     raw.close()
     with pytest.raises(RunError, match="written by a later version of populace; update populace"):
         SqliteLedger(path, Budget(epsilon=1.0))
+
+
+REPLACE, ZERO_OUT = (Relation(neighbours=name, trust="silo") for name in ("replace", "zero-out"))
+CENTRAL = Relation(neighbours="zero-out", trust="central")
+NOISED = Charge(event=Gaussian(5.0), unit="client")
+
+
+def book(ledger, relation, charge=ONE, run="r", account="anna"):
+    ledger.commit_many([(account, f"q {run}", b"", None)], charge, run=run, round_id=0, relation=relation)
+
+
+@pytest.mark.parametrize(
+    ("first", "other"), [(REPLACE, ZERO_OUT), (ZERO_OUT, REPLACE), (ZERO_OUT, CENTRAL), (CENTRAL, ZERO_OUT)]
+)
+def test_charges_of_two_relations_are_never_added(tmp_path, first, other):
+    """Nor on another account: the limit of a ledger means one thing. What differs in words only is one relation."""
+    with SqliteLedger(tmp_path / "l.db", Budget(epsilon=99.0, delta=1e-3)) as ledger:
+        assert ledger.relation() is None
+        book(ledger, first)
+        assert ledger.relation() == first
+        for account in ("anna", "bert"):
+            with pytest.raises(
+                BudgetError, match=f"holds charges under `{first.neighbours}` with trust `{first.trust}`"
+            ):
+                book(ledger, other, run="s", account=account)
+        with pytest.raises(
+            BudgetError, match="Agree to it in another folder, and lower its limit by what was spent here"
+        ):
+            ledger.check_relation(other)
+        book(ledger, first, run="s")
+        assert ledger.entries("anna") == 2
+    with sqlite3.connect(tmp_path / "l.db") as raw:
+        found = raw.execute("SELECT DISTINCT neighbours, trust FROM entry").fetchall()
+    raw.close()
+    assert found == [(first.neighbours, first.trust)]
+
+
+def test_local_and_silo_and_secure_sum_are_one_class(tmp_path):
+    with SqliteLedger(tmp_path / "l.db", Budget(epsilon=99.0)) as ledger:
+        for number, trust in enumerate(("local", "silo", "secure-sum")):
+            book(ledger, Relation(neighbours="replace", trust=trust), run=f"r{number}")
+        assert ledger.entries("anna") == 3
+
+
+def test_charges_without_a_relation_add_to_what_they_can_only_be(tmp_path):
+    """Pure ones are randomised before they leave; of older Gaussian ones nothing is known, so nothing is added."""
+    with SqliteLedger(tmp_path / "pure.db", Budget(epsilon=99.0, delta=1e-3)) as ledger:
+        commit(ledger)
+        with pytest.raises(BudgetError, match="under `replace` with trust `silo`"):
+            book(ledger, ZERO_OUT, run="s")
+        book(ledger, REPLACE, run="s")
+    with SqliteLedger(tmp_path / "noised.db", Budget(epsilon=99.0, delta=1e-3)) as ledger:
+        for run in ("a", "b"):
+            book(ledger, None, NOISED, run=run)
+        for relation in (REPLACE, ZERO_OUT, CENTRAL):
+            with pytest.raises(BudgetError, match="a relation nobody wrote down"):
+                book(ledger, relation, NOISED, run="s")
+
+
+def test_an_old_copy_put_back_is_noticed(tmp_path):
+    path = tmp_path / "l.db"
+    with SqliteLedger(path, Budget(epsilon=99.0)) as ledger:
+        commit(ledger)
+    old = path.read_bytes()
+    for round_id in (1, 2):
+        with SqliteLedger(path, Budget(epsilon=99.0), create=False) as ledger:
+            commit(ledger, round_id=round_id)
+    new = path.read_bytes()
+    path.write_bytes(old)
+    with pytest.raises(RolledBackError, match=r"entry 3, which l\.db\.head names, is not in it"):
+        SqliteLedger(path, Budget(epsilon=99.0))
+    path.unlink()
+    with pytest.raises(RolledBackError):  # also where it is begun anew
+        SqliteLedger(path, Budget(epsilon=99.0))
+    path.write_bytes(new)
+    with SqliteLedger(path, Budget(epsilon=99.0)) as ledger:
+        assert ledger.entries("anna") == 3
+
+
+def test_another_history_of_the_same_length_is_noticed(tmp_path):
+    for name in ("one", "two"):
+        with SqliteLedger(tmp_path / f"{name}.db", Budget(epsilon=99.0)) as ledger:
+            commit(ledger, reply=name.encode())
+    shutil.copy(tmp_path / "two.db", tmp_path / "one.db")
+    with pytest.raises(RolledBackError):
+        SqliteLedger(tmp_path / "one.db", Budget(epsilon=99.0))
+
+
+def test_a_ledger_ahead_of_its_head_opens(tmp_path):
+    """A process killed between the commit and the head leaves that; the next reply catches up."""
+    path = tmp_path / "l.db"
+    with SqliteLedger(path, Budget(epsilon=99.0)) as ledger:
+        commit(ledger)
+        before = head_path(path).read_bytes()
+        commit(ledger, round_id=1)
+        after = head_path(path).read_bytes()
+        head_path(path).write_bytes(before)
+    with SqliteLedger(path, Budget(epsilon=99.0)) as ledger:
+        ledger.keep_head()
+    assert head_path(path).read_bytes() == after != before
+
+
+def test_a_head_that_is_gone_is_written_anew_only_if_the_owner_says_so(tmp_path):
+    path = tmp_path / "l.db"
+    with SqliteLedger(path, Budget(epsilon=99.0)) as ledger:
+        commit(ledger)
+    head_path(path).unlink()
+    with pytest.raises(RunError, match=r"l\.db\.head is gone.*join with --restored"):
+        SqliteLedger(path, Budget(epsilon=99.0))
+    SqliteLedger(path, Budget(epsilon=99.0), restored=True).close()
+    SqliteLedger(path, Budget(epsilon=99.0)).close()
+    head_path(path).write_text("{")
+    with pytest.raises(RunError, match="cannot read"):
+        SqliteLedger(path, Budget(epsilon=99.0), restored=True)
+
+
+def test_the_one_file_is_the_whole_ledger_after_a_commit(tmp_path):
+    """Also while another connection reads it: copied then, it lacks nothing. A copy by `back_up` does not either."""
+    path = tmp_path / "l.db"
+    SqliteLedger(path, Budget(epsilon=99.0)).close()
+    reader = sqlite3.connect(path)
+    reader.execute("SELECT COUNT(*) FROM entry").fetchone()
+    with SqliteLedger(path, Budget(epsilon=99.0)) as ledger:
+        commit(ledger)
+        shutil.copy(path, tmp_path / "copy.db")
+        back_up(path, tmp_path / "backup.db")
+    reader.close()
+    for name in ("copy.db", "backup.db"):
+        with sqlite3.connect(tmp_path / name) as raw:
+            assert raw.execute("SELECT COUNT(*) FROM entry").fetchone() == (1,)
+        raw.close()
+    assert (tmp_path / "backup.db").stat().st_mode & 0o077 == 0
+
+
+def test_names_of_one_client_share_an_account(tmp_path):
+    with SqliteLedger(tmp_path / "l.db", Budget(epsilon=2.0)) as ledger:
+        commit(ledger, account="patient  001", memory=b"m")
+        commit(ledger, account="patient 001", round_id=1)
+        commit(ledger, account="patient 002")
+        ledger.link_names([("patient  001", "#1"), ("patient 001", "#1")])
+        assert ledger.accounts() == ["#1", "patient 002"]
+        assert (ledger.entries("#1"), ledger.spent("#1"), ledger.memory("#1", run="r")) == (2, 2.0, b"m")
+        assert ledger.stored("#1", run="r", round_id=1, question="q1") == b"yes"
+        with pytest.raises(BudgetError, match="epsilon 3 of 2"):
+            commit(ledger, account="#1", round_id=2)
+        found = ledger.summary()
+    assert (found["accounts_charged"], found["epsilon_of_the_account_that_spent_most"]) == (2, 2.0)
+    assert found["runs"][0]["accounts"] == 2

@@ -18,7 +18,8 @@ from nvflare.apis.shareable import Shareable, make_reply
 from populace.engines.flare.policy import SITE_FILE, check_site_policy
 from populace.engines.flare.session import TASK
 from populace.engines.messages import check_outgoing, make_refusal
-from populace.engines.site_file import log_of, open_site, read_agreements
+from populace.engines.site import refusal_of
+from populace.engines.site_file import log_of, open_site, read_agreements, read_site_file
 from populace.errors import PopulaceError
 
 REQUEST, REPLY = "request", "reply"
@@ -29,13 +30,14 @@ def _kit(fl_ctx: Any) -> Path:
 
 
 class SiteExecutor(Executor):  # type: ignore[misc]
-    """Answers requests for the clients the site hosts. Its data are read when the first request comes, and again when the
-    site's own file changed."""
+    """Answers requests for the clients the site hosts. Its data are read when the first request comes, and again when they or
+    the site's own file changed: who is no longer in the data answers no more."""
 
     def __init__(self) -> None:
         super().__init__()
         self._site: Any = None
-        self._read_at = 0
+        self._read_at: Any = None
+        self._data: Path | None = None
         self._one_at_a_time = threading.Lock()
 
     def execute(self, task_name: str, shareable: Any, fl_ctx: Any, abort_signal: Any) -> Any:
@@ -47,17 +49,26 @@ class SiteExecutor(Executor):  # type: ignore[misc]
             try:
                 reply[REPLY] = self._open(_kit(fl_ctx)).reply(shareable.get(REQUEST))
             except Exception as error:
-                log_of(_kit(fl_ctx) / "local" / SITE_FILE)(f"failed: {type(error).__name__}: {error}")
-                reply[REPLY] = make_refusal("failed")
+                word, sentence = refusal_of(error)
+                log_of(_kit(fl_ctx) / "local" / SITE_FILE)(sentence)
+                reply[REPLY] = make_refusal(word)
         return reply
 
     def _open(self, kit: Path) -> Any:
         file = kit / "local" / SITE_FILE
-        changed = file.stat().st_mtime_ns
-        if changed != self._read_at:
+        if self._site is None or self._read_at != _stands(file, self._data):
             check_site_policy(kit)
-            self._site, self._read_at = open_site(file), changed
+            self._site = None  # what cannot be read any more does not answer
+            self._data = Path(read_site_file(file).data)
+            stands = _stands(file, self._data)  # before reading: what changes meanwhile is read again
+            self._site, self._read_at = open_site(file), stands
         return self._site
+
+
+def _stands(*paths: Path | None) -> list[tuple[int, ...]]:
+    """What changes when a file is written, replaced or touched."""
+    found = [path.stat() for path in paths if path is not None]
+    return [(each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns) for each in found]
 
 
 class Gate(Filter):  # type: ignore[misc]
