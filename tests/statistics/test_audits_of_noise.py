@@ -198,7 +198,7 @@ def one_run(protocol, clients=2, *, shape=None):
 
 
 GAN = {"turns": 2, "share": 0.5, "steps": 1, "batch": 2, "width": 4, "critic_width": 64, "latent": 2}
-VAE = {"participations": 2, "batch": 2, "asleep": 1, "width": 64, "latent": 16}
+VAE = {"participations": 2, "batch": 2, "asleep": 1, "width": 160, "latent": 16}
 
 
 @pytest.mark.parametrize(("right", "wrong", "settings", "clients"), [
