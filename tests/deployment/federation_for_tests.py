@@ -92,7 +92,9 @@ class TestFederation:
                 np.savez(data, x=part.x, y=part.y)
             else:
                 pq.write_table(part.frame, data)
-            hosting = Hosting(data=data, by="rows", records_per_client=records, epsilon=99.0, delta=1e-3, seed=seed)
+            hosting = Hosting(
+                data=data, by="rows", records_per_client=records, epsilon=99.0, delta=1e-3, trust_coordinator=True, seed=seed
+            )  # fmt: skip
             place.set_up(signed, read_proposal(self.federation.proposal_path), hosting, fingerprint=self.fingerprint)
             own = read_json(place.file_path)  # a site's owner may agree to more than one method, also to one of its own
             write_json(

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -17,9 +18,11 @@ from populace.errors import BudgetError, DataError, InputError, MissingExtra, Ru
 from populace.experiments.federation.coordinator import Federation, Proposal, read_proposal
 from populace.experiments.federation.propose import propose
 from populace.experiments.federation.site import Hosting, SiteFolder
-from populace.privacy.events import Pure
+from populace.privacy.events import Gaussian, Pure
 from populace.privacy.ledger import Charge
-from populace.privacy.sqlite_ledger import SqliteLedger, kept_budget
+from populace.privacy.ledger_file import head_path
+from populace.privacy.relation import Relation
+from populace.privacy.sqlite_ledger import RolledBackError, SqliteLedger, kept_budget
 from populace.protocols.registry import make_protocol
 from populace.tables.files import read_json, write_json
 from populace.tables.table import write_frame
@@ -145,7 +148,8 @@ def test_whom_a_site_hosts(founded, rows, tmp_path):
     by_column = hosting(data, by="column", client_column="ward")
     site.set_up(signed, proposal, by_column, fingerprint=fingerprint)
     hosted = open_site(site.file_path).hosted
-    assert hosted.accounts == ("ward a", "ward b")
+    assert read_hosted(read_site_file(site.file_path), rows.schema).accounts == ("ward a", "ward b")
+    assert [name.startswith("client #") for name in hosted.accounts] == [True, True]
     assert hosted.records == 8
     site.set_up(signed, proposal, hosting(data, by="site"), fingerprint=fingerprint)
     assert open_site(site.file_path).hosted.accounts == ("site",)
@@ -240,11 +244,15 @@ def test_a_ledger_with_charges_keeps_its_unit(founded, rows, tmp_path, capsys):
     other = dataclasses.replace(proposal, agreement=record)
     by_record = hosting(data, by="site", epsilon=3.0, delta=1e-2, change_limit=True)
     site.set_up(signed, proposal, hosting(data, by="site"), fingerprint=fingerprint)
+    with pytest.raises(InputError, match=r"independent \(per client.*moments \(per record.*not add up to one limit"):
+        site.set_up(signed, other, by_record, fingerprint=fingerprint)
+    withdraw(site)
     site.set_up(signed, other, by_record, fingerprint=fingerprint)  # nothing is booked yet
     file = read_site_file(site.file_path)
     assert (file.unit, kept_budget(file.ledger).unit) == ("record", "record")
     with SqliteLedger(file.ledger, file.budget) as ledger:
-        ledger.commit("site", Charge(event=Pure(1.0), unit="record"), run="r", round_id=0, question="q", reply=b"r")
+        charge, relation = Charge(event=Gaussian(5.0), unit="record"), Relation(neighbours="zero-out", trust="silo")
+        ledger.commit_many([("site", "q", b"r", None)], charge, run="r", round_id=0, relation=relation)
     before = (site.kit / "startup" / "client.key").read_bytes(), site.file_path.read_bytes()
     with pytest.raises(BudgetError, match=r"holds charges per record.*its unit does not change any more"):
         site.set_up(signed, proposal, hosting(data, by="site", epsilon=9.0, change_limit=True), fingerprint=fingerprint)
@@ -252,6 +260,80 @@ def test_a_ledger_with_charges_keeps_its_unit(founded, rows, tmp_path, capsys):
     assert kept_budget(file.ledger) == file.budget
     site.set_up(signed, other, dataclasses.replace(by_record, epsilon=5.0), fingerprint=fingerprint)
     assert kept_budget(file.ledger).epsilon == 5.0
+    begin_anew(site)
+    withdraw(site)
+
+
+def withdraw(site):
+    """All that a site agreed to, as its owner does it."""
+    write_json(site.file_path, {**read_json(site.file_path), "agreed": []}, mode=0o600)
+
+
+def test_methods_whose_charges_do_not_add_up_are_not_agreed_to_in_one_folder(founded, rows, tmp_path, capsys):
+    """`replace` and `zero-out`, silo and central: at the join where both are agreed to, and against what is booked."""
+    federation, site, signed, fingerprint = founded
+    begin_anew(site)
+    withdraw(site)
+    data = tmp_path / "rows.parquet"
+    pq.write_table(rows.frame, data)
+    proposal = read_proposal(federation.proposal_path)
+    central = dataclasses.replace(
+        proposal,
+        agreement=Agreement(protocol=make_protocol("c-dpd-vae", {"epsilon": 2.0}), schema=proposal.agreement.schema),
+    )
+    wide = hosting(data, epsilon=9.0, delta=1e-2)
+    with pytest.raises(
+        InputError, match=r"the coordinator sees your clients' messages without noise.*--trust-coordinator"
+    ):
+        site.set_up(signed, central, wide, fingerprint=fingerprint)
+    trusting = dataclasses.replace(wide, trust_coordinator=True)
+    site.set_up(signed, proposal, wide, fingerprint=fingerprint)
+    with pytest.raises(InputError, match=r"`replace`, trust `local`.*`zero-out`, trust `central`.*a folder of its own"):
+        site.set_up(signed, central, trusting, fingerprint=fingerprint)
+    file = read_site_file(site.file_path)
+    with SqliteLedger(file.ledger, file.budget) as ledger:
+        ledger.commit(
+            "rows from 1", Charge(event=Pure(2.0), unit="client"), run="r", round_id=0, question="q", reply=b""
+        )
+    withdraw(site)
+    with pytest.raises(BudgetError, match=r"holds charges under `replace`.*Agree to it in another folder"):
+        site.set_up(signed, central, trusting, fingerprint=fingerprint)
+    site.set_up(signed, proposal, wide, fingerprint=fingerprint)
+    begin_anew(site)
+    withdraw(site)
+    assert site.set_up(signed, central, trusting, fingerprint=fingerprint).trust == "central"
+    begin_anew(site)
+    withdraw(site)
+
+
+def test_a_backup_is_whole_and_only_the_newest_is_taken_back(founded, rows, tmp_path, capsys):
+    federation, site, signed, fingerprint = founded
+    begin_anew(site)
+    data, proposal = tmp_path / "rows.parquet", read_proposal(federation.proposal_path)
+    pq.write_table(rows.frame, data)
+    wide = hosting(data, epsilon=99.0)
+    site.set_up(signed, proposal, wide, fingerprint=fingerprint)
+    file = read_site_file(site.file_path)
+    copies = []
+    for number in range(2):
+        with SqliteLedger(file.ledger, file.budget) as ledger:
+            ledger.commit(
+                "rows from 1", Charge(event=Pure(2.0), unit="client"), run="r", round_id=number, question=str(number), reply=b""
+            )  # fmt: skip
+        copies.append(tmp_path / f"{number}.zip")
+        assert call(["site", "backup", str(site.path), "-o", str(copies[-1])]) == 0
+    assert copies[0].stat().st_mode & 0o077 == 0
+    assert sorted(zipfile.ZipFile(copies[0]).namelist()) == ["data.json", "ledger.sqlite"]
+    zipfile.ZipFile(copies[0]).extractall(site.path)
+    with pytest.raises(RolledBackError, match="is not the one that was written last"):
+        site.set_up(signed, proposal, dataclasses.replace(wide, restored=True), fingerprint=fingerprint)
+    zipfile.ZipFile(copies[1]).extractall(site.path)
+    site.set_up(signed, proposal, wide, fingerprint=fingerprint)
+    head_path(Path(file.ledger)).unlink()  # another machine: the archive is all there is
+    with pytest.raises(RunError, match="join with --restored"):
+        site.set_up(signed, proposal, wide, fingerprint=fingerprint)
+    site.set_up(signed, proposal, dataclasses.replace(wide, restored=True), fingerprint=fingerprint)
+    assert site.status()["ledger"]["charges"] == 2
     begin_anew(site)
 
 

@@ -12,6 +12,7 @@ pytest.importorskip("nvflare")
 
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
+from test_site import ask_of, code
 
 from populace.engines import messages
 from populace.engines.agreement import Agreement, shapes_of
@@ -117,3 +118,44 @@ def test_nobody_to_ask_is_nobody_to_wait_for():
     assert time.monotonic() - began < 5
     with pytest.raises(LinkClosedError):
         FlareLink(None, None, SimpleNamespace(triggered=True)).exchange({}, 30.0)
+
+
+def test_data_that_changed_are_read_again_before_the_next_answer(rows, agreements, tmp_path):
+    """Two patients withdraw between two rounds and their rows are deleted: nobody of that run answers with them any more."""
+    kit, data = tmp_path / "site" / "kit", tmp_path / "rows.parquet"
+    (kit / "local").mkdir(parents=True)
+    write_json(kit / "local" / "resources.json.default", {"client": {}, "components": []})
+    protocol = make_protocol("independent", {"epsilon": 2.0, "batch": 6})
+    agreement = Agreement(protocol=protocol, schema=rows.schema)
+
+    def write(count):
+        pq.write_table(
+            rows.take(np.arange(count)).frame.append_column("patient", [[f"p{i}" for i in range(count)]]), data
+        )
+
+    write(12)
+    file = SiteFile(
+        name="site", federation="f", data=str(data), ledger=str(kit.parent / "ledger.sqlite"),
+        log=str(kit.parent / "site.log"), by="column", records_per_client=1, client_column="patient", records=1, epsilon=9.0,
+        delta=0.0, unit="client", seed=None, agreed=(agreement.to_json(),),
+    )  # fmt: skip
+    policy.write_site_policy(kit, file.to_json())
+    SqliteLedger(file.ledger, file.budget).close()
+    begin_accounts(file, read_hosted(file, rows.schema))
+    executor = SiteExecutor()
+
+    def ask(run, round_id):
+        who = np.arange(6 * round_id, 6 * round_id + 4, dtype=np.int32)
+        request = ask_of(protocol, rows.schema, total=12, run=run, round_id=round_id, clients=who, heard=np.zeros(4),
+                         own=np.zeros(4, np.int32))  # fmt: skip
+        return code(executor._open(kit).reply(request))
+
+    assert ask("run-1", 0) == "reply"
+    stands = executor._site
+    assert ask("run-1", 0) == "reply"
+    assert executor._site is stands  # read once while nothing changes
+    write(10)
+    assert ask("run-1", 1) == "population"
+    assert ask("run-2", 0) == "reply"
+    write(12)
+    assert ask("run-1", 1) == "reply"

@@ -215,6 +215,68 @@ def test_a_restored_old_ledger_is_noticed(six, make_site):
     assert code(site.reply(again)) == "rolled-back"
 
 
+def test_an_old_ledger_put_back_answers_nothing_whatever_the_coordinator_says(six, make_site):
+    """Asked the same again and again over an old copy, version 0.1.0 gave a fresh answer each time."""
+    said = []
+    site = make_site(six, INDEPENDENT, seed=None, log=said.append)
+    old = site.ledger_path.read_bytes()
+    ask = ask_of(INDEPENDENT, six.schema)
+    first = site.reply(ask)
+    new = site.ledger_path.read_bytes()
+    site.ledger_path.write_bytes(old)
+    assert code(site.reply(ask)) == "rolled-back"
+    assert "is not the one that was written last" in said[-1]
+    site.ledger_path.write_bytes(new)
+    assert site.reply(ask) == first
+
+
+def test_a_reply_stored_before_a_crash_leaves_only_after_the_head(six, make_site, monkeypatch):
+    """Killed between the charge and the head: asked again, the stored reply leaves, and then an older copy is noticed."""
+    site = make_site(six, INDEPENDENT, seed=None)
+    old = site.ledger_path.read_bytes()
+    monkeypatch.setattr(
+        "populace.privacy.sqlite_ledger.keep_head", lambda *_: (_ for _ in ()).throw(OSError("power cut"))
+    )
+    assert code(site.reply(ask_of(INDEPENDENT, six.schema))) == "failed"
+    assert entries(site) == 6
+    monkeypatch.undo()
+    assert code(site.reply(ask_of(INDEPENDENT, six.schema))) == "reply"
+    site.ledger_path.write_bytes(old)
+    assert code(site.reply(ask_of(INDEPENDENT, six.schema))) == "rolled-back"
+
+
+def test_charges_of_methods_that_mean_different_things_are_not_added(six, make_site):
+    """Replies under `replace`, and updates under `add-remove` that the coordinator sees bare: no limit covers both."""
+    said = []
+    central = CentralMean(epsilon=9.0, total_rounds=1, noise_multiplier=12.0)
+    wide = {"epsilon": 20.0, "delta": 1e-2}
+    sites = [make_site(six, protocol, name=name, log=said.append, **wide) for name, protocol in
+             (("a", INDEPENDENT), ("b", central))]  # fmt: skip
+    both = {digest: agreement for site in sites for digest, agreement in site.agreements.items()}
+    asks = [ask_of(protocol, six.schema, run=f"run-{protocol.facts.name}") for protocol in (INDEPENDENT, central)]
+    for site, order in zip(sites, (asks, asks[::-1]), strict=True):
+        site = dataclasses.replace(site, agreements=both)
+        assert [code(site.reply(ask)) for ask in order] == ["reply", "budget"]
+        assert "they do not add up. Agree to it in another folder" in said[-1]
+        assert entries(site) == 6
+        assert code(site.reply(order[0])) == "reply"
+
+
+def test_terms_hold_nothing_but_what_they_are(six, make_site):
+    """They are kept with the run, so a request could have filled the disk with them."""
+    site = make_site(six, INDEPENDENT)
+    for request in (
+        ask_of(INDEPENDENT, six.schema),
+        messages.make_facts_request(Agreement(protocol=INDEPENDENT, schema=six.schema), run="r"),
+    ):
+        message = wire.unpack(request)
+        terms = message.fields["terms"]
+        for wrong in ({**terms, "junk": "x" * 1000}, {name: terms[name] for name in list(terms)[:3]}):
+            changed = dataclasses.replace(message, fields={**message.fields, "terms": wrong})
+            assert code(site.reply(wire.pack(changed))) == "malformed"
+        assert code(site.reply(request)) in ("reply", "facts")
+
+
 def test_a_run_larger_than_the_site_allows_is_refused_before_memory_is_set_aside(six, make_site, monkeypatch):
     def touched(*_):
         raise MemoryError
@@ -244,10 +306,12 @@ def test_an_unseeded_site_draws_anew_each_run(six, make_site):
 
 
 def test_facts_are_told_to_who_names_agreed_terms_only(six, make_site):
-    site = make_site(six, INDEPENDENT, seed=None, records=2)
+    said = []
+    site = make_site(six, INDEPENDENT, seed=None, records=2, log=said.append)
     agreement = Agreement(protocol=INDEPENDENT, schema=six.schema)
     facts = messages.read_facts(site.reply(messages.make_facts_request(agreement, run="r")))
     assert facts == messages.Facts(clients=3, records=2, seeded=False, hosts="rows", records_read=False)
+    assert said == ["told the public facts"]
     other = Agreement(protocol=make_protocol("krr", {"epsilon": 2.0}), schema=six.schema)
     assert code(site.reply(messages.make_facts_request(other, run="r"))) == "method"
 

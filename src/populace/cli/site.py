@@ -50,7 +50,7 @@ def join(
     ),
     data: Path | None = typer.Option(None, "--data", help="The site's own table (or images); it is read here only."),
     epsilon: float | None = typer.Option(
-        None, "--epsilon", help="The most that may ever be released about one client (or record)."
+        None, "--epsilon", help="The most that may ever be released about one account, under the method's own relation."
     ),
     delta: float = typer.Option(0.0, "--delta", help="The delta of that limit."),
     records_per_client: int = typer.Option(1, "--records-per-client", help="One client per so many rows."),
@@ -64,6 +64,15 @@ def join(
         "--change-limit",
         help="Mean it: replace the limit the ledger was begun with; per client or per record stays once something is booked.",
     ),
+    trust_coordinator: bool = typer.Option(
+        False, "--trust-coordinator", help="Mean it: let the coordinator see messages without noise (trust `central`)."
+    ),
+    other_clients: bool = typer.Option(
+        False, "--other-clients", help="Mean it: the data hold other people than those who were charged."
+    ),
+    restored: bool = typer.Option(
+        False, "--restored", help="Mean it: the ledger put back from a backup is the newest there is."
+    ),
     seed: int | None = typer.Option(None, "--seed", help="Noise from a seed: for rehearsals only, NOT PRIVATE."),
 ) -> None:
     """Agree to a proposal and start answering; given again with the folder alone, start again."""
@@ -71,6 +80,7 @@ def join(
     from populace.errors import InputError
     from populace.experiments.federation.coordinator import read_proposal
     from populace.experiments.federation.site import Hosting, SiteFolder
+    from populace.privacy.relation import SEEN_WITHOUT_NOISE
 
     place = SiteFolder(folder)
     if signed is not None:
@@ -83,10 +93,12 @@ def join(
         hosting = Hosting(
             data=data, by="site" if whole else "column" if client_column else "rows", records_per_client=records_per_client,
             client_column=client_column, records=records, epsilon=epsilon, delta=delta, change_limit=change_limit,
-            seed=seed,
+            trust_coordinator=trust_coordinator, other_clients=other_clients, restored=restored, seed=seed,
         )  # fmt: skip
         agreed = read_proposal(proposal)
         claim = place.set_up(signed, agreed, hosting, fingerprint=fingerprint, say=show.say)
+        if claim.trust in SEEN_WITHOUT_NOISE:
+            show.say("the coordinator sees your clients' messages without noise: you said that you trust it with them")
         show.say(
             f"agreed to {agreed.agreement.method} with {_settings(agreed.agreement.parameters)}; one run gives:\n{claim}\n"
         )
@@ -108,6 +120,19 @@ def status(
         show.say_json(found)
     else:
         print_status(found)
+
+
+@app.command()
+def backup(
+    folder: Path = FOLDER,
+    out: Path = typer.Option(..., "-o", "--out", help="The archive to write; keep it as private."),
+) -> None:
+    """Copy the ledger, and what says whose accounts it keeps, whole, into one archive; the site may go on answering."""
+    from populace.cli import show
+    from populace.experiments.federation.site import SiteFolder
+
+    SiteFolder(folder).back_up(out)
+    show.say(f"{out}  ledger.sqlite and data.json; an older copy than the newest is refused when it is put back")
 
 
 @app.command()

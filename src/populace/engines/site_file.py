@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import hashlib
 import hmac
+import re
 import secrets
 import time
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from populace.engines.agreement import Agreement, agreement_from_json, schema_digest
 from populace.engines.exchange import make_key
@@ -21,7 +24,10 @@ from populace.engines.site import MOST_CLIENTS, MOST_RECORDS, Hosted, Site
 from populace.errors import DataError, InputError, PopulaceError, RunError, SpecError
 from populace.privacy.guarantee import Unit
 from populace.privacy.ledger import Budget
+from populace.privacy.sqlite_ledger import SqliteLedger, kept_budget
 from populace.protocols.base import ImageShape
+from populace.tables.cell_text import cell_text
+from populace.tables.conversion import plain
 from populace.tables.files import read_json, write_json
 from populace.tables.images import Images, read_images
 from populace.tables.partition import Clients, split, split_by_column
@@ -29,6 +35,7 @@ from populace.tables.schema import Schema
 from populace.tables.table import make_table, read_frame
 
 FORMAT = 1
+KEYED = re.compile(r"client #[0-9a-f]{32}")  # of an account's name that does not say whose it is
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,11 +99,12 @@ def read_agreements(path: Path) -> dict[str, Agreement]:
 
 
 def open_site(path: Path) -> Site:
-    """The site, with its data read under its own schema. Refuses accounts that would change their owners."""
+    """The site, with its data read under its own schema. Refuses accounts that would change or lose their owners."""
     file = read_site_file(path)
     agreements = file.agreements()
     hosted = read_hosted(file, next(iter(agreements.values())).schema)
     check_data(file, hosted)
+    hosted = own_accounts(file, hosted)
     return Site(
         hosted=hosted, agreements=agreements, ledger_path=Path(file.ledger), budget=file.budget,
         root=None if file.seed is None else make_key(file.seed), log=_log(Path(file.log)),
@@ -135,11 +143,59 @@ def _by_column(file: SiteFile, frame: Any, data: Any) -> tuple[Clients, tuple[st
     name = str(file.client_column)
     if frame is None or name not in frame.column_names:
         raise DataError(f"no client column {name!r} in {file.data}")
-    # A CSV is read as text: a type guessed from the rows would rename accounts when the table grows (7, later 007).
-    column = frame.column(name)
-    clients = split_by_column(column, data, name=name)
+    # A CSV is read as text: a type guessed from the rows would rename accounts when the table grows (7, later 007). Tidied,
+    # one client has one name in whatever file, format or spelling: `P7 `, `p7`, and the number 7 for the text 7.
+    column = plain(frame.column(name))
+    texts = pc.if_else(column.is_valid(), cell_text(column), None)
+    clients = split_by_column(texts, data, name=name)
     first = clients.order[clients.starts[:-1]]
-    return clients, tuple(f"{name} {column[int(row)].as_py()}" for row in first)
+    return clients, tuple(f"{name} {texts[int(row)].as_py()}" for row in first)
+
+
+def own_accounts(file: SiteFile, hosted: Hosted, *, other_clients: bool = False) -> Hosted:
+    """The same clients under the names their accounts have in the ledger: of a column's values, keyed digests.
+
+    Guarantee: neither ledger nor log says who the clients are without the secret in `data.json`. What was booked under a plain
+    name, in whatever spelling, counts on the account of its digest.
+    Edge cases: where fewer than half of those who were charged are in the data, they are under other names there, and what was
+    spent would be forgotten: refused, unless the owner said at a join that they are other people (`other_clients`).
+    """
+    if file.by != "column":
+        return hosted
+    kept = read_json(_data_path(file))
+    names = tuple(_keyed(account, kept["salt"]) for account in hosted.accounts)
+    with SqliteLedger(file.ledger, kept_budget(file.ledger) or file.budget, create=False) as ledger:
+        prefix = f"{file.client_column} "
+        plainly = [name for name in ledger.accounts() if not KEYED.fullmatch(name) and name.startswith(prefix)]
+        texts = cell_text(pa.array([name.removeprefix(prefix) for name in plainly], pa.string())).to_pylist()
+        if plainly:
+            ledger.link_names(
+                [(name, _keyed(prefix + text, kept["salt"])) for name, text in zip(plainly, texts, strict=True)]
+            )
+        others = [each["after"] for each in kept.get("other_clients", ())]
+        charged = set(ledger.accounts(after=max(others, default=0)))
+    found = len(charged & set(names))
+    if 2 * found < len(charged) and not other_clients:
+        raise DataError(
+            f"{len(charged):,} clients were charged, and only {found:,} of them are in {file.data}: under other names in "
+            f"column {file.client_column!r} (leading zeros lost, new pseudonyms) all would be spent again. Restore the "
+            "names; if they are other people, join with --other-clients"
+        )
+    return dataclasses.replace(hosted, accounts=names)
+
+
+def allow_other_clients(file: SiteFile) -> None:
+    """Write down that the owner said so: who was charged until now need not be in the data any more."""
+    with SqliteLedger(file.ledger, file.budget, create=False) as ledger:
+        said = {"after": ledger.last, "at": time.time()}
+    kept = read_json(_data_path(file))
+    write_json(_data_path(file), {**kept, "other_clients": [*kept.get("other_clients", ()), said]}, mode=0o600)
+
+
+def _keyed(account: str, salt: str) -> str:
+    """An account's name that tells nobody without the salt whose it is."""
+    digest = hmac.new(bytes.fromhex(salt), b"account " + account.encode(errors="surrogatepass"), hashlib.sha256)
+    return f"client #{digest.hexdigest()[:32]}"
 
 
 def begin_accounts(file: SiteFile, hosted: Hosted) -> None:
@@ -153,7 +209,7 @@ def begin_accounts(file: SiteFile, hosted: Hosted) -> None:
 def check_data(file: SiteFile, hosted: Hosted) -> None:
     """Refuse accounts that changed their owners: charges would land on others, and what was spent would be forgotten.
 
-    Row numbers name accounts, so rows may not change; columns that name clients may grow.
+    Row numbers name accounts, so rows may not change; columns that name clients may grow: see `own_accounts`.
     """
     path = _data_path(file)
     if not path.is_file():

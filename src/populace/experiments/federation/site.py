@@ -2,13 +2,14 @@
 
 request/    the private key and the request made with it
 kit/        FLARE's startup kit; kit/local/populace.json is the site's own file
-ledger.sqlite, data.json, site.log
+ledger.sqlite, ledger.sqlite.head, data.json, site.log
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,25 @@ from populace.engines.agreement import Agreement
 from populace.engines.flare import kits, policy, processes
 from populace.engines.messages import Hosts
 from populace.engines.site import MOST_CLIENTS, MOST_RECORDS
-from populace.engines.site_file import SiteFile, begin_accounts, check_data, read_hosted, read_site_file
+from populace.engines.site_file import (
+    SiteFile,
+    allow_other_clients,
+    begin_accounts,
+    check_data,
+    own_accounts,
+    read_hosted,
+    read_site_file,
+)
 from populace.errors import BudgetError, InputError, RunError
 from populace.experiments.federation.coordinator import Proposal
 from populace.experiments.federation.statement import stated_site
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Budget
+from populace.privacy.ledger_file import back_up
+from populace.privacy.relation import SEEN_WITHOUT_NOISE, Relation, relation_of
 from populace.privacy.sqlite_ledger import SqliteLedger, check_same_unit, kept_budget
 from populace.protocols.base import ImageShape
-from populace.tables.files import read_json, write_json
+from populace.tables.files import read_json, replacing, write_json
 
 Say = Callable[[str], None]
 
@@ -42,6 +53,9 @@ class Hosting:
     epsilon: float
     delta: float = 0.0
     change_limit: bool = False
+    trust_coordinator: bool = False
+    other_clients: bool = False
+    restored: bool = False
     seed: int | None = None
 
 
@@ -110,32 +124,54 @@ class SiteFolder:
             file, most_records=max(file.most_records, 10 * file.records), records_declared=hosting.records is not None
         )
         claim = _check_affordable(proposal.agreement, file.budget, clients=len(hosted.accounts), records=file.records)
+        _check_trust(claim, hosting)
         if processes.alive(self.kit) is not None:
             raise RunError(f"site {who['name']} is running; stop it before joining again")
-        file.agreements()
-        charged = self._charged(file, change_limit=hosting.change_limit)
+        charged = self._charged(file, hosting, relation_of(claim))
+        _check_one_relation(file, clients=len(hosted.accounts))
         if charged:
             check_data(file, hosted)
+            own_accounts(file, hosted, other_clients=hosting.other_clients)
         kits.assemble(self.path, signed, self.path / "request" / "key", fingerprint)
         with SqliteLedger(file.ledger, file.budget, raise_budget=hosting.change_limit):
             if not charged:
                 begin_accounts(file, hosted)
+            elif hosting.other_clients:
+                allow_other_clients(file)
             policy.write_site_policy(self.kit, file.to_json())
         return stated_site(
             claim, hosts=file.by, clients=len(hosted.accounts), records=file.records, column=file.client_column,
             kind="images" if isinstance(proposal.agreement.schema, ImageShape) else "table", seeded=hosting.seed is not None,
         )  # fmt: skip
 
-    def _charged(self, file: SiteFile, *, change_limit: bool) -> bool:
-        """Whether the ledger holds charges; refuses another limit than it keeps, and one that is gone. Changes nothing."""
+    def _charged(self, file: SiteFile, hosting: Hosting, relation: Relation) -> bool:
+        """Whether the ledger holds charges; refuses another limit than it keeps, other charges, and one that is gone."""
         kept = kept_budget(file.ledger)
         if kept is None and not (self.path / "data.json").exists():
             return False
-        with SqliteLedger(file.ledger, kept if kept and change_limit else file.budget, create=False) as ledger:
+        budget = kept if kept and hosting.change_limit else file.budget
+        with SqliteLedger(file.ledger, budget, create=False, restored=hosting.restored) as ledger:
             charged = bool(ledger.accounts())
-        if charged and kept is not None:
-            check_same_unit(kept, file.budget, path=file.ledger)
+            if charged and kept is not None:
+                check_same_unit(kept, file.budget, path=file.ledger)
+            ledger.check_relation(relation)
         return charged
+
+    def back_up(self, out: Path) -> None:
+        """The ledger and what says whose accounts it keeps, whole, in one archive, also while the site answers."""
+        file = read_site_file(self.file_path) if self.joined else None
+        if file is None or kept_budget(file.ledger) is None:
+            raise InputError(f"{self.path} has no ledger yet: its site has not joined")
+        copy = out.with_name(f".{out.name}.ledger")
+        try:
+            back_up(Path(file.ledger), copy)
+            with replacing(out) as temporary:
+                temporary.touch(mode=0o600)
+                with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+                    archive.write(copy, "ledger.sqlite")
+                    archive.write(self.path / "data.json", "data.json")
+        finally:
+            copy.unlink(missing_ok=True)
 
     def _file(self, agreement: Agreement, hosting: Hosting) -> SiteFile:
         who = self.document
@@ -213,3 +249,26 @@ def _check_affordable(agreement: Agreement, budget: Budget, *, clients: int, rec
             f"{budget.epsilon:g} and delta {budget.delta:g}; raise --epsilon, or do not join"
         )
     return claim
+
+
+def _check_one_relation(file: SiteFile, *, clients: int) -> None:
+    """Refuse agreements whose charges would not add up in one ledger."""
+    found: dict[tuple[str, ...], str] = {}
+    for agreement in file.agreements().values():
+        claim = agreement.protocol.guarantee(agreement.population(clients=clients, records=file.records))
+        found.setdefault((claim.unit, *relation_of(claim).kind), f"{agreement.method} (per {claim.unit}, `{claim.neighbours}`, "
+                         f"trust `{claim.trust}`)")  # fmt: skip
+    if len(found) > 1:
+        raise InputError(
+            f"what {' and '.join(found.values())} release does not add up to one limit: join with each kind in a folder of its "
+            "own and split the limit between them, or take the other one out of `agreed` in the site's file first"
+        )
+
+
+def _check_trust(claim: Guarantee, hosting: Hosting) -> None:
+    if claim.trust in SEEN_WITHOUT_NOISE and not hosting.trust_coordinator:
+        raise InputError(
+            f"under this method (trust `{claim.trust}`) the coordinator sees your clients' messages without noise, and the "
+            "limit holds only against those who see what the coordinator shows: if you trust it so far, join with "
+            "--trust-coordinator"
+        )
