@@ -337,6 +337,32 @@ def test_a_backup_is_whole_and_only_the_newest_is_taken_back(founded, rows, tmp_
     begin_anew(site)
 
 
+def test_other_people_are_hosted_only_if_the_owner_says_so_at_a_join(founded, rows, tmp_path):
+    federation, site, signed, fingerprint = founded
+    begin_anew(site)
+    data, proposal = tmp_path / "rows.parquet", read_proposal(federation.proposal_path)
+
+    def join(first, **changes):
+        names = [f"{first}{number}" for number in range(len(rows))]
+        pq.write_table(rows.frame.append_column("patient", [names]), data)
+        by_column = hosting(data, by="column", client_column="patient", **changes)
+        site.set_up(signed, proposal, by_column, fingerprint=fingerprint)
+        return open_site(site.file_path).hosted.accounts
+
+    charged = join("a")
+    file = read_site_file(site.file_path)
+    with SqliteLedger(file.ledger, file.budget) as ledger:
+        for account in charged:
+            ledger.commit(account, Charge(event=Pure(2.0), unit="client"), run="r", round_id=0, question="q", reply=b"")
+    with pytest.raises(DataError, match=r"only 0 of them.*join with --other-clients"):
+        join("b")
+    others = join("b", other_clients=True)
+    assert not set(others) & set(charged)
+    assert join("b") == others  # said once
+    assert join("A") == charged  # what they spent still counts on them
+    begin_anew(site)
+
+
 def test_accounts_keep_their_names_when_the_table_grows(rows, tmp_path):
     """Identifiers are text, also where they look like numbers, and where the column is one of the schema's."""
     data = tmp_path / "rows.csv"

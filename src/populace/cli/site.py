@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from populace.experiments.federation.site import Hosting, SiteFolder
 
 EXAMPLE = (
     "Example:  populace site request ward --name ward --org clinic --federation study, and once the coordinator has sent back "
@@ -78,9 +81,7 @@ def join(
     """Agree to a proposal and start answering; given again with the folder alone, start again."""
     from populace.cli import show
     from populace.errors import InputError
-    from populace.experiments.federation.coordinator import read_proposal
     from populace.experiments.federation.site import Hosting, SiteFolder
-    from populace.privacy.relation import SEEN_WITHOUT_NOISE
 
     place = SiteFolder(folder)
     if signed is not None:
@@ -95,16 +96,25 @@ def join(
             client_column=client_column, records=records, epsilon=epsilon, delta=delta, change_limit=change_limit,
             trust_coordinator=trust_coordinator, other_clients=other_clients, restored=restored, seed=seed,
         )  # fmt: skip
-        agreed = read_proposal(proposal)
-        claim = place.set_up(signed, agreed, hosting, fingerprint=fingerprint, say=show.say)
-        if claim.trust in SEEN_WITHOUT_NOISE:
-            show.say("the coordinator sees your clients' messages without noise: you said that you trust it with them")
-        show.say(
-            f"agreed to {agreed.agreement.method} with {_settings(agreed.agreement.parameters)}; one run gives:\n{claim}\n"
-        )
+        _agree(place, signed, proposal, hosting, fingerprint)
     process = place.start()
     show.say(f"{place.document['name']} answers requests of {place.document['federation']} (process {process})")
     show.say(f"`populace site status {folder}` shows what left; `populace site stop {folder}` ends it")
+
+
+def _agree(place: SiteFolder, signed: Path, proposal: Path, hosting: Hosting, fingerprint: str) -> None:
+    """Set the site up, and say what was agreed to and what one run gives."""
+    from populace.cli import show
+    from populace.experiments.federation.coordinator import read_proposal
+    from populace.privacy.relation import SEEN_WITHOUT_NOISE
+
+    agreed = read_proposal(proposal)
+    claim = place.set_up(signed, agreed, hosting, fingerprint=fingerprint, say=show.say)
+    if claim.trust in SEEN_WITHOUT_NOISE:
+        show.say("the coordinator sees your clients' messages without noise: you said that you trust it with them")
+    show.say(
+        f"agreed to {agreed.agreement.method} with {_settings(agreed.agreement.parameters)}; one run gives:\n{claim}\n"
+    )
 
 
 @app.command()
