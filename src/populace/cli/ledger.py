@@ -63,6 +63,10 @@ def lines(found: dict[str, Any]) -> list[str]:
     told = [found["ledger"], f"{count} {'run' if count == 1 else 'runs'}; {limit}"]
     because = [one for one in found["limits"] if one["because"]]
     told += [f"  {_raised(one['epsilon'])} on {one['at'][:10]}: {one['because']}" for one in because]
+    others = [run for run in found["runs"] if run["other_people"]]
+    told += [
+        f"  other people in {Path(run['folder']).name} on {run['at'][:10]}: {run['other_people']}" for run in others
+    ]
     if found["runs"]:
         told += ["", *_table(found["runs"]), ""]
     told += [_total(total) for total in found["totals"]]

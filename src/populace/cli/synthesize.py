@@ -50,6 +50,12 @@ def command(
         "--limit",
         help="The most epsilon over all runs on the same rows; what passes it is refused. Kept in the ledger.",
     ),
+    other_people: str | None = typer.Option(
+        None,
+        "--other-people",
+        metavar="WORDS",
+        help="Say why a table with the columns of an earlier one is about other people. Kept in the ledger.",
+    ),
 ) -> None:
     """Simulate clients that hold the rows or images of DATA, and write synthetic ones with their privacy statement.
 
@@ -67,9 +73,11 @@ def command(
         records_per_client=records_per_client, client_column=client_column, most_records=most_records,
         settings=show.settings(pairs), rows=rows, seed=seed,
     )  # fmt: skip
-    if no_ledger and (ledger is not None or limit is not None):
-        raise InputError("--no-ledger books nothing: leave out --ledger and --limit, or --no-ledger")
-    keeping = Bookkeeping(ledger=ledger, limit=limit, kept=not no_ledger)
+    if no_ledger and (ledger is not None or limit is not None or other_people is not None):
+        raise InputError("--no-ledger books nothing: leave out --ledger and --limit and --other-people, or --no-ledger")
+    if other_people is not None and not other_people.strip():
+        raise InputError("--other-people wants words: who is in this table, or why they are others")
+    keeping = Bookkeeping(ledger=ledger, limit=limit, kept=not no_ledger, other_people=other_people or "")
     with show.progress(spec.method_name) as report:
         run = synthesize(spec, out, progress=report, say=show.say, keeping=keeping)
     write_statement(out)

@@ -15,8 +15,8 @@ from typing import Any
 
 from populace.errors import BudgetError, RunError, SpecError
 from populace.experiments.accounts import Accounts
-from populace.experiments.folder import RunFolder
-from populace.experiments.history_words import EMBEDDED_DATA, pair, public_history, said, said_alone
+from populace.experiments.folder import RunFolder, digest_of
+from populace.experiments.history_words import EMBEDDED_DATA, doubt, pair, public_history, said, said_alone
 from populace.experiments.history_words import NOT_BOOKED as NOT_BOOKED
 from populace.experiments.sources import EMBEDDED, PrivateData
 from populace.experiments.spec import RunSpec
@@ -34,11 +34,15 @@ TOLERANCE = 1 + 1e-12  # of sums
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bookkeeping:
-    """Where a run is booked: `ledger`, or the file beside the data; nowhere if not `kept`. `limit` is the owner's, over all."""
+    """Where a run is booked: `ledger`, or the file beside the data; nowhere if not `kept`. `limit` is the owner's, over all.
+
+    `other_people` are the owner's words that a table with the columns of an earlier one is about others; empty if not said.
+    """
 
     ledger: Path | None = None
     limit: float | None = None
     kept: bool = True
+    other_people: str = ""
 
     def path(self, data: str) -> Path | None:
         """The ledger for this data file, or None."""
@@ -52,15 +56,16 @@ NOWHERE = Bookkeeping(kept=False)
 
 
 def beside(data: str | Path) -> Path:
-    """Where the ledger of a data file is by default: one for all files of the folder."""
-    return Path(data).absolute().parent / LEDGER
+    """Where the ledger of a data file is by default: one for all files of the folder it lies in, whatever links lead there."""
+    return Path(data).resolve().parent / LEDGER
 
 
 class History:
     """One run's place in a ledger, from before its folder is made until it is finished.
 
     Guarantee: `reserve` returns only once the run's whole cost is on disk, checked against the limit in the same
-    transaction; `confirm` raises if the ledger has lost it since, and nothing is released.
+    transaction; `confirm` raises if the ledger has lost it since, or gave its release to another folder, and nothing is
+    released.
     Edge cases: without a ledger nothing is checked, and `document` says so. A folder whose run is booked goes on in the ledger
     that booked it, whatever is asked for.
     """
@@ -70,7 +75,7 @@ class History:
     ) -> None:
         self.spec, self.data, self.method = spec, data, protocol.facts.name
         self.cost = booked_cost(protocol, population, seeded=spec.seed is not None)
-        self.limit, self.path = keeping.limit, keeping.path(spec.data)
+        self.limit, self.path, self.other_people = keeping.limit, keeping.path(spec.data), keeping.other_people.strip()
         self.booking = ""
         self._accounts: Accounts | None = None
         self.document: Mapping[str, Any] = said_alone(
@@ -101,7 +106,7 @@ class History:
             self._write_token(folder, booked=False)
         with RunLedger(self.path) as ledger:
             booked = ledger.run(self.booking)
-            if booked is not None and booked.finished:
+            if booked is not None and (booked.finished or booked.released_in not in ("", _place(folder))):
                 raise RunError(_twice(booked))
             if booked is not None:
                 self.document = booked.history
@@ -112,8 +117,11 @@ class History:
         self._write_token(folder, booked=True)
         say(f"booked in {self.path}")
 
-    def confirm(self) -> None:
-        """Raise if the booking is gone, or a copy of the folder was finished: what follows is the release."""
+    def confirm(self, folder: RunFolder) -> None:
+        """Claim the release that was paid for, for this folder and what its checkpoint holds: what follows is the release.
+
+        Raises if the booking is gone, or the release was claimed by a copy of the folder, or for another result.
+        """
         if not self.booking or self.path is None:
             return
         if not self.path.is_file():
@@ -122,14 +130,13 @@ class History:
             booked = ledger.run(self.booking)
             if booked is None:
                 raise RunError(f"the ledger {self.path} does not know this run any more; {PUT_BACK}")
-            if booked.finished:
-                raise RunError(_twice(booked))
+            ledger.release(self.booking, folder=_place(folder), content=digest_of(folder.checkpoint.path).encode())
 
     def finish(self, folder: RunFolder) -> None:
         """Note in the ledger that the run ended; its cost was booked all along."""
         if self.booking and self.path is not None:
             with RunLedger(self.path) as ledger:
-                ledger.finish(self.booking)
+                ledger.finish(self.booking, folder=_place(folder))
         (folder / TOKEN).unlink(missing_ok=True)
 
     def for_run(self) -> dict[str, Any]:
@@ -185,7 +192,7 @@ class History:
             self._accounts = Accounts(self.data, ledger.secret)
         standing = find_standing(
             ledger, self._accounts, self.cost, client_column=self.spec.client_column,
-            records_per_client=self.spec.records_per_client,
+            records_per_client=self.spec.records_per_client, other_people=bool(self.other_people),
         )  # fmt: skip
         refuse_beyond(standing, self.cost, max_limit, ledger=ledger.path, method=self.method)
         return standing
@@ -202,6 +209,7 @@ class History:
             "neighbours": after.neighbours,
             "per": standing.per,
             "limit": None if math.isinf(ledger.limit) else ledger.limit,
+            "other_people": self.other_people,
             "said": said(standing, self.cost, ledger=ledger.path.name, images=self.data.frame is None),
             "public": public_history(
                 [run.cost for run in ledger.runs()], self.cost, ledger=ledger.path.name, limit=ledger.limit,
@@ -241,6 +249,8 @@ def refuse_beyond(standing: Standing, cost: Cost, limit: float, *, ledger: Path,
             "data and another --ledger; nothing was released"
         )
     if standing.plain_after.epsilon <= limit * TOLERANCE:
+        if standing.doubtful:
+            raise BudgetError(f"{keeps}, {doubt(standing.doubtful[-1])}; nothing was released")
         return
     fits = "" if cost.delta or standing.plain_after.delta else _what_fits(standing, cost, limit)
     spent = pair(standing.plain_before) if standing.shared else "nothing"
@@ -292,8 +302,14 @@ def _lost(ledger: Path, folder: Path) -> str:
     return f"the ledger {ledger} does not know the run in {folder}, which was booked there; {PUT_BACK}"
 
 
+def _place(folder: RunFolder) -> str:
+    """One name for a folder, whatever links lead there."""
+    return str(folder.path.resolve())
+
+
 def _twice(booked: Booked) -> str:
+    done = "finished" if booked.finished else "begun to be written"
     return (
-        f"this run was finished in {booked.folder}; going on with a copy of its folder would be a second release: choose "
-        "another --out"
+        f"this run was {done} in {booked.released_in or booked.folder}; going on with a copy of its folder would be a second "
+        "release: choose another --out"
     )

@@ -8,12 +8,17 @@ from typing import Any
 
 from populace.experiments.standing import Standing
 from populace.privacy.guarantee import UNITS, Unit
+from populace.privacy.run_ledger import Booked
 from populace.privacy.run_totals import Cost, Total, plain_sum, shared_relation, total_of
 
 CHOOSING = "choosing the best of several runs by looking at real rows is not covered by any single run's epsilon"
 SEEDED = "the total holds only while the seeds of seeded runs stay secret: they are reproducible, not private"
 NOT_BOOKED = "this run was not booked in a ledger; what other runs on the same data released adds to it"
 EMBEDDED_DATA = "invented data that ship with the package: not booked in a ledger"
+DOUBT = (
+    "the ledger knows a run on a table with the same columns and few or none of these rows: if they are the same people, "
+    "written otherwise, costs add up"
+)
 ELSEWHERE = "what other programs, copies of the data and other ledgers released adds to it"
 
 
@@ -49,6 +54,15 @@ def unit_words(unit: str, per: str, *, images: bool) -> str:
     return "one image" if images else "one row of the table"
 
 
+def doubt(run: Booked) -> str:
+    """Why a table that looks like an earlier one is refused under a limit, and what to do."""
+    return (
+        f"and knows a run on a table with the same columns ({run.data}, in {run.folder}) and few or none of these rows: the "
+        "same people, written otherwise, would pay without being counted; if they are other people, say so: --other-people "
+        "WORDS, which the ledger keeps"
+    )
+
+
 def said_alone(sentence: str) -> dict[str, Any]:
     """The history of a run that no ledger knows."""
     return {
@@ -57,9 +71,11 @@ def said_alone(sentence: str) -> dict[str, Any]:
 
 
 def said(standing: Standing, cost: Cost, *, ledger: str, images: bool) -> str:
-    """The sentence of the statement."""
+    """The sentence for the owner."""
+    doubts = [DOUBT] if standing.doubtful else []
     if not standing.shared:
-        return f"booked in {ledger}, where no earlier run on the same records is booked; {ELSEWHERE}"
+        unknown = f"booked in {ledger}, where no earlier run on rows that it recognises is booked"
+        return "; ".join([unknown, *doubts, ELSEWHERE])
     costs = [cost, *(run.cost for run in standing.shared)]
     total = standing.after
     count = len(standing.shared)
@@ -79,7 +95,7 @@ def said(standing: Standing, cost: Cost, *, ledger: str, images: bool) -> str:
         )
     if any(cost.seeded for cost in costs):
         parts.append(SEEDED)
-    return "; ".join([*parts, CHOOSING, ELSEWHERE])
+    return "; ".join([*parts, *doubts, CHOOSING, ELSEWHERE])
 
 
 def public_history(earlier: Sequence[Cost], cost: Cost, *, ledger: str, limit: float, images: bool) -> dict[str, Any]:

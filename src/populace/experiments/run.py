@@ -117,7 +117,7 @@ def synthesize(
         guarantee = _stated(outcome, clients, seeded=spec.seed is not None)
         drawn = outcome.generator.sample(spec.rows, Keys(folder.checkpoint.root()).sample())
         sampled = time.monotonic()
-        history.confirm()
+        history.confirm(folder)
         outcome.generator.save(folder.path)
         folder.save_synthetic(drawn)
         seconds = _seconds(began, read, trained, sampled)

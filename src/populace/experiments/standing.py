@@ -3,6 +3,10 @@
 Every row of the data in hand is looked for in what each earlier run used. Rows that the same earlier runs used form a group,
 and the total is that of the group that pays most. Totals are for one record unless every run involved protects the same
 clients: a client's cost bounds what each of its records pays, never the other way round.
+
+Rows are *known* by all their values, by an id or by a person; they are *likely* the same by the values that stay when ids are
+drawn anew. A table with an earlier one's columns and next to none of its rows leaves a doubt: other people, or the same written
+otherwise. The owner's word settles it; it does not stand against rows that are known, nor against likely ones that are most.
 """
 
 from __future__ import annotations
@@ -17,12 +21,18 @@ import numpy as np
 
 from populace.experiments.accounts import Accounts
 from populace.privacy.guarantee import Neighbours, Unit
-from populace.privacy.run_ledger import Booked, Kind, RunLedger, set_name
+from populace.privacy.run_ledger import Booked, Kind, RunLedger, distinct, set_name
 from populace.privacy.run_totals import Cost, Total, plain_sum, shared_relation, total_of
+from populace.tables.value_text import fold_name
 
 Array = np.ndarray[Any, Any]
 Used = dict[tuple[Kind, str], Array]
 Groups = list[tuple[Array, list[Booked]]]  # which rows, or clients, some earlier runs used
+FEW = 0.1  # of the rows of the smaller table: fewer that are recognised leave a doubt
+MOST = 0.5  # of the rows in hand: more that are likely the same are so, whatever is said
+#: Different rows per row, from which on the core tells people apart: by Good and Turing's estimate (Good 1953) less than half
+#: of the rows of others drawn alike then match by chance, so that `MOST` are no chance.
+APART = 0.75
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,7 +42,8 @@ class Standing:
     `per` is the client column the totals are for, "" where they are for one record, or for the simulated clients that all of
     them share. `strangers` are runs on the same rows that cannot be added per client of a column, though this run, or one of
     them, protects such clients. `plain_before` and `plain_after` are the sums, which a limit is held against: they also hold
-    where runs are chosen after looking at earlier ones. `used` is what the new run will leave in the ledger.
+    where runs are chosen after looking at earlier ones. `used` is what the new run will leave in the ledger. `doubtful` are
+    runs on tables with these columns and next to none of these rows.
     """
 
     shared: tuple[Booked, ...]
@@ -43,19 +54,42 @@ class Standing:
     plain_after: Total
     per: str
     used: Used
+    doubtful: tuple[Booked, ...] = ()
 
 
 def find_standing(
-    ledger: RunLedger, mine: Accounts, cost: Cost, *, client_column: str | None, records_per_client: int = 1
+    ledger: RunLedger,
+    mine: Accounts,
+    cost: Cost,
+    *,
+    client_column: str | None,
+    records_per_client: int = 1,
+    other_people: bool = False,
 ) -> Standing:
-    """Compare the data in hand with all that the ledger holds, as of now.
+    """Compare the data in hand with all that the ledger holds, as of now; `other_people`: the owner says that these are others.
 
     Guarantee: `after` bounds what any row in hand (any client, where `per` or the unit says so) pays over all runs that are
-    recognised, this one included; if there are strangers, that of any row.
+    recognised, this one included; if there are strangers, that of any row. An earlier run on a table with at least half of
+    the columns is recognised, or doubtful, or the owner's word is given.
     """
     earlier = ledger.runs()
-    used = _what_is_used(mine, earlier, cost, client_column, records_per_client)
-    row_groups = _groups(ledger, mine, earlier)
+    column = None if client_column is None else fold_name(client_column)
+    used = _what_is_used(mine, earlier, cost, column, records_per_client)
+    groups, doubtful = _groups(ledger, mine, earlier, other_people=other_people)
+    found = _found(ledger, mine, cost, earlier, used, groups, column)
+    return dataclasses.replace(found, doubtful=tuple(doubtful))
+
+
+def _found(
+    ledger: RunLedger,
+    mine: Accounts,
+    cost: Cost,
+    earlier: list[Booked],
+    used: Used,
+    row_groups: Groups,
+    column: str | None,
+) -> Standing:
+    """The totals, for the unit that all runs involved can be added for."""
     by_rows = [run for _, runs in row_groups for run in runs]
     whole = partial(_standing, cost=cost, used=used)
     if block := next((name for kind, name in used if kind == "block"), ""):
@@ -72,7 +106,7 @@ def find_standing(
             strangers += left
             continue
         per_client = whole(groups, size=len(used["client", name]), unit="client", per=name)
-        if name == client_column:
+        if name == column:
             return per_client
         found = max(found, per_client, key=lambda standing: standing.after.epsilon)
     return dataclasses.replace(found, strangers=tuple(dict.fromkeys(strangers)))
@@ -116,16 +150,19 @@ def _what_is_used(
     """Digests that a later run can recognise these data by.
 
     Clients of a column that earlier runs protect are kept of any run in which each of them has one row: it costs them no more
-    than the row.
+    than the row. The core is kept where it tells people apart.
     """
     used: Used = {("rows", json.dumps(mine.columns)): mine.rows(mine.columns)}
+    core = mine.core(client_column)
+    if core and core != mine.columns and len(distinct(mine.rows(core))) >= APART * len(mine):
+        used["core", json.dumps(core)] = mine.rows(core)
     used |= {("id", name): mine.values(name) for name in mine.ids}
     if cost.unit == "client" and client_column:
-        used["client", client_column] = np.unique(mine.values(client_column))
+        used["client", client_column] = distinct(mine.values(client_column))
     elif cost.unit == "client" and records_per_client > 1:
-        return {**used, ("block", str(records_per_client)): np.unique(mine.blocks)}
+        return {**used, ("block", str(records_per_client)): distinct(mine.blocks)}
     for name in sorted({name for run in earlier for name in _client_columns(run)} & set(mine.columns)):
-        values = np.unique(mine.values(name))
+        values = distinct(mine.values(name))
         if ("client", name) not in used and len(values) == len(mine):
             used["client", name] = values
     return used
@@ -135,36 +172,55 @@ def _client_columns(run: Booked) -> set[str]:
     return {name for kind, name in run.used if kind == "client"}
 
 
-def _groups(ledger: RunLedger, mine: Accounts, earlier: list[Booked]) -> Groups:
-    """For each sort of data that earlier runs used: which rows in hand are among them, and the runs."""
+def _groups(
+    ledger: RunLedger, mine: Accounts, earlier: list[Booked], *, other_people: bool
+) -> tuple[Groups, list[Booked]]:
+    """For each sort of data that earlier runs used: which rows in hand are among them, and the runs; and the doubtful ones."""
     sorts: dict[str, list[Booked]] = {}
     for run in earlier:
-        key = json.dumps(sorted([*at, name] for at, name in run.used.items() if at[0] in ("rows", "id")))
-        sorts.setdefault(key, []).append(run)
-    found = [(_seen(ledger, mine, runs[0]), runs) for runs in sorts.values()]
-    return [(mask, runs) for mask, runs in found if mask.any()]
+        sorts.setdefault(json.dumps(sorted([*at, name] for at, name in run.used.items())), []).append(run)
+    groups, doubtful = [], []
+    for runs in sorts.values():
+        if not _same_sort(mine, runs[0]):
+            continue
+        mask = _seen(ledger, mine, runs[0], other_people=other_people)
+        if mask.any():
+            groups.append((mask, runs))
+        if not other_people and mask.sum() < FEW * min(len(mine), runs[0].rows):
+            doubtful += runs
+    return groups, doubtful
 
 
-def _seen(ledger: RunLedger, mine: Accounts, run: Booked) -> Array:
+def _columns(run: Booked, of: Kind) -> list[tuple[str, ...]]:
+    return [tuple(json.loads(name)) for kind, name in run.used if kind == of]
+
+
+def _same_sort(mine: Accounts, run: Booked) -> bool:
+    """Whether both tables share at least half of the columns of the smaller one; else they are different ones."""
+    (columns,) = _columns(run, "rows")
+    return 2 * len(set(columns) & set(mine.columns)) >= min(len(columns), len(mine.columns))
+
+
+def _seen(ledger: RunLedger, mine: Accounts, run: Booked, *, other_people: bool) -> Array:
     """Which rows in hand an earlier run used.
 
-    By content over that run's columns, or by an id both have. Where some of its columns are gone and there is no such id,
-    rows cannot be compared: all count as used if at least half of the columns are shared, else the tables are different ones.
+    By content over that run's columns, whole or core, by an id both have, or by a person it protected. Where some of its
+    columns are gone and there is no such id, rows cannot be compared, and all count as used.
     """
-    (columns,) = (tuple(json.loads(name)) for kind, name in run.used if kind == "rows")
-    common = set(columns) & set(mine.columns)
-    mask = np.zeros(len(mine), bool)
-    comparable = common == set(columns)
-    if not comparable and 2 * len(common) < min(len(columns), len(mine.columns)):
-        return mask
-    ids = [name for kind, name in run.used if kind == "id" and name in mine.columns]
-    if comparable:
-        mask |= _among(mine.rows(columns), ledger.members(run.used["rows", json.dumps(columns)]))
-    elif not ids:
-        return ~mask
-    for name in ids:
-        mask |= _among(mine.values(name), ledger.members(run.used["id", name]))
-    return mask
+    held = set(mine.columns)
+    known, likely = np.zeros(len(mine), bool), np.zeros(len(mine), bool)
+    for kind, name in run.used:
+        if kind == "block":
+            continue
+        columns = (name,) if kind in ("id", "client") else tuple(json.loads(name))
+        if set(columns) <= held:
+            (likely if kind == "core" else known)[:] |= _among(mine.rows(columns), ledger.members(run.used[kind, name]))
+    if other_people:
+        return known | likely if likely.mean() > MOST else known
+    gone = not all(set(columns) <= held for columns in _columns(run, "rows"))
+    if gone and not any(kind == "id" and name in held for kind, name in run.used):
+        return ~np.zeros(len(mine), bool)
+    return known | likely
 
 
 def _client_groups(ledger: RunLedger, mine: Accounts, earlier: list[Booked], clients: Array, column: str) -> Groups:

@@ -25,7 +25,9 @@ def folder(tmp_path_factory):
         assert call(["synthesize", "h.csv", *GIVEN, "--epsilon", "1", "--limit", "3", "--out", "first"]) == 0
         assert call(["synthesize", "h.csv", *GIVEN, "--epsilon", "1.25", "--out", "second"]) == 0
         long = "a-folder-with-a-name-that-is-much-longer-than-its-column"
-        assert call(["synthesize", "other.csv", *GIVEN, "--epsilon", "0.5", "--out", long]) == 0
+        other = ["synthesize", "other.csv", *GIVEN, "--epsilon", "0.5", "--out", long]
+        assert call(other) == 2
+        assert call([*other, "--other-people", "the crew of another ship"]) == 0
     return place
 
 
@@ -46,6 +48,8 @@ def test_show_fits_and_says_all(capsys):
         assert [line.split()[-1] for line in table] == ["1", "2.25", "0.5"]
         assert all(word in table[1] for word in ("second", "independent", "1.25*", "client", "local"))
         assert "reproducible, not private" in shown
+        assert "other people in a-folder-with-a-name" in shown
+        assert "the crew of another ship" in shown
 
 
 def test_show_as_json(capsys):
@@ -73,6 +77,9 @@ def test_refused_in_one_sentence(folder, capsys):
     (["ledger", "limit", "h.csv"], "Missing"),
     (["synthesize", "h.csv", "--no-ledger", "--limit", "3"], "leave out --ledger and --limit"),
     (["synthesize", "h.csv", "--no-ledger", "--ledger", "x.sqlite"], "leave out --ledger and --limit"),
+    (["synthesize", "h.csv", "--no-ledger", "--other-people", "x"], "leave out --ledger and --limit and --other-people"),
+    (["synthesize", "h.csv", "--other-people", " "], "--other-people wants words"),
+    (["synthesize", "other.csv"], "if they are other people, say so: --other-people WORDS"),
     (["synthesize", "h.csv", "--limit", "-1"], "above 0"),
     (["synthesize", "h.csv", "--limit", "7"], "--because WORDS"),
     (["synthesize", "h.csv", "--ledger", "h.toml"], "left as it is"),

@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+from booked_runs import ROWS, StopError, history, interrupt, published, spec_of
 
 from populace.engines.exchange import population_of
 from populace.errors import BudgetError, DataError, RunError, SpecError
@@ -24,44 +25,10 @@ from populace.tables.embedded import harbour
 from populace.tables.partition import split
 from populace.tables.table import read_frame
 
-ROWS = 60
-
-
-@pytest.fixture
-def people(tmp_path):
-    """A file of 60 people with a declared schema, and one of 60 others."""
-    table = harbour()
-    table.schema.save(tmp_path / "people.toml")
-    table.take(np.arange(ROWS)).save(tmp_path / "people.parquet")
-    table.take(np.arange(ROWS, 2 * ROWS)).save(tmp_path / "others.csv")
-    return tmp_path
-
-
-def spec_of(folder, *, data="people.parquet", epsilon=1.0, **more):
-    more = {"method": "independent", "rows": 5, "seed": 1, "schema_file": str(folder / "people.toml"), **more}
-    return make_spec(data=str(folder / data), epsilon=epsilon, **more)
-
 
 def begun(folder):
     make_ledger(folder / LEDGER)
     return RunLedger(folder / LEDGER)
-
-
-def history(run):
-    """What the owner is told: which runs share records."""
-    return json.loads((run / "run.json").read_text())["booked"]["standing"]
-
-
-def published(run):
-    return json.loads((run / "privacy.json").read_text())["history"]
-
-
-class StopError(Exception):
-    pass
-
-
-def interrupt(_):
-    raise StopError
 
 
 def test_a_run_is_booked_beside_the_data_and_says_so(people):
@@ -118,7 +85,8 @@ def test_what_passes_the_limit_is_refused_before_anything_is_done(people):
     assert not (people / "b").exists()
     assert (people / LEDGER).read_bytes() == before
     synthesize(spec_of(people, epsilon=0.5), people / "b")  # what is left, exactly
-    synthesize(spec_of(people, data="others.csv", epsilon=1.5), people / "c")  # other people, their own limit
+    others = Bookkeeping(other_people="the second ship")  # each of them has the whole limit
+    synthesize(spec_of(people, data="others.csv", epsilon=1.5), people / "c", keeping=others)
     with pytest.raises(BudgetError, match=r"epsilon 1\.501"):
         synthesize(spec_of(people, epsilon=0.001), people / "d")
 
@@ -161,15 +129,6 @@ def test_an_interrupted_run_stays_booked_and_pays_once(people):
     (run,) = overview(people / LEDGER)["runs"]
     assert run["finished"]
     assert history(people / "a")["epsilon_after"] == 1
-
-
-def test_a_copy_of_an_unfinished_folder_is_no_second_run_for_nothing(people):
-    with pytest.raises(StopError):
-        synthesize(spec_of(people), people / "a", progress=interrupt)
-    shutil.copytree(people / "a", people / "copy")
-    synthesize(spec_of(people), people / "a")
-    with pytest.raises(RunError, match="would be a second release"):
-        synthesize(spec_of(people), people / "copy")
 
 
 def test_a_ledger_that_is_gone_is_noticed(people):

@@ -46,11 +46,55 @@ def test_what_was_booked_is_there_again(path):
         assert ledger.members(set_name(DIGESTS)).tolist() == [3, 9, 2**64 - 1]
         assert ledger.secret == secret
         assert len(secret) == 32
-        ledger.finish("a")
-        ledger.finish("a")
-        assert ledger.run("a").finished
-        with pytest.raises(RunError, match="does not know this run"):
-            ledger.finish("b")
+        ledger.release("a", folder="runs/a", content=b"result")
+        ledger.finish("a", folder="runs/a")
+        ledger.finish("a", folder="runs/a")
+        assert (ledger.run("a").finished, ledger.run("a").released_in) == (True, "runs/a")
+        for ask in (lambda: ledger.finish("b", folder="x"), lambda: ledger.release("b", folder="x", content=b"")):
+            with pytest.raises(RunError, match="does not know this run"):
+                ask()
+
+
+def test_one_booking_is_one_release(path):
+    with RunLedger(path) as ledger:
+        book(ledger)
+        with pytest.raises(RunError, match="to nobody, not to runs/a"):
+            ledger.finish("a", folder="runs/a")
+        ledger.release("a", folder="runs/a", content=b"result")
+        with pytest.raises(RunError, match=r"begun to be written in runs/a; .* a second release"):
+            ledger.release("a", folder="runs/copy", content=b"result")
+        with pytest.raises(RunError, match=r"another result: a second release"):
+            ledger.release("a", folder="runs/a", content=b"another")
+        with pytest.raises(RunError, match="must not be published"):
+            ledger.finish("a", folder="runs/copy")
+        ledger.release("a", folder="runs/a", content=b"result")  # after a crash it goes on
+        ledger.finish("a", folder="runs/a")
+        with pytest.raises(RunError, match="finished in runs/a"):
+            ledger.release("a", folder="runs/a", content=b"result")
+
+
+def test_of_many_at_once_one_gets_the_release(path):
+    with RunLedger(path) as ledger:
+        book(ledger)
+    ended, gate = [], threading.Barrier(6)
+
+    def one(name):
+        with RunLedger(path) as ledger:
+            gate.wait(60)
+            try:
+                ledger.release("a", folder=name, content=b"result")
+                ended.append(name)
+            except RunError:
+                ended.append("")
+
+    threads = [threading.Thread(target=one, args=(str(i),)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(ended)[:5] == [""] * 5
+    with RunLedger(path) as ledger:
+        assert ledger.run("a").released_in == max(ended)
 
 
 def test_it_is_its_owners_alone_and_never_begun_anew(path):
@@ -63,11 +107,12 @@ def test_it_is_its_owners_alone_and_never_begun_anew(path):
     assert os.listdir(path.parent) == ["l.sqlite"]
 
 
-@pytest.mark.parametrize("table", ["secret", "members", "run", "used", "finished", "allowed"])
+@pytest.mark.parametrize("table", ["secret", "members", "run", "used", "release", "finished", "allowed"])
 def test_nothing_in_it_changes(path, table):
     with RunLedger(path) as ledger:
         book(ledger)
-        ledger.finish("a")
+        ledger.release("a", folder="runs/a", content=b"result")
+        ledger.finish("a", folder="runs/a")
         with ledger.transaction():
             ledger.allow(3.0)
     with sqlite3.connect(path) as db:
@@ -105,10 +150,13 @@ def test_what_is_no_ledger_is_refused_and_left_as_it_is(path, tmp_path):
         with pytest.raises(RunError, match="ledger"):
             read(other)
         assert other.read_bytes() == content
-    with sqlite3.connect(path) as db:
-        db.execute("PRAGMA user_version = 9")
-    with pytest.raises(RunError, match="format 9"):
-        RunLedger(path)
+    for version in (1, 9):  # of an earlier layout, which nobody released, and of a later one
+        with sqlite3.connect(path) as db:
+            db.execute(f"PRAGMA user_version = {version}")
+        before = path.read_bytes()
+        with pytest.raises(RunError, match=f"format {version}, not 2; use the version of populace that keeps it"):
+            RunLedger(path)
+        assert path.read_bytes() == before
     with pytest.raises(RunError, match="no ledger"):
         RunLedger(tmp_path / "nowhere.sqlite")
 
