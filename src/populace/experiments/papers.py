@@ -14,6 +14,8 @@ from populace.privacy.events import Event
 from populace.privacy.guarantee import FORMAT, Guarantee, guarantee_from_json
 from populace.tables.files import read_json
 
+#: What reading JSON of another form than expected raises.
+DAMAGED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 #: "left out" is what need not be there: nothing is missing for it. "not checked" is what could not be looked at.
 Result = Literal["holds", "fails", "not checked", "left out"]
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from populace.experiments.folder import ASKED, PUBLIC, claim_json, where_of
-from populace.experiments.papers import Check, Papers
+from populace.experiments.papers import DAMAGED, Check, Papers
 from populace.experiments.papers import read_papers as read_papers
 from populace.experiments.verify_form import check_files, check_form
 from populace.experiments.verify_method import check_history, check_method
@@ -24,20 +24,31 @@ from populace.privacy.guarantee import Guarantee
 
 ROUNDING = 1e-9  # relative, of sums and of numbers written and read again
 SAME = 1e-6  # relative, of an epsilon computed twice, on two machines
+Look = Callable[[Papers], Check | Iterator[Check]]
 
 
 def verify_papers(papers: Papers) -> list[Check]:
     """Every check that needs no page: form, wording, claim, ledger, method, other runs, run.json, seed, files."""
-    return [
-        check_form(papers),
-        _check_wording(papers),
-        *_check_claim(papers),
-        _check_ledger(papers),
-        *check_method(papers),
-        *check_history(papers),
-        *_check_run(papers),
-        *check_files(papers),
-    ]
+    looks: dict[str, Look] = {
+        "form of privacy.json": check_form,
+        "statement and numbers": _check_wording,
+        "claim and events": _check_claim,
+        "ledger and events": _check_ledger,
+        "method": check_method,
+        "other runs": check_history,
+        "run.json and privacy.json": _check_run,
+        "files": check_files,
+    }
+    return [check for what, look in looks.items() for check in _looked(what, look, papers)]
+
+
+def _looked(what: str, look: Look, papers: Papers) -> Iterator[Check]:
+    """What one look says; that it fails, where the papers hold something of another kind than they must."""
+    try:
+        found = look(papers)
+        yield from [found] if isinstance(found, Check) else found
+    except DAMAGED as error:
+        yield Check(what, "fails", f"cannot be read: {error!r}")
 
 
 def _check_wording(papers: Papers) -> Check:

@@ -10,7 +10,7 @@ from typing import Any
 
 from populace.experiments.folder import ASKED, PUBLIC, VERSIONS, claim_json, digest_of
 from populace.experiments.history_words import said_alone
-from populace.experiments.papers import Check, Papers, Result
+from populace.experiments.papers import DAMAGED, Check, Papers, Result
 from populace.experiments.restated import COMMON, MORE
 from populace.privacy.guarantee import FORMAT
 
@@ -21,6 +21,7 @@ OLD = (
     "unit_in_words",
 )  # fmt: skip
 BESIDE_THE_CLAIM = ("written", "ledger", "event", "history", "run", "files")
+NEVER_EMPTY = ("ledger", "event", "run", "files")
 LEDGER = ("epsilon", "delta", "accounts_charged", "charges")
 HISTORY = (
     "ledger", "runs_before", "epsilon_if_all_share_records", "delta_if_all_share_records", "epsilon_added", "delta_added",
@@ -53,7 +54,7 @@ def check_form(papers: Papers) -> Check:
         return Check(what, "fails", f"format {privacy['format']} is not known to this populace")
     try:
         wrong = [*_keys(papers), *_texts(privacy)]
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except DAMAGED as error:
         wrong = [f"what stands in it cannot be read ({error!r})"]
     if wrong:
         return Check(what, "fails", "; ".join(wrong))
@@ -67,6 +68,14 @@ def _populace(run: Mapping[str, Any] | None) -> str:
 def _keys(papers: Papers) -> Iterator[str]:
     privacy, history = papers.privacy, papers.privacy.get("history")
     yield from _exactly("", privacy, (*claim_json(papers.guarantee, history), *BESIDE_THE_CLAIM))
+    empty = [name for name in NEVER_EMPTY if name in privacy and not privacy[name]]
+    if empty:
+        yield f"{', '.join(map(repr, empty))} is empty"
+    other = [name for name in NEVER_EMPTY if privacy.get(name) and not isinstance(privacy[name], Mapping)]
+    if other:
+        yield f"{', '.join(map(repr, other))} is of another form"
+    if other or not all(privacy.get(name) for name in NEVER_EMPTY):
+        return
     run, where = privacy["run"], privacy["run"]["where"]
     yield from _exactly("run", run, ("where", "asked", *PUBLIC))
     yield from _exactly("run.asked", run["asked"], ASKED)

@@ -9,26 +9,28 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from populace.errors import PopulaceError, SpecError
+from populace.experiments.folder import digest_of
 from populace.experiments.history_words import EMBEDDED_DATA, NOT_BOOKED, said_alone, said_publicly
-from populace.experiments.papers import Check, Papers
+from populace.experiments.papers import DAMAGED, Check, Papers
 from populace.experiments.restated import Restated, image_shape, restated
 from populace.privacy import events
 from populace.privacy.accounting import contains_non_private, epsilon_of
 from populace.privacy.events import Event
 from populace.privacy.guarantee import Guarantee
-from populace.protocols.registry import METHODS, protocol_class
+from populace.protocols.registry import METHODS
 from populace.tables.files import read_json
-from populace.tables.schema import Schema, schema_from_dict
+from populace.tables.schema import Column, Schema, schema_from_dict
 from populace.version import __version__
 
 NEAR = 1e-4  # relative, of what is calculated again on another machine
+LOOSE = 1e-2  # relative, of an epsilon that was calibrated on other columns
 ROUNDING = 1e-9
 WHAT = "method"
-DAMAGED = (AttributeError, KeyError, TypeError, ValueError)
 NUMBERS = ("epsilon", "delta", "sampling_delta")
 FACTS = (
     "unit", "neighbours", "trust", "protects", "units", "counts_read", "read_from_data", "domain_sources", "simulated", "noise",
 )  # fmt: skip
+DOMAINS = ("read_from_data", "domain_sources")
 TEXTS = ("mechanism", "derivation", "assumptions", "reason")
 NAMES = {"read_from_data": "domains"}  # as privacy.json calls them
 NUMBER = re.compile(r"(\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?)")
@@ -46,7 +48,7 @@ def check_method(papers: Papers) -> Iterator[Check]:
             return
         schema, why = _schema(papers)
         if why:
-            yield from _without_schema(papers, name, why)
+            yield _without_schema(papers, name, why)
             return
         again = restated(papers.privacy, schema)
     except PopulaceError as error:
@@ -62,27 +64,47 @@ def check_method(papers: Papers) -> Iterator[Check]:
 
 def _schema(papers: Papers) -> tuple[Schema | None, str]:
     """The schema of a table from generator.json; None for images; and why there is none where one is needed."""
-    path, people = papers.folder / "generator.json", papers.privacy["run"]["population"]
-    if people["kind"] == "images":
+    if papers.privacy["run"]["population"]["kind"] == "images":
         return None, ""
-    if not path.is_file():
-        return None, "generator.json, which holds the schema, is not in the folder"
-    return schema_from_dict(read_json(path)["schema"]), ""
+    made = _generator(papers)
+    if made is None:
+        return None, "generator.json, which holds the schema, is not in the folder, or not the one that is listed"
+    return schema_from_dict(made["schema"]), ""
 
 
-def _without_schema(papers: Papers, name: str, why: str) -> Iterator[Check]:
-    """What a method says of itself whatever the data."""
-    facts, guarantee = protocol_class(name).facts, papers.guarantee
-    trusts = {*facts.trust, *(("silo",) if "local" in facts.trust else ())}
-    if papers.privacy["run"]["where"] != "simulation":
-        trusts.discard("local")
-    if guarantee.unit != facts.unit or guarantee.trust not in trusts:
-        said = f"unit {guarantee.unit} and trust {guarantee.trust} are stated"
-        yield Check(
-            WHAT, "fails", f"{said}; method {name} has unit {facts.unit} and trust {' or '.join(sorted(trusts))}"
-        )
-        return
-    yield Check(WHAT, "not checked", f"unit and trust are those of {name}; the rest cannot be made again: {why}")
+def _generator(papers: Papers) -> Any:
+    """generator.json, if it is the one that privacy.json lists; a changed one is found with the files."""
+    path = papers.folder / "generator.json"
+    listed = (papers.privacy.get("files") or {}).get(path.name)
+    return read_json(path) if path.is_file() and digest_of(path) == listed else None
+
+
+def _without_schema(papers: Papers, name: str, why: str) -> Check:
+    """What a method says of itself whatever the values of columns are: it is made again on columns with two values each."""
+    said = papers.guarantee
+    try:
+        again = restated(papers.privacy, _stand_in(papers))
+    except PopulaceError as error:
+        return Check(WHAT, "not checked", f"{name} cannot be made again: {why} ({error})")
+    found = again.guarantee
+    wrong = [each for each in FACTS if each not in DOMAINS and getattr(said, each) != getattr(found, each)]
+    wrong += [] if _near(said.epsilon, found.epsilon, LOOSE) else ["epsilon"]
+    wrong += [] if _near(said.accounted_delta, found.accounted_delta) else ["delta"]
+    if wrong:
+        words = ", ".join(_difference(each, said, found) for each in wrong)
+        return Check(WHAT, "fails", f"{name}, made again from privacy.json, states otherwise: {words}")
+    return Check(
+        WHAT, "not checked", f"what {name} states whatever the columns hold is stated; the rest needs more: {why}"
+    )
+
+
+def _stand_in(papers: Papers) -> Schema:
+    named = [
+        *papers.guarantee.read_from_data,
+        *(name for _, names in papers.guarantee.domain_sources for name in names),
+    ]
+    columns = tuple(Column(name=name, kind="categorical", categories=("a", "b")) for name in named)
+    return Schema(columns=columns).with_target(papers.privacy["run"]["asked"]["target"])
 
 
 def _compare(papers: Papers, again: Restated) -> Check:
@@ -121,7 +143,9 @@ def same_words(one: Any, other: Any) -> bool:
 
 
 def _near(one: float, other: float, relative: float = NEAR) -> bool:
-    return one == other or abs(one - other) <= relative * max(abs(one), abs(other))
+    if not (math.isfinite(one) and math.isfinite(other)):
+        return one == other
+    return abs(one - other) <= relative * max(abs(one), abs(other))
 
 
 def _check_facts(papers: Papers, again: Restated, schema: Schema | None) -> Iterator[Check]:
@@ -136,8 +160,9 @@ def _check_facts(papers: Papers, again: Restated, schema: Schema | None) -> Iter
         wrong.append("delta")
     if run["where"] != "sites" and schema is not None and asked["target"] != schema.target:
         wrong.append("target")
-    if schema is None and (papers.folder / "generator.json").is_file():
-        made, shape = read_json(papers.folder / "generator.json"), image_shape(run["population"]["images"])
+    made = _generator(papers)
+    if schema is None and made is not None:
+        shape = image_shape(run["population"]["images"])
         if (tuple(made.get("shape", ())), made.get("classes")) != (shape.shape, shape.classes):
             wrong.append("shape of the images")
     if wrong:

@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jinja2 import TemplateError
+
 from populace.experiments.folder import RunFolder, claim_json
-from populace.experiments.papers import Check, Papers
+from populace.experiments.papers import DAMAGED, Check, Papers
 from populace.privacy import events
 from populace.privacy.consequences import Consequences, consequences
 from populace.privacy.guarantee import FORMAT, NEIGHBOURS, Guarantee, guarantee_from_json
@@ -120,7 +122,11 @@ def check_page(papers: Papers) -> Check:
         return Check(PAGE, "fails", "is the page of another privacy.json")
     if f'content="populace {__version__}"' not in text:
         return Check(PAGE, "not checked", f"was made by another version than {__version__}, from this privacy.json")
-    if text != statement(papers.privacy, digest=digest):
+    try:
+        again = statement(papers.privacy, digest=digest)
+    except (*DAMAGED, TemplateError) as error:
+        return Check(PAGE, "fails", f"cannot be made again from this privacy.json: {error!r}")
+    if text != again:
         return Check(
             PAGE, "fails", "says something else than this populace makes of privacy.json: changed, or another build's"
         )

@@ -48,7 +48,7 @@ def test_it_is_sampled_and_evaluated(runs, capsys):
 
 def test_verify_says_what_it_cannot_check(runs, capsys):
     for name in ("poll", "moments", "evaluated"):
-        assert call(["verify", name]) == 0
+        assert call(["verify", name]) == 3  # holds as far as it could be checked
         said = capsys.readouterr().out
         assert (
             "claim and events: written by 0.1.0, which kept no event list; the claim cannot be computed again" in said
