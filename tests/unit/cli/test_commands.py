@@ -55,7 +55,7 @@ def test_privacy_json_marks_domains_only_when_they_were_read(run, data, tmp_path
     assert set(privacy["domains"].values()) == {"read-from-data"}
     assert len(privacy["domains"]) == 11
     assert "from the operating system's generator" in privacy["randomness"]
-    assert "simulated on one machine that held all records" in privacy["statement"]
+    assert "simulated on one machine, which held all records" in privacy["statement"]
 
 
 def test_seeded_runs_repeat_and_are_marked(run, data, tmp_path, capsys):
@@ -117,7 +117,7 @@ def test_evaluate_compares_runs(run, data, tmp_path, capsys):
     assert call([*arguments, "--epsilon", "1", "--rows", "200", "--seed", "1", "--out", str(other)]) == 0
     assert call(["evaluate", str(other), str(run), "--real", str(data / "harbour.parquet"), "--json"]) == 0
     assert len(json.loads((other / "metrics.json").read_text())["runs"]) == 2
-    assert '"1-LDP (reproducible, not private)"' in capsys.readouterr().out
+    assert '"1-LDP (simulated; reproducible, not private)"' in capsys.readouterr().out
 
 
 def test_schema_proposes_and_marks(data, tmp_path, capsys):
@@ -210,4 +210,4 @@ def test_runs_with_other_columns_do_not_compare(run, data, tmp_path, capsys):
 
 def test_marks_travel_with_the_bound(run, tmp_path, capsys):
     assert call(["sample", str(run), "--rows", "3", "-o", str(tmp_path / "x.csv")]) == 0
-    assert "4-LDP (reproducible, not private)" in capsys.readouterr().out
+    assert "4-LDP (simulated; reproducible, not private)" in capsys.readouterr().out
