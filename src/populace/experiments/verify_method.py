@@ -158,7 +158,8 @@ def _check_facts(papers: Papers, again: Restated, schema: Schema | None) -> Iter
         wrong.append("epsilon")
     if asked["delta"] is not None and not _near(asked["delta"], parameters.get("delta", asked["delta"])):
         wrong.append("delta")
-    if run["where"] != "sites" and schema is not None and asked["target"] != schema.target:
+    named = asked["target"] is not None and run["where"] != "sites"  # else it is the schema's own
+    if named and schema is not None and asked["target"] != schema.target:
         wrong.append("target")
     made = _generator(papers)
     if schema is None and made is not None:

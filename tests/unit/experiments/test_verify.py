@@ -242,3 +242,14 @@ def test_digests_are_of_what_was_released(made):
     assert read_papers(made / "moments").privacy["files"] == found
     assert RunFolder(made / "moments").finished
     assert {check.result for check in verify_papers(read_papers(made / "moments"))} == {"holds"}
+
+
+def test_a_target_that_the_schema_names_needs_no_option(tmp_path):
+    """Nobody gave --target: the schema's own is used, and an honest run holds."""
+    table = harbour().take(np.arange(40))
+    schema = table.schema.with_target("owns_home")
+    schema.save(tmp_path / "people.toml")
+    table.save(tmp_path / "people.parquet")
+    given = ["--schema", str(tmp_path / "people.toml"), *METHODS["moments"], "--rows", "5", "--out", str(tmp_path / "run")]
+    assert call(["synthesize", str(tmp_path / "people.parquet"), *given]) == 0
+    assert call(["verify", str(tmp_path / "run")]) == 0
