@@ -92,7 +92,6 @@ def test_sites(rehearsal, read):
     for change in (
         {"rehearsal": not rehearsal},
         {"records_declared": read},
-        {"answered": 3},
         {"sites": facts["sites"][:1]},
     ):
         other = privacy | {"run": privacy["run"] | {"population": facts | change}}

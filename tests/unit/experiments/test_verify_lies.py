@@ -106,6 +106,22 @@ def test_honest_runs_hold_whole_and_published(run, capsys, name):
     lie(run(name))  # made again from its own numbers, a statement is what it was
 
 
+def test_a_target_that_the_schema_names_and_nobody_asked_for_holds(made, tmp_path, capsys):
+    harbour().schema.with_target("owns_home").save(tmp_path / "people.toml")
+    given = ["--schema", str(tmp_path / "people.toml"), "--method", "independent", "--epsilon", "2", "--rows", "5"]
+    words = [
+        "synthesize",
+        str(made / "people.csv"),
+        *given,
+        "--client-column",
+        "person",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    assert call(words) == 0
+    assert looked_at(tmp_path / "run", capsys) == (0, {})
+
+
 def test_a_run_that_was_evaluated_holds(run, made, capsys):
     folder = run("people")
     assert call(["evaluate", str(folder), "--real", str(made / "people.csv")]) == 0
