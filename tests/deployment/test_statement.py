@@ -125,6 +125,9 @@ def test_sites_tell_what_their_clients_are_and_nothing_more(rows, make_site):
 def test_a_server_on_loopback_is_a_rehearsal(small_table):
     """All sites stood on one machine then; else that they do not is assumed, not checked."""
     claim = claim_of("poll", small_table.schema)
-    for host, part in (("localhost", "a rehearsal"), ("server.example", "which the coordinator cannot check")):
+    for host, rehearsal in (("localhost", True), ("server.example", False)):
         stated = stated_federation(claim, roster("rows"), kind="table", answered=3, seeded=False, host=host)
-        assert part in stated.assumptions[-1]
+        assert stated.rehearsal == rehearsal
+        assert ("a rehearsal on one machine" in str(stated)) == rehearsal
+        assert ("machines of different owners, which the coordinator cannot check" in str(stated)) != rehearsal
+        assert (stated.headline == "2-DP (rehearsal)") == rehearsal

@@ -28,7 +28,8 @@ ROUNDING = 1e-9
 WHAT = "method"
 NUMBERS = ("epsilon", "delta", "sampling_delta")
 FACTS = (
-    "unit", "neighbours", "trust", "protects", "units", "counts_read", "read_from_data", "domain_sources", "simulated", "noise",
+    "unit", "neighbours", "trust", "protects", "units", "counts_read", "read_from_data", "domain_sources", "simulated",
+    "rehearsal", "noise",
 )  # fmt: skip
 DOMAINS = ("read_from_data", "domain_sources")
 TEXTS = ("mechanism", "derivation", "assumptions", "reason")

@@ -2,8 +2,8 @@
 
 All of it follows from the relation between neighbours. Zero-out bounds what can be told about *presence*: whether a slot was
 filled or empty. Between two *contents* of a slot the loss is that of taking one out and putting another in, which is computed
-for Gaussian releases (twice the sensitivity, Poisson sampling included) and doubled for pure ones. Replacement bounds contents
-directly, and presence is public. A *group* of units held by one person loses more, again computed: a sum changes by up to k
+for Gaussian releases (twice the sensitivity; with Poisson sampling, two steps) and doubled for pure ones. Replacement bounds
+contents directly, and presence is public. A *group* of units held by one person loses more: a sum changes by up to k
 clipping norms, and with Poisson sampling the number of the k that enter is binomial (Ganesh 2024, mixtures of Gaussians).
 """
 
@@ -26,6 +26,7 @@ from populace.privacy.guarantee import Guarantee, best_guess
 GROUPS = (2, 5)
 INTERVAL = 1e-3  # of the privacy loss, for one unit replaced
 GROUP_INTERVAL = 5e-3  # for groups; coarser is faster and never optimistic
+STEPS_OF_BISECTION = 30
 MOST_STEPS = 2_000  # of one event with the coarse interval: its errors add up over steps
 
 Change = Literal["replaced"] | int  # one unit replaced by another, or so many units zeroed out
@@ -45,7 +46,32 @@ def changed_epsilon(event: Event, *, delta: float, change: Change) -> float:
         return times * events.pure_epsilon(event)
     if contains_non_private(event) or delta == 0:
         return math.inf
+    if change == "replaced" and _sampled(event):
+        return _by_two_steps(_changed_loss(event, 1), delta)
     return float(_changed_loss(event, change).get_epsilon_for_delta(delta))
+
+
+def _sampled(event: Event) -> bool:
+    if isinstance(event, events.Composed):
+        return any(_sampled(item) for item in event.events)
+    if isinstance(event, events.Repeated):
+        return _sampled(event.event)
+    return isinstance(event, events.PoissonSampled) and event.probability < 1
+
+
+def _by_two_steps(loss: Any, delta: float) -> float:
+    """Replacement as two steps, one content out and another in: 2 e at (1 + exp(e)) delta(e), for the least e that fits.
+
+    Which pair of contents is the worst under Poisson sampling is not proved; two steps bound every pair.
+    """
+    low, high = 0.0, float(loss.get_epsilon_for_delta(delta))
+    while (1 + math.exp(high)) * float(loss.get_delta_for_epsilon(high)) > delta:
+        low, high = high, high + 1.0
+    for _ in range(STEPS_OF_BISECTION):
+        middle = (low + high) / 2
+        enough = (1 + math.exp(middle)) * float(loss.get_delta_for_epsilon(middle)) <= delta
+        low, high = (low, middle) if enough else (middle, high)
+    return 2 * high
 
 
 @functools.lru_cache(maxsize=256)
@@ -56,6 +82,8 @@ def best_test(event: Event, *, change: Change) -> float:
         return best_guess(changed_epsilon(event, delta=0.0, change=change), 0.0)
     if contains_non_private(event):
         return 1.0
+    if change == "replaced" and _sampled(event):  # two steps: their distances add
+        return min(1.0, 0.5 + float(_changed_loss(event, 1).get_delta_for_epsilon(0.0)))
     return min(1.0, (1 + float(_changed_loss(event, change).get_delta_for_epsilon(0.0))) / 2)
 
 

@@ -35,6 +35,10 @@ SIMULATED = (
     "simulated on one machine, which held all records and drew all noise: whoever ran it has to be trusted, and the bound is "
     "about what left that machine"
 )
+REHEARSED = (
+    "a rehearsal on one machine, which held all sites and all records: whoever has it has to be trusted, and the bound is "
+    "about what left that machine"
+)
 NOISES: dict[str, str] = {
     "system": "noise, randomised reports and the coins that draw batches were drawn exactly, from the operating system's "
     "generator",
@@ -58,7 +62,8 @@ class Guarantee:
     `read_from_data` names the columns whose domain was read from the private rows, `domain_sources` who says the others:
     ("declared by: ward protocol", ("age", "sex")); `counts_read` names public numbers that were read from the records.
     `sampling_delta` is the part of delta owed to samplers whose law is not exact: epsilon belongs to the rest of delta.
-    `simulated` runs had all records on one machine, which drew all noise: `trust` is then that of a deployment.
+    `simulated` runs had all records on one machine, which drew all noise, and in a `rehearsal` all sites stood on one machine:
+    `trust` is then that of a deployment.
     `shuffles` is true where each client reports once, in an order that the server draws and may keep secret.
 
     Edge cases: epsilon is inf when nothing is guaranteed, and `reason` then says why; delta 0 means pure.
@@ -81,6 +86,7 @@ class Guarantee:
     shuffles: bool = False
     noise: Noise = ""
     simulated: bool = False
+    rehearsal: bool = False
     seeded: bool = False
     reason: str = ""
 
@@ -101,6 +107,11 @@ class Guarantee:
     @property
     def pure(self) -> bool:
         return self.delta == 0 and math.isfinite(self.epsilon)
+
+    @property
+    def one_machine(self) -> bool:
+        """Whether all records stood on one machine, whatever the method would need in a deployment."""
+        return self.simulated or self.rehearsal
 
     @property
     def accounted_delta(self) -> float:
@@ -141,16 +152,16 @@ class Guarantee:
         """Who must be trusted for the claim; where nothing is claimed, that trusting nobody would not do."""
         if math.isinf(self.epsilon) and self.trust != "not-private":
             return f"{self.trust}: that is where the noise is added, and nothing is guaranteed by it"
-        if self.simulated and self.trust != "not-private":
-            return f"{SIMULATED}. Deployed, the method is {TRUSTS[self.trust]}"
+        if self.one_machine and self.trust != "not-private":
+            return f"{SIMULATED if self.simulated else REHEARSED}. Deployed, the method is {TRUSTS[self.trust]}"
         return TRUSTS[self.trust]
 
     @property
     def headline(self) -> str:
         """The bound with the marks that must not get lost where it stands alone."""
         marks = []
-        if self.simulated and math.isfinite(self.epsilon):
-            marks.append("simulated")
+        if self.one_machine and math.isfinite(self.epsilon):
+            marks.append("simulated" if self.simulated else "rehearsal")
         if self.seeded:
             marks.append("reproducible, not private")
         if self.read_from_data:
@@ -197,6 +208,7 @@ class Guarantee:
             "derivation": list(self.derivation),
             "assumptions": list(self.assumptions),
             "simulated": self.simulated,
+            "rehearsal": self.rehearsal,
             "seeded": self.seeded,
             "noise": self.noise,
             "randomness": self.randomness,
@@ -257,6 +269,7 @@ def guarantee_from_json(document: dict[str, Any]) -> Guarantee:
         sampling_delta=float(document.get("sampling_delta", 0.0)),
         counts_read=tuple(document.get("counts_read", ())),
         noise=document.get("noise", ""),
+        rehearsal=bool(document.get("rehearsal", False)),
         simulated=bool(document.get("simulated", any("simulated on" in line for line in document["assumptions"]))),
         seeded=bool(document.get("seeded", document["randomness"] == REPRODUCIBLE)),
         reason=document.get("reason", ""),

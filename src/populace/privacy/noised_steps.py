@@ -14,6 +14,12 @@ from populace.privacy.accounting import noise_multiplier_for, sampled_gaussian, 
 from populace.privacy.events import Event
 from populace.privacy.gaussian import NOISE_DISTANCE, GaussianSum, count_sum, split_noise
 
+#: What DP-SGD assumes of compiled arithmetic; stated with every guarantee that rests on it.
+BATCHES = (
+    "a record's clipped gradient is the same number wherever it stands in a batch, up to what rounding to the grid leaves room "
+    "for: so seen on processors, not proved, not examined on accelerators"
+)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NoisedSteps:

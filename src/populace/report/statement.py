@@ -42,7 +42,10 @@ SEES = {
     ),
     "silo": (
         ("Whoever already held the records (the silo)", "its own records, before and after noise"),
-        ("The server, and other silos", "what left a silo, with the noise in it: all of it is covered by the bound"),
+        (
+            "The server, and other silos",
+            "the messages that left a silo, with the noise in them: the bound covers their contents",
+        ),
         ("Whoever reads the release", "the synthetic data and the model, both made from what left the silos"),
     ),
     "secure-sum": (
@@ -58,6 +61,11 @@ SEES = {
     "not-private": (("Everybody", "what is released, without protection"),),
 }
 SIMULATED = ("Whoever ran this simulation", "all records: they stood on one machine")
+REHEARSED = ("Whoever has the machine of this rehearsal", "all records: all sites stood on it")
+SIDE_CHANNELS = (
+    "how long a site takes, whether it fails or stays silent, and who talks to whom: a server sees it, it may depend on "
+    "records, and no bound here covers it."
+)
 MAY = "synthetic.*, privacy.html and privacy.json; generator.* too, which is the model behind the rows"
 MAY_READ = (
     "privacy.html and privacy.json; synthetic.* and generator.* only once somebody who answers for the data has checked that "
@@ -143,7 +151,7 @@ def _made(privacy: Mapping[str, Any], run: Mapping[str, Any]) -> str:
         return "Made by populace 0.1.0, whose files say less than today's." if _old(privacy) else ""
     where = {
         "simulation": f"{run.get('clients', 0):,} simulated clients on one machine ({run.get('split', '')})",
-        "sites": "sites that answered for themselves",
+        "sites": "sites rehearsed on one machine" if privacy.get("rehearsal") else "sites that answered for themselves",
         "files": f"{run.get('clients', 0):,} answers collected in files",
     }[run.get("where", "simulation")]
     what = "images" if "synthetic.npz" in (privacy.get("files") or {}) else "rows"
@@ -192,9 +200,12 @@ def _persons(guarantee: Guarantee, run: Mapping[str, Any], meaning: Consequences
 
 def _sees(guarantee: Guarantee, claimed: bool) -> tuple[tuple[str, str], ...]:
     found = SEES[guarantee.trust if claimed else "not-private"]
-    if not guarantee.simulated:
+    if not guarantee.one_machine:
         return found
-    return (SIMULATED, *((f"Deployed: {who[:1].lower()}{who[1:]}", what) for who, what in found))
+    return (
+        SIMULATED if guarantee.simulated else REHEARSED,
+        *((f"Deployed: {who[:1].lower()}{who[1:]}", what) for who, what in found),
+    )
 
 
 def _limits(guarantee: Guarantee) -> tuple[str, ...]:
@@ -211,7 +222,7 @@ def _limits(guarantee: Guarantee) -> tuple[str, ...]:
     if guarantee.neighbours == "replace":
         found.append(
             "Whether somebody is in the data, and how many are, is not protected: the bound treats it as known to "
-            "everybody. The run itself publishes only the number."
+            "everybody. The run itself publishes only numbers, in all and of each site."
         )
     elif guarantee.units:
         found.append("How many units there are is not protected: the bound treats it as known to everybody.")
@@ -219,8 +230,12 @@ def _limits(guarantee: Guarantee) -> tuple[str, ...]:
         found.append(
             "Everything: the noise was drawn from a seed, and whoever knows or guesses the seed can take it off."
         )
-    if guarantee.simulated:
-        found.append("The run was simulated: from the machine that held all records, nothing protects.")
+    if guarantee.one_machine:
+        how = "simulated" if guarantee.simulated else "a rehearsal"
+        found.append(f"The run was {how}: from the machine that held all records, nothing protects.")
+        found.append(f"Deployed: {SIDE_CHANNELS}")
+    else:
+        found.append(f"{SIDE_CHANNELS[:1].upper()}{SIDE_CHANNELS[1:]}")
     found += [
         "Other releases about the same records add to this one.",
         "Choosing the best of several runs by looking at real rows is a release of its own that no bound here covers.",
@@ -248,18 +263,22 @@ def _domains(guarantee: Guarantee) -> tuple[tuple[str, str, bool], ...]:
 def _before(privacy: Mapping[str, Any]) -> str:
     """The total with earlier runs, where the bound stands, so that nobody reads the bound alone."""
     history = privacy.get("history") or {}
-    if not history.get("runs_before") or "epsilon_if_all_share_records" not in history:
+    if not history.get("runs_before") or "epsilon_added" not in history:
         return ""
-    epsilon, delta = float(history["epsilon_if_all_share_records"]), float(history["delta_if_all_share_records"])
-    if math.isinf(epsilon):
+    added = float(history["epsilon_added"])
+    if math.isinf(added):
         return (
             "Together with earlier runs in the same ledger, if they were about the same records, nothing is guaranteed."
         )
-    count = history["runs_before"]
+    count, planned = history["runs_before"], float(history["epsilon_if_all_share_records"])
     one = "for one record" if history.get("unit") == "record" else "for one unit"
+    less = ""
+    if planned < added:
+        pair = Consequences.pair(planned, float(history["delta_if_all_share_records"]))
+        less = f"; {pair} only if the runs were planned without looking at earlier results"
     return (
         f"Together with {count} earlier {'run' if count == 1 else 'runs'} in the same ledger, if all were about the same "
-        f"records: {Consequences.pair(epsilon, delta)}, {one}."
+        f"records: {Consequences.pair(added, float(history['delta_added']))}, {one}{less}."
     )
 
 

@@ -17,17 +17,17 @@ READ = (
     "noise: whoever holds a rare or extreme value can be recognised by them with certainty."
 )
 SEERS = {
-    "local": "everything that ever left the devices, not only the synthetic data",
-    "silo": "everything that ever left the silos, not only the synthetic data",
+    "local": "every message that ever left the devices, not only the synthetic data",
+    "silo": "every message that ever left the silos, not only the synthetic data",
     "secure-sum": "the noisy sums the server saw, and the synthetic data",
     "central": "the synthetic data and the model behind them",
 }
 TRUST = {
     "local": "Nobody but one's own device. Each device randomises its answer before anything leaves; a server that is curious, "
-    "hacked or compelled learns no more from this run than the bound allows; further runs add.",
+    "hacked or compelled learns no more from the messages of this run than the bound allows; further runs add.",
     "silo": "Whoever already holds the records: the silo adds the noise before anything leaves. Nobody else: the server and "
-    "the other silos learn no more from this run than the bound allows, even if they are curious, hacked or compelled; further "
-    "runs add.",
+    "the other silos learn no more from the messages of this run than the bound allows, even if they are curious, hacked or "
+    "compelled; further runs add.",
     "secure-sum": "The silo with its own records, and that no more silos than stated work together with the server, which "
     "sees noisy sums only.",
     "central": "The server. It sees what is sent before noise is added, and is trusted to add the noise and to keep the rest "
@@ -84,10 +84,15 @@ def in_plain_words(privacy: Mapping[str, Any]) -> Plain:
 
 def trust_of(claim: Guarantee) -> str:
     """Who has to be trusted in this run, and, where it was simulated, in a deployment of the same method."""
-    if not claim.simulated or claim.trust == "not-private":
+    if not claim.one_machine or claim.trust == "not-private":
         return TRUST[claim.trust]
+    who = (
+        "whoever ran it, and the machine, which held all records"
+        if claim.simulated
+        else "whoever has the machine, which held all sites and all records"
+    )
     return (
-        "In this run: whoever ran it, and the machine, which held all records. The bound is about what was published from "
+        f"In this run: {who}. The bound is about what was published from "
         f"there. In a deployment of the same method: {TRUST[claim.trust][:1].lower()}{TRUST[claim.trust][1:]}"
     )
 
@@ -149,8 +154,9 @@ def _limits(claim: Guarantee, meaning: Consequences | None = None) -> list[tuple
         limits.append(f"The bound has a slack, delta {claim.delta:.3g}: roughly, with that probability it may fail.")
     if meaning is not None and meaning.expected_failures is not None:
         limits.append(f"Over {claim.units:,} units that is at most {meaning.expected_failures:.2g} on average.")
-    if claim.simulated:
-        limits.append("This run was simulated: from the machine that held all records, nothing protects.")
+    if claim.one_machine:
+        how = "simulated" if claim.simulated else "a rehearsal"
+        limits.append(f"This run was {how}: from the machine that held all records, nothing protects.")
     if claim.seeded:
         limits.append("The noise was drawn from a seed: keep the seed secret, or run without one.")
     if claim.neighbours == "zero-out":

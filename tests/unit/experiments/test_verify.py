@@ -250,6 +250,14 @@ def test_a_target_that_the_schema_names_needs_no_option(tmp_path):
     schema = table.schema.with_target("owns_home")
     schema.save(tmp_path / "people.toml")
     table.save(tmp_path / "people.parquet")
-    given = ["--schema", str(tmp_path / "people.toml"), *METHODS["moments"], "--rows", "5", "--out", str(tmp_path / "run")]
+    given = [
+        "--schema",
+        str(tmp_path / "people.toml"),
+        *METHODS["moments"],
+        "--rows",
+        "5",
+        "--out",
+        str(tmp_path / "run"),
+    ]
     assert call(["synthesize", str(tmp_path / "people.parquet"), *given]) == 0
     assert call(["verify", str(tmp_path / "run")]) == 0

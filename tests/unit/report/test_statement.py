@@ -125,11 +125,14 @@ def test_what_was_read_from_the_records_is_not_covered():
 def test_the_ledgers_words_are_on_it():
     history = {
         "ledger": "l.sqlite", "runs_before": 2, "said": "booked in l.sqlite after 2 earlier runs",
-        "epsilon_if_all_share_records": 3.5, "delta_if_all_share_records": 3e-6,
+        "epsilon_if_all_share_records": 3.5, "delta_if_all_share_records": 3e-6, "epsilon_added": 4.0, "delta_added": 3e-6,
     }  # fmt: skip
     said = words(statement(document(history=history)))
     assert "Booked in l.sqlite after 2 earlier runs." in said
-    assert "Together with 2 earlier runs in the same ledger, if all were about the same records: epsilon 3.5" in said
+    assert (
+        "Together with 2 earlier runs in the same ledger, if all were about the same records: epsilon 4 (delta" in said
+    )
+    assert "epsilon 3.5 (delta 3e-06) only if the runs were planned without looking at earlier results" in said
     first = words(statement(document(history={**history, "runs_before": 0})))
     assert "Together with" not in first
 

@@ -20,9 +20,6 @@ DEPLOYED = (
     "what other releases about the same records cost adds to this",
 )
 APART = "the sites stand on machines of different owners, which the coordinator cannot check"
-REHEARSAL = (
-    "a rehearsal: the server takes connections from its own machine only, so that all sites and all records stood on it"
-)
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -46,7 +43,8 @@ def stated_federation(
             counts_read=read,
             noise="" if seeded else "system",
             seeded=seeded,
-            assumptions=(*guarantee.assumptions, *DEPLOYED, REHEARSAL if host in LOOPBACK else APART),
+            rehearsal=host in LOOPBACK,
+            assumptions=(*guarantee.assumptions, *DEPLOYED, *(() if host in LOOPBACK else (APART,))),
         ),
         answered=answered,
     )
