@@ -73,6 +73,7 @@ def test_audit_of_canaries(capsys):
     assert "CLAIM REFUTED" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_audit_of_a_silo_method_on_images(capsys):
     """Messages, canaries in one run and recorded releases, each row with whom it is about."""
     arguments = ["audit", "moments", "--images", "--epsilon", "2", "--samples", "2000", "--seed", "1"]

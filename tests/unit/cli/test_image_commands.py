@@ -54,6 +54,7 @@ def test_sample_draws_images_of_one_label(place, tmp_path, capsys):
     np.testing.assert_array_equal(read_images(tmp_path / "again.npz").x, ones.x)
 
 
+@pytest.mark.slow
 def test_audit_of_a_run_of_images(place, capsys):
     """By the run's method and parameters, on invented images: an audit reads no records."""
     assert call(["audit", str(place / "run"), "--samples", "1000", "--seed", "1"]) == 0

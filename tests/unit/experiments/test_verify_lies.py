@@ -128,7 +128,7 @@ def test_a_run_that_was_evaluated_holds(run, made, capsys):
     assert looked_at(folder, capsys) == (0, {})
 
 
-@pytest.mark.parametrize("published", [False, True])
+@pytest.mark.parametrize("published", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize(
     ("name", "changes", "word"),
     [
@@ -181,7 +181,7 @@ def test_a_line_about_shuffling_is_made_again_too(run, capsys):
     assert "derivation" in looked_at(folder, capsys)[1]["method"]
 
 
-@pytest.mark.parametrize("published", [False, True])
+@pytest.mark.parametrize("published", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("taken", ["event", "ledger", "files", "run", "history"])
 def test_a_bound_without_what_it_follows_from_fails(run, capsys, taken, published):
     """Not "not checked": format 2 has events, ledger, digests, facts and a word on other runs."""

@@ -39,7 +39,7 @@ def test_the_truth_lies_between(noise, steps):
 
 
 @pytest.mark.parametrize("probability", [0.01, 0.2])
-@pytest.mark.parametrize("noise", [0.8, 3.0, 1e4])
+@pytest.mark.parametrize("noise", [0.8, 3.0, pytest.param(1e4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("steps", [1, 100])
 def test_sampled_releases_are_in_order(probability, noise, steps):
     event = Repeated(PoissonSampled(probability, Gaussian(noise)), steps)

@@ -11,6 +11,7 @@ from populace.engines.exchange import population_of
 from populace.errors import BudgetError, SpecError
 from populace.models.wae import ClassAutoencoder, DenseAutoencoder
 from populace.privacy.events import Pure
+from populace.privacy.shuffling import with_shuffling
 from populace.privacy.source import Keyed
 from populace.protocols.base import Replies, Shard
 from populace.protocols.dp_fed_wae import DpFedWae
@@ -222,11 +223,13 @@ def test_central_statement_stands_beside_the_local_one_and_only_where_each_is_as
     population = dataclasses.replace(population, clients=50_000)
     statement = DpFedWae(epsilon=4.0).guarantee(population)
     assert (statement.epsilon, statement.delta, statement.trust) == (4.0, 0.0, "local")
-    assert "not part of it" in statement.derivation[-1]
+    assert statement.shuffles
+    assert "not part of it" in with_shuffling(statement, answered=50_000).derivation[-1]
     assert "not part of it" not in str(statement)
     assert any("central model" in note for note in DpFedWae(epsilon=4.0).plan(population).notes)
     twice = DpFedWae(epsilon=4.0, participations=2).guarantee(population)
-    assert not any("central" in line for line in twice.derivation)
+    assert not twice.shuffles
+    assert with_shuffling(twice, answered=50_000) == twice
 
 
 def test_bad_settings_are_refused():
