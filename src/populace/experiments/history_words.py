@@ -19,6 +19,7 @@ DOUBT = (
     "the ledger knows a run on a table with the same columns and few or none of these rows: if they are the same people, "
     "written otherwise, costs add up"
 )
+PLANNED = "only if the runs were planned without looking at earlier results"
 ELSEWHERE = "what other programs, copies of the data and other ledgers released adds to it"
 
 
@@ -85,10 +86,12 @@ def said(standing: Standing, cost: Cost, *, ledger: str, images: bool) -> str:
     else:
         trusts = sorted({cost.trust for cost in costs})
         parts = [
-            f"{runs} the total is {bound(total, local=trusts == ['local'])} for "
+            f"{runs} the total is {bound(standing.plain_after, local=trusts == ['local'])} for "
             f"{unit_words(total.unit, standing.per, images=images)} (trust {' and '.join(trusts)}, neighbours "
             f"{total.neighbours})"
         ]
+        if total != standing.plain_after:
+            parts.append(f"{bound(total, local=trusts == ['local'])} {PLANNED}")
     if standing.strangers:
         parts.append(
             "runs per record and per client do not add up for a client with several rows: no total is stated for one"
@@ -148,13 +151,10 @@ def said_publicly(history: Mapping[str, Any], *, images: bool) -> str:
     else:
         one = "one image" if images else "one row of the table"
         parts = [
-            f"{runs}; if all were about the same records, the total for {one} is at most {bound(total, local=local)}"
+            f"{runs}; if all were about the same records, the total for {one} is at most {bound(plain, local=local)}"
         ]
         if total != plain:
-            parts.append(
-                f"that total is proved for runs that were planned without looking at earlier results; for any others it is the "
-                f"sum, {bound(plain, local=local)}"
-            )
+            parts.append(f"{bound(total, local=local)} {PLANNED}")
     if history["seeded"]:
         parts.append(SEEDED)
     return "; ".join([*parts, CHOOSING, ELSEWHERE])

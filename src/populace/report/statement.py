@@ -19,6 +19,7 @@ from populace.experiments.papers import DAMAGED, Check, Papers
 from populace.privacy import events
 from populace.privacy.consequences import Consequences, consequences
 from populace.privacy.guarantee import FORMAT, NEIGHBOURS, Guarantee, guarantee_from_json
+from populace.privacy.noised_steps import BATCHES
 from populace.report.templating import environment
 from populace.report.words import TRUST, in_plain_words, trust_of
 from populace.tables.files import read_json, write_text
@@ -236,6 +237,11 @@ def _limits(guarantee: Guarantee) -> tuple[str, ...]:
         found.append(f"Deployed: {SIDE_CHANNELS}")
     else:
         found.append(f"{SIDE_CHANNELS[:1].upper()}{SIDE_CHANNELS[1:]}")
+    if BATCHES in guarantee.assumptions:
+        found.append(
+            "The bound assumes that a record's gradient does not depend on its place in a batch: so seen on processors, not "
+            "proved, and not examined on accelerators."
+        )
     found += [
         "Other releases about the same records add to this one.",
         "Choosing the best of several runs by looking at real rows is a release of its own that no bound here covers.",

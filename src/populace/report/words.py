@@ -17,8 +17,8 @@ READ = (
     "noise: whoever holds a rare or extreme value can be recognised by them with certainty."
 )
 SEERS = {
-    "local": "every message that ever left the devices, not only the synthetic data",
-    "silo": "every message that ever left the silos, not only the synthetic data",
+    "local": "every message of this run that left the devices, not only the synthetic data",
+    "silo": "every message of this run that left the silos, not only the synthetic data",
     "secure-sum": "the noisy sums the server saw, and the synthetic data",
     "central": "the synthetic data and the model behind them",
 }
@@ -99,7 +99,7 @@ def trust_of(claim: Guarantee) -> str:
 
 def _seen(claim: Guarantee) -> str:
     seen = SEERS[claim.trust]
-    return seen.replace("ever left the", "left the simulated") if claim.simulated else seen
+    return seen.replace("left the", "left the simulated") if claim.simulated else seen
 
 
 def _how_well(claim: Guarantee, meaning: Consequences) -> str:
