@@ -19,7 +19,8 @@ DOUBT = (
     "the ledger knows a run on a table with the same columns and few or none of these rows: if they are the same people, "
     "written otherwise, costs add up"
 )
-PLANNED = "only if the runs were planned without looking at earlier results"
+FIXED = "if budgets, or a limit on their sum, were fixed beforehand"
+PLANNED = "only if methods and budgets were planned without looking at earlier results"
 ELSEWHERE = "what other programs, copies of the data and other ledgers released adds to it"
 
 
@@ -151,7 +152,8 @@ def said_publicly(history: Mapping[str, Any], *, images: bool) -> str:
     else:
         one = "one image" if images else "one row of the table"
         parts = [
-            f"{runs}; if all were about the same records, the total for {one} is at most {bound(plain, local=local)}"
+            f"{runs}; if all were about the same records, the total for {one} is the sum, {bound(plain, local=local)}, "
+            f"{FIXED}"
         ]
         if total != plain:
             parts.append(f"{bound(total, local=local)} {PLANNED}")

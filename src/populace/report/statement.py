@@ -15,6 +15,7 @@ from typing import Any
 from jinja2 import TemplateError
 
 from populace.experiments.folder import RunFolder, claim_json
+from populace.experiments.history_words import FIXED, PLANNED
 from populace.experiments.papers import DAMAGED, Check, Papers
 from populace.privacy import events
 from populace.privacy.consequences import Consequences, consequences
@@ -77,7 +78,7 @@ MAY_UNPROTECTED = "privacy.html and privacy.json"
 UNPROTECTED = "synthetic.* and generator.*, which nothing protects; "
 MAY_NOT = (
     "metrics.json, report.html and attacks.json (computed on real rows without noise); checkpoint.npz and resume.json of an "
-    "unfinished run (they hold its keys and its state); run.json, which names the data file and says which runs share records"
+    "unfinished run (they hold its keys and its state); run.json and the ledger, which say which runs share records"
 )
 
 
@@ -281,10 +282,10 @@ def _before(privacy: Mapping[str, Any]) -> str:
     less = ""
     if planned < added:
         pair = Consequences.pair(planned, float(history["delta_if_all_share_records"]))
-        less = f"; {pair} only if the runs were planned without looking at earlier results"
+        less = f"; {pair} {PLANNED}"
     return (
         f"Together with {count} earlier {'run' if count == 1 else 'runs'} in the same ledger, if all were about the same "
-        f"records: {Consequences.pair(added, float(history['delta_added']))}, {one}{less}."
+        f"records: {Consequences.pair(added, float(history['delta_added']))}, {one}, {FIXED}{less}."
     )
 
 

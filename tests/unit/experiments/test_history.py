@@ -70,7 +70,10 @@ def test_what_is_published_of_other_runs_does_not_depend_on_the_records(people):
     assert (history(same)["runs_before"], history(other)["runs_before"]) == (1, 0)
     found = published(same)
     assert (found["runs_before"], found["epsilon_if_all_share_records"]) == (1, 2)
-    assert "if all were about the same records, the total for one row of the table is at most 2-LDP" in found["said"]
+    assert (
+        "if all were about the same records, the total for one row of the table is the sum, 2-LDP, if budgets"
+        in found["said"]
+    )
     synthesize(spec_of(people, data="others.csv"), people / "c")
     assert history(people / "c")["runs_before"] == 0
 

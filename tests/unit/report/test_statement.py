@@ -132,7 +132,9 @@ def test_the_ledgers_words_are_on_it():
     assert (
         "Together with 2 earlier runs in the same ledger, if all were about the same records: epsilon 4 (delta" in said
     )
-    assert "epsilon 3.5 (delta 3e-06) only if the runs were planned without looking at earlier results" in said
+    assert (
+        "epsilon 3.5 (delta 3e-06) only if methods and budgets were planned without looking at earlier results" in said
+    )
     first = words(statement(document(history={**history, "runs_before": 0})))
     assert "Together with" not in first
 
