@@ -26,7 +26,7 @@ def command(
     synthesize.command(
         data="embedded:harbour", epsilon=epsilon, out=free, method=None, delta=None, schema=None, target="owns_home",
         trust=None, records_per_client=1, client_column=None, most_records=None, pairs=[], rows=4_000, seed=seed,
-        ledger=None, no_ledger=False, limit=None,
+        ledger=None, no_ledger=False, limit=None, other_people=None,
     )  # fmt: skip
     show.say("")
     evaluate.command(runs=[free], real="embedded:harbour", target=None, as_json=False)
