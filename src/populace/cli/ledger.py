@@ -118,6 +118,6 @@ def _total(total: dict[str, Any]) -> str:
 
 
 def _up(number: float | str) -> str:
-    from populace.experiments.history_words import up
+    from populace.privacy.consequences import round_up
 
-    return str(number) if isinstance(number, str) else up(number)
+    return str(number) if isinstance(number, str) else round_up(number)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from populace.experiments.standing import Standing
+from populace.privacy.consequences import round_up
 from populace.privacy.guarantee import UNITS, Unit
 from populace.privacy.run_ledger import Booked
 from populace.privacy.run_totals import Cost, Total, plain_sum, shared_relation, total_of
@@ -28,7 +29,7 @@ def pair(total: Total) -> str:
     """Epsilon and delta, rounded up, with the unit left out."""
     if math.isinf(total.epsilon):
         return "no guarantee (epsilon inf)"
-    return f"epsilon {up(total.epsilon)}" + (f" (delta {up(total.delta)})" if total.delta else "")
+    return f"epsilon {round_up(total.epsilon)}" + (f" (delta {round_up(total.delta)})" if total.delta else "")
 
 
 def bound(total: Total, *, local: bool) -> str:
@@ -36,15 +37,11 @@ def bound(total: Total, *, local: bool) -> str:
     if math.isinf(total.epsilon):
         return "no guarantee (epsilon inf)"
     name = "LDP" if local else "DP"
-    return f"({up(total.epsilon)}, {up(total.delta)})-{name}" if total.delta else f"{up(total.epsilon)}-{name}"
-
-
-def up(number: float) -> str:
-    """Four digits, rounded up."""
-    if number == 0 or not math.isfinite(number):
-        return f"{number:g}"
-    scale = 10.0 ** (3 - math.floor(math.log10(abs(number))))
-    return f"{math.ceil(number * scale * (1 - 1e-9)) / scale:.4g}"
+    return (
+        f"({round_up(total.epsilon)}, {round_up(total.delta)})-{name}"
+        if total.delta
+        else f"{round_up(total.epsilon)}-{name}"
+    )
 
 
 def unit_words(unit: str, per: str, *, images: bool) -> str:

@@ -155,8 +155,8 @@ class Consequences:
         )
         if self.content_delta == 0:
             content += (
-                f"; the odds between the two change by at most a factor of e^{_up(self.content_epsilon)} = "
-                f"{_up(math.exp(min(self.content_epsilon, 700.0)))}"
+                f"; the odds between the two change by at most a factor of e^{round_up(self.content_epsilon)} = "
+                f"{round_up(math.exp(min(self.content_epsilon, 700.0)))}"
             )
         else:
             content += f"; for replacement the bound is {self.pair(self.content_epsilon, self.content_delta)}"
@@ -170,8 +170,8 @@ class Consequences:
         if self.expected_failures is not None:
             found.append(
                 f"Delta: at most {self.guarantee.units:,} units times delta {self.guarantee.delta:.3g} is "
-                f"{_up(self.expected_failures)}. A mechanism that used up its delta in the worst way, by giving somebody away, "
-                "would expose no more of them on average."
+                f"{round_up(self.expected_failures)}. A mechanism that used up its delta in the worst way, by giving "
+                "somebody away, would expose no more of them on average."
             )
         return tuple(found)
 
@@ -179,7 +179,7 @@ class Consequences:
     def pair(epsilon: float, delta: float) -> str:
         if math.isinf(epsilon):
             return "no bound"
-        return f"epsilon {_up(epsilon)} (delta {_up(delta)})" if delta else f"epsilon {_up(epsilon)}"
+        return f"epsilon {round_up(epsilon)} (delta {round_up(delta)})" if delta else f"epsilon {round_up(epsilon)}"
 
 
 def consequences(guarantee: Guarantee, event: Event | None = None) -> Consequences | None:
@@ -238,7 +238,7 @@ def share_in_words(share: float) -> str:
     return f"{value:.{digits}f}".rstrip("0").rstrip(".") + " %"
 
 
-def _up(number: float) -> str:
+def round_up(number: float) -> str:
     """Four digits, rounded up."""
     if number == 0 or not math.isfinite(number):
         return f"{number:g}"

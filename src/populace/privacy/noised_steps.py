@@ -19,6 +19,11 @@ BATCHES = (
     "a record's clipped gradient is the same number wherever it stands in a batch, up to what rounding to the grid leaves room "
     "for: so seen on processors, not proved, not examined on accelerators"
 )
+AT_A_SILO = (
+    "one record is one person's; a person with several is not covered by this bound as a whole",
+    "nobody outside a silo learns which records were in a batch",
+    BATCHES,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

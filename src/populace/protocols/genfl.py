@@ -38,7 +38,7 @@ from populace.privacy.accounting import epsilon_of
 from populace.privacy.events import Event
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
-from populace.privacy.noised_steps import BATCHES, sampled_delta
+from populace.privacy.noised_steps import AT_A_SILO, sampled_delta
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.source import Source
 from populace.protocols.base import Ask, Facts, Plan, Population, Replies, Shard
@@ -325,9 +325,7 @@ class GenFl(GanRounds):
             derivation=tuple(lines) if valid else (),
             assumptions=(
                 "the number of clients, who takes part, and the most records one holds are public",
-                "one record is one person's; a person with several is not covered by this bound as a whole",
-                "nobody outside a silo learns which records were in a batch",
-                BATCHES,
+                *AT_A_SILO,
                 *design.said,
             ),
             reason=design.reason,

@@ -41,7 +41,7 @@ from populace.privacy.events import Event, NonPrivate
 from populace.privacy.gaussian import GaussianSum, clip_tree, quantile_step
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
-from populace.privacy.noised_steps import BATCHES, NoisedSteps, noised_steps, sampled_delta
+from populace.privacy.noised_steps import AT_A_SILO, NoisedSteps, noised_steps, sampled_delta
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.source import Source
 from populace.protocols.base import Ask, Facts, Plan, Population, Replies, Shard
@@ -303,9 +303,7 @@ class LDpdVae(VaeRounds):
             ),
             assumptions=(
                 "the number of clients, who takes part, and the most records one holds are public",
-                "one record is one person's; a person with several is not covered by this bound as a whole",
-                "nobody outside a silo learns which records were in a batch",
-                BATCHES,
+                *AT_A_SILO,
                 *design.said,
             ),
             reason="" if valid else REASON,

@@ -10,9 +10,6 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import multiprocessing
-import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -27,6 +24,7 @@ from populace.errors import DataError, RunError, out_of_range
 from populace.evaluation.attacks.membership import LEAST_RUNS, Games
 from populace.evaluation.attacks.summaries import SUMMARIES, rarity, summarise
 from populace.experiments.run import make_key
+from populace.experiments.workers import begin_worker
 from populace.protocols.base import Protocol
 from populace.tables.files import read_arrays, replacing
 from populace.tables.partition import split
@@ -202,18 +200,10 @@ _setting: Setting | None = None
 
 
 def _start(setting: Setting) -> None:
-    """In a new process: keep the setting, leave interrupts to the parent, and never outlive it."""
+    """In a new process: keep the setting."""
     global _setting
     _setting = setting
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_leave_after, args=(parent,), daemon=True).start()
-
-
-def _leave_after(parent: Any) -> None:
-    parent.join()
-    os._exit(1)
+    begin_worker()
 
 
 def _play(run: int) -> dict[str, Array]:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import multiprocessing
-import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import jax
 
@@ -18,6 +14,7 @@ from populace.errors import RunError
 from populace.experiments.audits import gaussian_noise
 from populace.experiments.audits.messages import FACES, MECHANISMS, Effort, audit_mechanism, make_mechanism
 from populace.experiments.audits.methods import Audits, Subject, audit_subject
+from populace.experiments.workers import begin_worker
 
 Say = Callable[[str], None]
 
@@ -65,7 +62,7 @@ def _audited(subjects: Sequence[Subject], jobs: int) -> Iterator[tuple[int, Audi
         return
     before = multiprocessing.active_children()
     pool = concurrent.futures.ProcessPoolExecutor(
-        min(jobs, len(subjects)), mp_context=multiprocessing.get_context("spawn"), initializer=_start
+        min(jobs, len(subjects)), mp_context=multiprocessing.get_context("spawn"), initializer=begin_worker
     )
     # The longest first, so that no process is left with one at the end.
     order = sorted(range(len(subjects)), key=lambda number: -subjects[number].trained)
@@ -80,19 +77,6 @@ def _audited(subjects: Sequence[Subject], jobs: int) -> Iterator[tuple[int, Audi
             if child not in before:
                 child.terminate()
         pool.shutdown(cancel_futures=True)
-
-
-def _start() -> None:
-    """In a new process: leave interrupts to the parent, and never outlive it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_leave_after, args=(parent,), daemon=True).start()
-
-
-def _leave_after(parent: Any) -> None:
-    parent.join()
-    os._exit(1)
 
 
 def _audit(subject: Subject) -> Audits:
