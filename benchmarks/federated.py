@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from populace.engines import simulation
 from populace.engines.exchange import population_of
+from populace.methods.base import Replies, Shard
+from populace.methods.wae.dp_fed_wae import DpFedWae
 from populace.privacy.source import Keyed
-from populace.protocols.base import Replies, Shard
-from populace.protocols.dp_fed_wae import DpFedWae
 from populace.tables.partition import Clients, split
 from populace.tables.schema import Column, Schema
 from populace.tables.table import Table

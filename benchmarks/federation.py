@@ -32,16 +32,16 @@ from populace.engines.checkpoint import Checkpoint
 from populace.engines.link import Coordinator, InProcess, enrol
 from populace.engines.segment import Plan
 from populace.engines.site_file import open_site
-from populace.experiments.federation.coordinator import Federation, Proposal
-from populace.experiments.federation.demo import free_port
-from populace.experiments.federation.site import Hosting, SiteFolder
-from populace.experiments.federation.supervisor import Options, Supervisor
-from populace.models.marginals import Marginals
+from populace.federation.coordinator import Federation, Proposal
+from populace.federation.demo import free_port
+from populace.federation.site import Hosting, SiteFolder
+from populace.federation.supervisor import Options, Supervisor
+from populace.methods.base import Ask, Facts, Population, Protocol
+from populace.methods.base import Plan as ProtocolPlan
+from populace.methods.baselines.marginals import Marginals
 from populace.privacy.events import Pure
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
-from populace.protocols.base import Ask, Facts, Population, Protocol
-from populace.protocols.base import Plan as ProtocolPlan
 from populace.tables.files import read_json, write_json
 from populace.tables.partition import split
 from populace.tables.schema import Column, Schema

@@ -69,12 +69,12 @@ def write_answers(folder: str, count: int) -> dict[str, float]:
     """answers.parquet as `collect` writes it, with reports by `simulate_batch`: the same law, many times faster."""
     import numpy as np
 
-    from populace.experiments.poll.collect import cells_of
-    from populace.experiments.poll.deal import ONE_STAGE, Deal
-    from populace.experiments.poll.files import Terms, coin_from, coin_text, pack, questions_hash, writing
+    from populace.methods.base import Population
+    from populace.methods.poll.protocol import Poll
     from populace.privacy.randomizers.wire import by_member
-    from populace.protocols.base import Population
-    from populace.protocols.poll import Poll
+    from populace.runs.poll.assignment import ONE_STAGE, Deal
+    from populace.runs.poll.collect import cells_of
+    from populace.runs.poll.files import Terms, coin_from, coin_text, pack, questions_hash, writing
     from populace.version import __version__
 
     chunks, schema = rows(count)
@@ -108,8 +108,8 @@ def clocked(work: Any) -> tuple[Any, dict[str, float]]:
 
 
 def collect(folder: str) -> dict[str, Any]:
-    from populace.experiments.poll.collect import Collection
-    from populace.experiments.poll.collect import collect as work
+    from populace.runs.poll.collect import Collection
+    from populace.runs.poll.collect import collect as work
 
     wanted = Collection(
         data=f"{folder}/people.parquet", schema_file=f"{folder}/people.toml", epsilon=EPSILON,
@@ -119,7 +119,7 @@ def collect(folder: str) -> dict[str, Any]:
 
 
 def fit(folder: str) -> dict[str, Any]:
-    from populace.experiments.poll.fit import Fit, fit_answers
+    from populace.runs.poll.fit import Fit, fit_answers
 
     wanted = Fit(answers=(f"{folder}/answers.parquet",), schema_file=f"{folder}/people.toml", rows=10_000, seed=0)
     counted: list[float] = []
@@ -139,10 +139,10 @@ def fit_again(folder: str) -> dict[str, Any]:
     """Fits of one state, without and with the choice among settings; the first of each compiles."""
     import jax
 
-    from populace.experiments.poll.count import count_files, nothing_counted
-    from populace.experiments.poll.deal import Deal
-    from populace.experiments.poll.files import read_terms
-    from populace.protocols.base import Population
+    from populace.methods.base import Population
+    from populace.runs.poll.assignment import Deal
+    from populace.runs.poll.count import count_files, nothing_counted
+    from populace.runs.poll.files import read_terms
     from populace.tables.schema import load_schema
 
     path = Path(folder) / "answers.parquet"
@@ -205,7 +205,7 @@ def shown(spent: dict[str, Any]) -> str:
 
 def draw(results: dict[str, Any], path: Path) -> None:
     """Seconds against answers; counting up to the ten million, where they were measured."""
-    from populace.experiments.benchmarks.grid import Chart
+    from populace.papers.grid import Chart
     from populace.report.lines import draw_lines, to_svg
 
     growth = results["growth"]["found"]

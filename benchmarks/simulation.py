@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from populace.engines import debug, simulation
-from populace.protocols.independent import Independent
+from populace.methods.baselines.independent import Independent
 from populace.tables.partition import split
 from populace.tables.schema import Column, Schema
 from populace.tables.table import Table, from_codes

@@ -67,7 +67,7 @@ def write(kind: str, folder: str, answers: int) -> dict[str, float]:
 def count(kind: str, folder: str, answers: int) -> dict[str, float]:
     import numpy as np
 
-    from populace.experiments.tallies import tally_files
+    from populace.runs.poll.tallies import tally_files
 
     oracle = oracle_of(kind)
     began = time.perf_counter()

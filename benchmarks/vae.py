@@ -19,11 +19,11 @@ import numpy as np
 
 from populace.engines import simulation
 from populace.engines.exchange import Keys, Traffic, new_ledger, population_of
+from populace.methods.base import Population, Protocol, Replies, Shard
+from populace.methods.vae.c_dpd_vae import CDpdVae
+from populace.methods.vae.fed_vae import FedVae
+from populace.methods.vae.l_dpd_vae import LDpdVae
 from populace.privacy.source import Keyed
-from populace.protocols.base import Population, Protocol, Replies, Shard
-from populace.protocols.c_dpd_vae import CDpdVae
-from populace.protocols.fed_vae import FedVae
-from populace.protocols.l_dpd_vae import LDpdVae
 from populace.tables.images import Images
 from populace.tables.partition import Clients, split
 

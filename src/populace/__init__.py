@@ -18,11 +18,11 @@ from populace.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from populace.errors import BudgetError, InputError, PopulaceError
-    from populace.experiments.run import Run, load_run, simulate
+    from populace.methods.baselines.independent import Independent
+    from populace.methods.poll.protocol import Poll
     from populace.privacy.guarantee import Guarantee
-    from populace.protocols.independent import Independent
-    from populace.protocols.poll import Poll
     from populace.report.page import Evaluation, evaluate
+    from populace.runs.run import Run, load_run, simulate
     from populace.tables.images import Images, read_images
     from populace.tables.partition import Clients, split, split_by_column
     from populace.tables.schema import Column, Schema, load_schema
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "BudgetError": "errors", "InputError": "errors", "PopulaceError": "errors",
-    "Run": "experiments.run", "load_run": "experiments.run", "simulate": "experiments.run",
-    "Guarantee": "privacy.guarantee", "Independent": "protocols.independent", "Poll": "protocols.poll",
+    "Run": "runs.run", "load_run": "runs.run", "simulate": "runs.run",
+    "Guarantee": "privacy.guarantee", "Independent": "methods.baselines.independent", "Poll": "methods.poll.protocol",
     "Evaluation": "report.page", "evaluate": "report.page",
     "Images": "tables.images", "read_images": "tables.images",
     "Clients": "tables.partition", "split": "tables.partition", "split_by_column": "tables.partition",

@@ -17,13 +17,13 @@ import pytest
 from populace.errors import DataError
 from populace.evaluation import images, prediction
 from populace.evaluation.evaluate import evaluate_tables
-from populace.experiments.run import versions
-from populace.models.marginals import Marginals
+from populace.methods.baselines.marginals import Marginals
 from populace.privacy.events import Gaussian, PoissonSampled, Repeated, to_json
 from populace.privacy.guarantee import Guarantee
 from populace.report.page import evaluate_runs, render_run
 from populace.report.statement import statement
 from populace.report.templating import environment
+from populace.runs.run import versions
 from populace.tables.embedded import harbour
 from populace.tables.files import write_json
 from populace.tables.images import Images, write_images

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from populace.models.marginals import Marginals
+from populace.methods.base import Ask, Facts, Plan, Protocol
+from populace.methods.baselines.marginals import Marginals
 from populace.privacy.events import NonPrivate
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
-from populace.protocols.base import Ask, Facts, Plan, Protocol
 
 
 @jax.tree_util.register_dataclass

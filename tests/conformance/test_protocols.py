@@ -18,12 +18,12 @@ from populace.engines import debug, simulation
 from populace.engines.checkpoint import Checkpoint
 from populace.engines.exchange import Keys, population_of
 from populace.errors import BudgetError, PopulaceError
-from populace.models.generator import load_generator
+from populace.methods.base import Replies
+from populace.methods.blocks.generator import load_generator
+from populace.methods.registry import METHODS, make_protocol, protocol_class
 from populace.privacy.accounting import contains_non_private
 from populace.privacy.bracket import TOLERANCE, bracket
 from populace.privacy.source import Keyed
-from populace.protocols.base import Replies
-from populace.protocols.registry import METHODS, make_protocol, protocol_class
 from populace.tables.codec import encode
 from populace.tables.partition import split
 

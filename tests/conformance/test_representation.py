@@ -14,9 +14,9 @@ from test_protocols import SMALL, TABLES
 
 from populace.engines import simulation
 from populace.evaluation.marginals import mean_over_pairs, two_way_distances
-from populace.models.marginals import Marginals
-from populace.protocols.independent import Independent
-from populace.protocols.registry import make_protocol
+from populace.methods.baselines.independent import Independent
+from populace.methods.baselines.marginals import Marginals
+from populace.methods.registry import make_protocol
 from populace.tables.partition import split
 from populace.tables.schema import Column, Schema
 from populace.tables.table import from_codes, make_table, read_table, write_frame

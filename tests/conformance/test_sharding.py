@@ -12,8 +12,8 @@ SCRIPT = textwrap.dedent("""
     sys.path.insert(0, "tests/conformance")
     from protocols_for_tests import Diary
     from populace.engines import simulation
-    from populace.protocols.independent import Independent
-    from populace.protocols.moments import Moments
+    from populace.methods.baselines.independent import Independent
+    from populace.methods.moments.protocol import Moments
     from populace.tables.embedded import harbour
     from populace.tables.partition import split
     clients = split(harbour().take(np.arange(101)), records_per_client=1)

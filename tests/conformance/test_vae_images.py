@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from populace.engines import debug, simulation
-from populace.models.generator import load_generator
-from populace.protocols.registry import make_protocol
+from populace.methods.blocks.generator import load_generator
+from populace.methods.registry import make_protocol
 from populace.tables.images import Images
 from populace.tables.partition import split
 

@@ -22,11 +22,11 @@ from populace.engines.flare.session import write_job
 from populace.engines.link import InProcess
 from populace.engines.segment import Plan, coordinator_of, read_status
 from populace.engines.site_file import read_site_file
-from populace.experiments.federation.coordinator import Federation, read_proposal
-from populace.experiments.federation.site import Hosting, SiteFolder
-from populace.experiments.federation.supervisor import Options, Supervisor
+from populace.federation.coordinator import Federation, read_proposal
+from populace.federation.site import Hosting, SiteFolder
+from populace.federation.supervisor import Options, Supervisor
+from populace.methods.base import ImageShape
 from populace.privacy.sqlite_ledger import SqliteLedger
-from populace.protocols.base import ImageShape
 from populace.tables.files import read_json, write_json
 from populace.tables.images import Images
 

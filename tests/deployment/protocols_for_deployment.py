@@ -13,13 +13,13 @@ import numpy as np
 from populace.engines import debug
 from populace.engines.exchange import Keys, population_of
 from populace.errors import SpecError
-from populace.models.marginals import Marginals
+from populace.methods.base import Ask, Facts, Plan, Protocol, choose_record
+from populace.methods.baselines.marginals import Marginals
 from populace.privacy import events
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.randomizers.subset import SubsetPanel
 from populace.privacy.source import Keyed
-from populace.protocols.base import Ask, Facts, Plan, Protocol, choose_record
 
 
 @jax.tree_util.register_dataclass

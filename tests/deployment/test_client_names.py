@@ -12,10 +12,10 @@ from populace.engines import wire
 from populace.engines.agreement import Agreement
 from populace.engines.site_file import SiteFile, allow_other_clients, begin_accounts, open_site, read_hosted
 from populace.errors import DataError
+from populace.methods.registry import make_protocol
 from populace.privacy.events import Pure
 from populace.privacy.ledger import Charge
 from populace.privacy.sqlite_ledger import SqliteLedger
-from populace.protocols.registry import make_protocol
 from populace.tables.files import read_json, write_json
 from populace.tables.schema import Column, Schema
 

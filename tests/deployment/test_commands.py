@@ -15,15 +15,15 @@ from populace.engines.agreement import Agreement
 from populace.engines.flare import kits, policy
 from populace.engines.site_file import SiteFile, check_data, open_site, read_hosted, read_site_file
 from populace.errors import BudgetError, DataError, InputError, MissingExtra, RunError, SpecError
-from populace.experiments.federation.coordinator import Federation, Proposal, read_proposal
-from populace.experiments.federation.propose import propose
-from populace.experiments.federation.site import Hosting, SiteFolder
+from populace.federation.coordinator import Federation, Proposal, read_proposal
+from populace.federation.propose import propose
+from populace.federation.site import Hosting, SiteFolder
+from populace.methods.registry import make_protocol
 from populace.privacy.events import Gaussian, Pure
 from populace.privacy.ledger import Charge
 from populace.privacy.ledger_file import head_path
 from populace.privacy.relation import Relation
 from populace.privacy.sqlite_ledger import RolledBackError, SqliteLedger, kept_budget
-from populace.protocols.registry import make_protocol
 from populace.tables.files import read_json, write_json
 from populace.tables.table import write_frame
 
@@ -87,7 +87,11 @@ def test_a_proposal_cannot_name_code_of_its_choice(small_schema, tmp_path):
     Proposal(federation="f", server="h:1", fingerprint="x", agreement=agreement).save(path)
     assert read_proposal(path).agreement.digest == agreement.digest
     document = read_json(path)
-    for method, cls in (("independent", "os:system"), ("mine", "mine:Mine"), ("poll", "populace.protocols.krr:Krr")):
+    for method, cls in (
+        ("independent", "os:system"),
+        ("mine", "mine:Mine"),
+        ("poll", "populace.methods.baselines.krr:Krr"),
+    ):
         write_json(path, {**document, "agreement": {**document["agreement"], "method": method, "class": cls}})
         with pytest.raises(InputError, match="not a method of this installation"):
             read_proposal(path)

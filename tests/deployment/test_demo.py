@@ -5,7 +5,7 @@ import json
 import pytest
 
 from populace.cli.main import call
-from populace.experiments.federation.demo import SITES
+from populace.federation.demo import SITES
 
 pytest.importorskip("nvflare")
 pytestmark = [

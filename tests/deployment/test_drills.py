@@ -17,7 +17,7 @@ from populace.engines import simulation
 from populace.engines.exchange import make_key
 from populace.engines.flare import processes
 from populace.engines.segment import read_status
-from populace.protocols.registry import make_protocol
+from populace.methods.registry import make_protocol
 from populace.tables.files import read_json
 from populace.tables.partition import split
 

@@ -23,8 +23,8 @@ from populace.engines.flare.session import TASK
 from populace.engines.link import LinkClosedError
 from populace.engines.site_file import SiteFile, begin_accounts, read_hosted
 from populace.errors import WireError
+from populace.methods.registry import make_protocol
 from populace.privacy.sqlite_ledger import SqliteLedger
-from populace.protocols.registry import make_protocol
 from populace.tables.files import read_json, write_json
 
 METHODS = ("independent", "krr")

@@ -17,8 +17,8 @@ from populace.engines.exchange import make_key
 from populace.engines.flare import kits, policy, processes
 from populace.engines.segment import read_status
 from populace.errors import InputError, RunError
-from populace.experiments.federation.site import SiteFolder
-from populace.protocols.registry import make_protocol
+from populace.federation.site import SiteFolder
+from populace.methods.registry import make_protocol
 from populace.tables.files import read_json, write_json
 from populace.tables.partition import split
 

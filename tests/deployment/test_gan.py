@@ -8,9 +8,9 @@ import pytest
 
 from populace.engines import simulation
 from populace.engines.exchange import population_of
+from populace.methods.gan.fedavg_gan import FedAvgGan
+from populace.methods.gan.fl_gan import UflGan
 from populace.privacy.sqlite_ledger import SqliteLedger
-from populace.protocols.fedavg_gan import FedAvgGan
-from populace.protocols.fl_gan import UflGan
 from populace.tables.partition import split
 
 RECORDS = 2

@@ -8,7 +8,7 @@ from federation_for_tests import TestFederation, assert_alike, environment
 
 from populace.engines import simulation
 from populace.engines.exchange import make_key
-from populace.protocols.fl_gan import UflGan
+from populace.methods.gan.fl_gan import UflGan
 from populace.tables.partition import split
 
 pytest.importorskip("nvflare")

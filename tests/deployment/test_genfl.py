@@ -14,9 +14,9 @@ from populace.engines.checkpoint import Checkpoint
 from populace.engines.exchange import population_of
 from populace.engines.link import Coordinator, InProcess, enrol
 from populace.engines.site import Hosted, Site
+from populace.methods.genfl.protocol import DpFl, GenFl
 from populace.privacy.ledger import Budget
 from populace.privacy.sqlite_ledger import SqliteLedger
-from populace.protocols.genfl import DpFl, GenFl
 from populace.tables.images import Images
 from populace.tables.partition import split
 

@@ -7,7 +7,7 @@ import pytest
 
 from populace.engines.flare import kits
 from populace.errors import InputError
-from populace.experiments.federation.coordinator import Federation
+from populace.federation.coordinator import Federation
 
 SITE = {"kind": "site", "cert_type": "client", "name": "ward"}
 

@@ -17,9 +17,9 @@ from populace.engines.site import Site
 from populace.engines.site_file import SiteFile, read_hosted
 from populace.engines.wire import HEAD, MAGIC, VERSION
 from populace.errors import DataError, RunError, SpecError
+from populace.methods.base import ImageShape
+from populace.methods.registry import METHODS, make_protocol, parameters, protocol_class
 from populace.privacy.sqlite_ledger import SqliteLedger
-from populace.protocols.base import ImageShape
-from populace.protocols.registry import METHODS, make_protocol, parameters, protocol_class
 from populace.tables.partition import split
 
 #: Small settings, so that several rounds take place and little is trained; each method takes those it has.

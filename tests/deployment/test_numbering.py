@@ -12,9 +12,9 @@ from populace.engines import wire
 from populace.engines.agreement import Agreement
 from populace.engines.site import NUMBERS, Hosted, Site
 from populace.engines.site_file import SiteFile, read_hosted
+from populace.methods.registry import make_protocol
 from populace.privacy.ledger import Budget
 from populace.privacy.sqlite_ledger import SqliteLedger
-from populace.protocols.registry import make_protocol
 from populace.tables.partition import split
 from populace.tables.schema import Column, Schema
 from populace.tables.table import from_codes, write_frame

@@ -18,11 +18,11 @@ from test_site import INDEPENDENT, ask_of, code, entries
 from populace.engines import wire
 from populace.engines.messages import REASONS
 from populace.engines.site import Site
+from populace.methods.registry import make_protocol
 from populace.privacy import events
 from populace.privacy.accounting import epsilon_of
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.sqlite_ledger import SqliteLedger
-from populace.protocols.registry import make_protocol
 
 POLL = make_protocol("poll", {"epsilon": 2.0, "stages": 1})
 BY_TWOS = dataclasses.replace(INDEPENDENT, batch=2)  # three rounds of six clients; each is asked once
@@ -162,7 +162,7 @@ KILLED = """
     from populace.engines.agreement import Agreement
     from populace.engines.site import Hosted, Site
     from populace.privacy.ledger import Budget
-    from populace.protocols.registry import make_protocol
+    from populace.methods.registry import make_protocol
     from populace.tables.partition import split
     from populace.tables.schema import load_schema
     from populace.tables.table import read_table

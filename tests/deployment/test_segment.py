@@ -12,7 +12,7 @@ from populace.engines.agreement import Agreement
 from populace.engines.link import InProcess, LinkClosedError
 from populace.engines.segment import Plan, advance, coordinator_of, read_plan, read_status
 from populace.errors import RunError, SpecError
-from populace.protocols.registry import make_protocol
+from populace.methods.registry import make_protocol
 
 
 @pytest.fixture

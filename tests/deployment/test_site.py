@@ -11,9 +11,9 @@ from protocols_for_deployment import CentralMean, Relay
 from populace.engines import messages, wire
 from populace.engines.agreement import Agreement
 from populace.errors import WireError
+from populace.methods.registry import make_protocol
 from populace.privacy.source import Keyed
 from populace.privacy.sqlite_ledger import SqliteLedger
-from populace.protocols.registry import make_protocol
 
 INDEPENDENT = make_protocol("independent", {"epsilon": 2.0, "batch": 100})
 WAE = make_protocol("dp-fed-wae", {"epsilon": 2.0, "cohort": 4, "classes": 2})

@@ -10,10 +10,10 @@ from populace.engines.agreement import Agreement
 from populace.engines.link import InProcess, Roster, Seat, enrol, roster_from_json
 from populace.engines.messages import Facts
 from populace.errors import WireError
-from populace.experiments.federation.statement import stated_federation, stated_site
+from populace.methods.base import Population
+from populace.methods.registry import make_protocol
 from populace.privacy.shuffling import shuffled_statement
-from populace.protocols.base import Population
-from populace.protocols.registry import make_protocol
+from populace.runs.federated_statement import stated_federation, stated_site
 
 
 def claim_of(name, schema, **settings):

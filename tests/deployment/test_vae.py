@@ -10,11 +10,11 @@ import pytest
 from populace.engines import simulation
 from populace.engines.exchange import population_of
 from populace.errors import RunError
+from populace.methods.vae.c_dpd_vae import CDpdVae
+from populace.methods.vae.central_vae import CentralVae
+from populace.methods.vae.fed_vae import FedVae
+from populace.methods.vae.l_dpd_vae import LDpdVae
 from populace.privacy.sqlite_ledger import SqliteLedger
-from populace.protocols.c_dpd_vae import CDpdVae
-from populace.protocols.central_vae import CentralVae
-from populace.protocols.fed_vae import FedVae
-from populace.protocols.l_dpd_vae import LDpdVae
 from populace.tables.partition import split
 
 RECORDS = 2

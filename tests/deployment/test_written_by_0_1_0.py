@@ -14,10 +14,10 @@ from populace.engines.link import InProcess
 from populace.engines.segment import advance, read_status
 from populace.engines.site_file import open_site, read_site_file
 from populace.errors import BudgetError
-from populace.experiments.poll.collect import Collection, collect
 from populace.privacy.events import Pure
 from populace.privacy.ledger import Budget, Charge
 from populace.privacy.sqlite_ledger import LAYOUT, SqliteLedger, kept_budget
+from populace.runs.poll.collect import Collection, collect
 from populace.tables.files import read_json
 
 WRITTEN = Path(__file__).parent / "written-by-0.1.0"

@@ -13,10 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from populace.errors import BudgetError, SpecError
-from populace.evaluation.audit import audit
-from populace.experiments.audits.auditor import Auditor, scripts_of, worst_shards
-from populace.experiments.audits.messages import (
+from populace.attacks.memorise import Memorise
+from populace.audits.auditor import Auditor, scripts_of, worst_shards
+from populace.audits.messages import (
     FACES,
     MECHANISMS,
     Effort,
@@ -25,16 +24,17 @@ from populace.experiments.audits.messages import (
     audit_part,
     make_mechanism,
 )
-from populace.experiments.audits.methods import audited_methods
-from populace.experiments.audits.shapes import FEW_STEPS
-from populace.experiments.calibration import Memorise
+from populace.audits.methods import audited_methods
+from populace.audits.shapes import FEW_STEPS
+from populace.errors import BudgetError, SpecError
+from populace.evaluation.audit import audit
+from populace.methods.base import Population
+from populace.methods.baselines.independent import Independent
+from populace.methods.registry import make_protocol, protocol_class
 from populace.privacy import secure_random
 from populace.privacy.events import Pure, Repeated
 from populace.privacy.ledger import Charge
 from populace.privacy.randomizers.grr import Grr
-from populace.protocols.base import Population
-from populace.protocols.independent import Independent
-from populace.protocols.registry import make_protocol, protocol_class
 
 EPSILON = 2.0
 EFFORT = Effort(samples=20_000, seed=1)

@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from populace.errors import SpecError
-from populace.evaluation.audit import gaussian_bound
-from populace.experiments.audits import shapes
-from populace.experiments.audits.gaussian_noise import (
+from populace.audits import shapes
+from populace.audits.gaussian_noise import (
     DELTA,
     FACES,
     NUMBERS,
@@ -26,15 +24,17 @@ from populace.experiments.audits.gaussian_noise import (
     scale_finding,
     with_noise_times,
 )
-from populace.experiments.audits.messages import Effort, audit_as_gaussian, audit_method
-from populace.experiments.audits.methods import Subject, audit_subject, canaries
-from populace.experiments.audits.release_canaries import audit_canaries
+from populace.audits.messages import Effort, audit_as_gaussian, audit_method
+from populace.audits.methods import Subject, audit_subject, canaries
+from populace.audits.release_canaries import audit_canaries
+from populace.errors import SpecError
+from populace.evaluation.audit import gaussian_bound
+from populace.methods.base import Population
+from populace.methods.gan.fedavg_gan import FedAvgGan
+from populace.methods.moments.protocol import Moments
+from populace.methods.vae.l_dpd_vae import LDpdVae
 from populace.privacy.events import Composed, Gaussian, PoissonSampled, Pure, Repeated
 from populace.privacy.gaussian import GaussianSum, calibrated
-from populace.protocols.base import Population
-from populace.protocols.fedavg_gan import FedAvgGan
-from populace.protocols.l_dpd_vae import LDpdVae
-from populace.protocols.moments import Moments
 
 EPSILON = 2.0
 EFFORT = Effort(samples=20_000, seed=1)

@@ -10,8 +10,9 @@ from scipy import stats
 
 from populace.engines import debug, simulation
 from populace.evaluation.canaries import audit_scores
-from populace.models.sums import on_grid, summed
-from populace.protocols.moments import Moments
+from populace.methods.blocks.whole_numbers import on_grid
+from populace.methods.moments.protocol import Moments
+from populace.methods.moments.sums import summed
 from populace.tables.images import Images
 from populace.tables.partition import split
 

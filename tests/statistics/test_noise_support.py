@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 
 from populace.engines import simulation
-from populace.models.sums import on_grid, summed
+from populace.methods.base import Shard
+from populace.methods.blocks.whole_numbers import on_grid
+from populace.methods.moments.protocol import Moments
+from populace.methods.moments.sums import summed
 from populace.privacy import keyed_normal
 from populace.privacy.source import Keyed
-from populace.protocols.base import Shard
-from populace.protocols.moments import Moments
 from populace.tables.images import Images
 from populace.tables.partition import split
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2_contingency
 
-from populace.models.estimation import maximise_likelihood, regress, support_likelihoods
+from populace.methods.blocks.frequency_estimation import maximise_likelihood, regress, support_likelihoods
 from populace.privacy import secure_random
 from populace.privacy.randomizers import draws
 from populace.privacy.randomizers.aggregate import tally

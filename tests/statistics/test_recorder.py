@@ -6,20 +6,20 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from populace.audits import shapes
+from populace.audits.grey_box import audit_grey_box, parts_of
+from populace.audits.methods import Subject, audited_methods, grey_box
+from populace.audits.recorder import Recorder, recording
 from populace.errors import SpecError
-from populace.experiments.audits import shapes
-from populace.experiments.audits.grey_box import audit_grey_box, parts_of
-from populace.experiments.audits.methods import Subject, audited_methods, grey_box
-from populace.experiments.audits.recorder import Recorder, recording
+from populace.methods.baselines.independent import Independent
+from populace.methods.gan.fl_gan import FlGan
+from populace.methods.moments.protocol import Moments
+from populace.methods.vae.c_dpd_vae import CDpdVae
+from populace.methods.vae.l_dpd_vae import LDpdVae
 from populace.privacy.events import Composed, Gaussian, PoissonSampled, Pure, Repeated
 from populace.privacy.gaussian import GaussianSum
 from populace.privacy.ledger import Charge
 from populace.privacy.source import Keyed
-from populace.protocols.c_dpd_vae import CDpdVae
-from populace.protocols.fl_gan import FlGan
-from populace.protocols.independent import Independent
-from populace.protocols.l_dpd_vae import LDpdVae
-from populace.protocols.moments import Moments
 
 EPSILON = 2.0
 QUICK = {("independent", "local", "table"), ("krr", "local", "table"), ("lopub", "local", "table"),

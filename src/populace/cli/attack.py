@@ -49,9 +49,9 @@ def command(
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Try to tell from synthetic rows who is behind them. Interrupted work goes on when the command is given again."""
+    from populace.attacks.order import Order, perform
     from populace.cli import show
     from populace.errors import SpecError
-    from populace.experiments.attacks.order import Order, perform
 
     if (data is None) == (real is None):
         raise SpecError("give the real rows once: `populace attack METHOD DATA`, or `populace attack RUN --real FILE`")

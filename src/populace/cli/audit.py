@@ -55,8 +55,8 @@ def command(
 
     Exit code 1 if a claim is refuted: at confidence 1 - 1e-6, or at --confidence with `canaries`.
     """
+    from populace.audits.order import Order, perform, write
     from populace.cli import show
-    from populace.experiments.audits.order import Order, perform, write
 
     order = Order(
         what=what, epsilon=epsilon, schema=schema, images=images, settings=show.settings(pairs), clients=clients,

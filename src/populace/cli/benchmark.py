@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from populace.experiments.benchmarks.registry import BENCHMARKS, find_benchmark
+from populace.papers.registry import BENCHMARKS, find_benchmark
 
 EXAMPLE = "Example:  POPULACE_DATA=data populace benchmark local-adult9 --quick"
 
@@ -31,7 +31,7 @@ def command(
     Processes with --part 1/N to N/N may share a folder; the same command without --part then collects.
     """
     from populace.cli import show
-    from populace.experiments.benchmarks.grid import read_part, restricted, run_benchmark, run_part
+    from populace.papers.grid import read_part, restricted, run_benchmark, run_part
 
     benchmark = restricted(find_benchmark(name), only)
     again = _command(name, quick, out, seeds, only)

@@ -16,7 +16,7 @@ def command(
 ) -> None:
     """Invented people of a harbour town, one simulated client each, synthetic rows and a report."""
     from populace.cli import evaluate, show, synthesize
-    from populace.experiments.folder import RunFolder
+    from populace.runs.folder import RunFolder
 
     free = out
     number = 2

@@ -36,8 +36,8 @@ def init(
 ) -> None:
     """Found a federation: a root certificate, the server's kit, and a proposal for the sites."""
     from populace.cli import show
-    from populace.experiments.federation.coordinator import Federation
-    from populace.experiments.federation.propose import propose
+    from populace.federation.coordinator import Federation
+    from populace.federation.propose import propose
 
     agreement = propose(
         schema=schema,
@@ -67,7 +67,7 @@ def approve(
 ) -> None:
     """Let a site in: sign its request. Make sure by another way that it comes from whom it says."""
     from populace.cli import show
-    from populace.experiments.federation.coordinator import Federation
+    from populace.federation.coordinator import Federation
 
     name, signed = Federation(folder).approve(request, again=again)
     show.say(f"{signed}  send it back to {name}, with the proposal")
@@ -77,7 +77,7 @@ def approve(
 def start(folder: Path = FOLDER) -> None:
     """Start the server in the background."""
     from populace.cli import show
-    from populace.experiments.federation.coordinator import Federation
+    from populace.federation.coordinator import Federation
 
     federation = Federation(folder)
     process = federation.start()
@@ -99,8 +99,8 @@ def run(
 ) -> None:
     """Run the proposed method over the connected sites, and write synthetic rows with their privacy statement."""
     from populace.cli import live, show
-    from populace.experiments.federation.coordinator import Federation
-    from populace.experiments.federation.supervisor import Options, run_federation
+    from populace.federation.coordinator import Federation
+    from populace.federation.supervisor import Options, run_federation
     from populace.report.statement import write_statement
 
     options = Options(least=sites, timeout=timeout, patience=patience)
@@ -123,7 +123,7 @@ def status(
 ) -> None:
     """Server, sites and runs: rounds, bytes, seconds, and what each site was asked for at most."""
     from populace.cli import live, show
-    from populace.experiments.federation.coordinator import Federation
+    from populace.federation.coordinator import Federation
 
     found = Federation(folder).status()
     if as_json:
@@ -143,7 +143,7 @@ def status(
 def stop(folder: Path = FOLDER) -> None:
     """Stop the server. A run under way can be resumed later."""
     from populace.cli import show
-    from populace.experiments.federation.coordinator import Federation
+    from populace.federation.coordinator import Federation
 
     federation = Federation(folder)
     show.say(f"the server of {federation.name} {'was stopped' if federation.stop() else 'was not running'}")
@@ -156,7 +156,7 @@ def demo(
 ) -> None:
     """Three sites on this machine, from certificates to synthetic rows, report and ledgers, in one command."""
     from populace.cli import evaluate, live, show, site
-    from populace.experiments.federation import demo as steps
+    from populace.federation import demo as steps
     from populace.report.statement import write_statement
 
     with live.rounds(as_json=False) as (watch, say):

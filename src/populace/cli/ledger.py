@@ -24,7 +24,7 @@ app = typer.Typer(
 def show(place: Path = PLACE, as_json: bool = typer.Option(False, "--json", help="Print one JSON document.")) -> None:
     """Every run that is booked, the total per record and per client, and the limit."""
     from populace.cli import show
-    from populace.experiments.ledger_view import find_ledger, overview
+    from populace.runs.ledger.view import find_ledger, overview
 
     found = overview(find_ledger(place))
     if as_json:
@@ -44,8 +44,8 @@ def limit(
 ) -> None:
     """Lower the limit, or raise it with a reason: for the owner of the data, nobody else."""
     from populace.cli import show
-    from populace.experiments.ledger_view import find_ledger
     from populace.privacy.run_ledger import RunLedger
+    from populace.runs.ledger.view import find_ledger
 
     path = find_ledger(place)
     with RunLedger(path) as ledger:

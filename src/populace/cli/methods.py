@@ -16,7 +16,7 @@ def command(
 ) -> None:
     """List every method: whom one must trust, what is protected, what data it takes, where it comes from."""
     from populace.cli import show
-    from populace.protocols.registry import DEFAULTS, all_facts, parameters, protocol_class
+    from populace.methods.registry import DEFAULTS, all_facts, parameters, protocol_class
 
     facts = all_facts() if name is None else (protocol_class(name).facts,)
     if name is not None and not as_json:
@@ -43,7 +43,7 @@ def _show_one(name: str) -> None:
     import inspect
 
     from populace.cli import show
-    from populace.protocols.registry import parameters, protocol_class
+    from populace.methods.registry import parameters, protocol_class
 
     cls = protocol_class(name)
     show.say(f"{name}: {cls.facts.title} ({cls.facts.paper})")

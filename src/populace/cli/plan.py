@@ -20,9 +20,9 @@ def command(
 ) -> None:
     """Predict error, bytes, time and guarantee from public facts alone."""
     from populace.cli import show
-    from populace.experiments.plan import plan
-    from populace.experiments.spec import make_method, make_spec
-    from populace.protocols.base import Population
+    from populace.methods.base import Population
+    from populace.runs.plan import plan
+    from populace.runs.spec import make_method, make_spec
     from populace.tables.schema import load_schema
 
     spec = make_spec(data="none.parquet", epsilon=epsilon, method=method, settings=show.settings(pairs))

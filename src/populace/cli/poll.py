@@ -58,7 +58,7 @@ def collect(
     Given again, the command writes the same answers again and spends nothing.
     """
     from populace.cli import show
-    from populace.experiments.poll import collect as work
+    from populace.runs.poll import collect as work
 
     wanted = work.Collection(
         data=data, schema_file=schema, epsilon=epsilon, target=target, settings=show.settings(pairs),
@@ -89,8 +89,8 @@ def fit(
 ) -> None:
     """Count the answers, fit the model and write a run folder; needs no record, and no more memory for more answers."""
     from populace.cli import show
-    from populace.experiments.poll import fit as work
     from populace.report.statement import write_statement
+    from populace.runs.poll import fit as work
 
     wanted = work.Fit(answers=tuple(answers), schema_file=schema, rows=rows, settings=show.settings(pairs), seed=seed)
     with show.progress("poll fit", each="answer") as report:

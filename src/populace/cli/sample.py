@@ -28,8 +28,8 @@ def command(
     """Draw synthetic rows; costs no privacy."""
     from populace.cli import show
     from populace.errors import InputError, RunError
-    from populace.experiments.run import load_run
-    from populace.models.images import ImageGenerator
+    from populace.methods.blocks.image_generator import ImageGenerator
+    from populace.runs.run import load_run
     from populace.tables.table import SUFFIXES
 
     if output.suffix not in (*SUFFIXES, ".npz"):
@@ -61,7 +61,7 @@ def command(
 
 def _wider(schema: Schema, conditions: Mapping[str, str]) -> list[tuple[str, str, str]]:
     """Conditions on a single number or date whose cell holds others too: column, value, and the cell's label."""
-    from populace.models.generator import condition_code
+    from populace.methods.blocks.generator import condition_code
 
     found = []
     for name, value in conditions.items():

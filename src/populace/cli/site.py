@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from populace.experiments.federation.site import Hosting, SiteFolder
+    from populace.federation.site import Hosting, SiteFolder
 
 EXAMPLE = (
     "Example:  populace site request ward --name ward --org clinic --federation study, and once the coordinator has sent back "
@@ -33,7 +33,7 @@ def request(
 ) -> None:
     """Make a private key, which stays here, and a request to send to the coordinator."""
     from populace.cli import show
-    from populace.experiments.federation.site import SiteFolder
+    from populace.federation.site import SiteFolder
 
     made = SiteFolder(folder).request(name=name, org=org, federation=federation)
     show.say(f"{made}  send it to the coordinator; it holds no private key")
@@ -81,7 +81,7 @@ def join(
     """Agree to a proposal and start answering; given again with the folder alone, start again."""
     from populace.cli import show
     from populace.errors import InputError
-    from populace.experiments.federation.site import Hosting, SiteFolder
+    from populace.federation.site import Hosting, SiteFolder
 
     place = SiteFolder(folder)
     if signed is not None:
@@ -105,7 +105,7 @@ def join(
 def _agree(place: SiteFolder, signed: Path, proposal: Path, hosting: Hosting, fingerprint: str) -> None:
     """Set the site up, and say what was agreed to and what one run gives."""
     from populace.cli import show
-    from populace.experiments.federation.coordinator import read_proposal
+    from populace.federation.coordinator import read_proposal
     from populace.privacy.relation import SEEN_WITHOUT_NOISE
 
     agreed = read_proposal(proposal)
@@ -123,7 +123,7 @@ def status(
 ) -> None:
     """What was agreed, what was spent of the limit, run by run, and what was refused."""
     from populace.cli import show
-    from populace.experiments.federation.site import SiteFolder
+    from populace.federation.site import SiteFolder
 
     found = SiteFolder(folder).status()
     if as_json:
@@ -139,7 +139,7 @@ def backup(
 ) -> None:
     """Copy the ledger, and what says whose accounts it keeps, whole, into one archive; the site may go on answering."""
     from populace.cli import show
-    from populace.experiments.federation.site import SiteFolder
+    from populace.federation.site import SiteFolder
 
     SiteFolder(folder).back_up(out)
     show.say(f"{out}  ledger.sqlite and data.json; an older copy than the newest is refused when it is put back")
@@ -149,7 +149,7 @@ def backup(
 def stop(folder: Path = FOLDER) -> None:
     """Stop answering. The ledger stays; `populace site join FOLDER` starts again."""
     from populace.cli import show
-    from populace.experiments.federation.site import SiteFolder
+    from populace.federation.site import SiteFolder
 
     place = SiteFolder(folder)
     show.say(f"{place.document['name']} {'was stopped' if place.stop() else 'was not running'}")

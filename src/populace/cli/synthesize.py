@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from populace.experiments.run import Run
+    from populace.runs.run import Run
 
 LEDGER = "populace-ledger.sqlite"
 EXAMPLE = (
@@ -63,10 +63,10 @@ def command(
     """
     from populace.cli import show
     from populace.errors import InputError
-    from populace.experiments.history import Bookkeeping
-    from populace.experiments.run import synthesize
-    from populace.experiments.spec import make_spec
     from populace.report.statement import write_statement
+    from populace.runs.ledger.history import Bookkeeping
+    from populace.runs.run import synthesize
+    from populace.runs.spec import make_spec
 
     spec = make_spec(
         data=data, epsilon=epsilon, method=method, delta=delta, schema_file=schema, target=target, trust=trust,
@@ -86,7 +86,7 @@ def command(
 
 def _say_what_was_made(run: Run, out: Path, rows: int, target: str) -> None:
     from populace.cli import show
-    from populace.models.images import ImageGenerator
+    from populace.methods.blocks.image_generator import ImageGenerator
 
     show.say(f"\n{run.guarantee}\nother runs: {run.details['booked']['standing']['said']}\n")
     images = isinstance(run.generator, ImageGenerator)

@@ -22,8 +22,8 @@ def command(
     it is no signature.
     """
     from populace.cli import show
-    from populace.experiments.verify import read_papers, verify_papers
     from populace.report.statement import check_page
+    from populace.runs.verify.checks import read_papers, verify_papers
 
     papers = read_papers(run)
     checks = [*verify_papers(papers), check_page(papers)]

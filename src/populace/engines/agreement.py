@@ -15,12 +15,14 @@ import jax.numpy as jnp
 
 from populace.engines import wire
 from populace.errors import PopulaceError, RunError, SpecError
+from populace.methods.base import ImageShape, Population, Protocol, Shard
+from populace.methods.registry import METHODS
 from populace.privacy.source import Keyed
-from populace.protocols.base import ImageShape, Population, Protocol, Shard
 from populace.tables.schema import Schema, schema_from_dict
 from populace.version import __version__
 
 FORMAT = 1
+OLD_HOME = "populace.protocols."  # of all methods, up to version 0.2.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,7 +82,7 @@ def agreement_from_json(document: Any, *, where: str) -> Agreement:
     if not isinstance(document, Mapping) or document.get("format") != FORMAT:
         raise RunError(f"{where} holds no agreement of format {FORMAT}")
     try:
-        module, _, name = document["class"].partition(":")
+        module, _, name = _present_home(document).partition(":")
         cls = getattr(importlib.import_module(module), name)
         parameters = {key: _frozen(value) for key, value in document["parameters"].items()}
         if "images" in document:
@@ -96,6 +98,12 @@ def agreement_from_json(document: Any, *, where: str) -> Agreement:
     if not isinstance(protocol, Protocol):
         raise SpecError(f"{where} names {document['class']}, which is not a method")
     return Agreement(protocol=protocol, schema=schema)
+
+
+def _present_home(document: Mapping[str, Any]) -> str:
+    """Where the method's class is now: files written by 0.2.0 and before name a module that has moved."""
+    home: str = document["class"]
+    return METHODS.get(document["method"], home) if home.startswith(OLD_HOME) else home
 
 
 def _frozen(value: Any) -> Any:

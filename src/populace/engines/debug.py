@@ -15,8 +15,8 @@ import numpy as np
 
 from populace.engines.exchange import Keys, Outcome, Progress, Report, Traffic, check_kind, new_ledger, population_of
 from populace.errors import PopulaceError
+from populace.methods.base import Ask, Population, Protocol, Replies, Shard
 from populace.privacy.source import Keyed, Source, System
-from populace.protocols.base import Ask, Population, Protocol, Replies, Shard
 from populace.tables.partition import Clients
 
 Array = Any

@@ -11,11 +11,11 @@ import jax
 import numpy as np
 
 from populace.errors import BudgetError, SpecError
-from populace.models.generator import Synthesizer
+from populace.methods.base import ImageShape, Population, Protocol
+from populace.methods.blocks.generator import Synthesizer
 from populace.privacy.guarantee import Guarantee, Noise
 from populace.privacy.ledger import Budget, MemoryLedger
 from populace.privacy.source import Keyed
-from populace.protocols.base import ImageShape, Population, Protocol
 from populace.tables.images import Images
 from populace.tables.partition import Clients
 

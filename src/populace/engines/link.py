@@ -23,9 +23,9 @@ from populace.engines.agreement import Agreement, shapes_of
 from populace.engines.checkpoint import Checkpoint
 from populace.engines.exchange import Keys, Traffic, new_ledger
 from populace.errors import PopulaceError, RunError, SpecError, WireError
+from populace.methods.base import Ask, Population, Replies
 from populace.privacy.ledger import MemoryLedger
 from populace.privacy.source import Keyed, Source, System
-from populace.protocols.base import Ask, Population, Replies
 from populace.tables.files import read_json, write_json
 
 Array = Any

@@ -17,7 +17,7 @@ from populace.engines import wire
 from populace.engines.agreement import Agreement, shapes_of
 from populace.engines.wire import Message
 from populace.errors import PopulaceError, WireError
-from populace.protocols.base import Population
+from populace.methods.base import Population
 
 Array = np.ndarray[Any, Any]
 Code = Literal[

@@ -43,6 +43,7 @@ from populace.engines.messages import (
 )
 from populace.engines.wire import Message
 from populace.errors import BudgetError, RunError, WireError
+from populace.methods.base import Ask, Population, Protocol, Shard
 from populace.privacy import secure_random
 from populace.privacy.ledger import Budget, Charge
 from populace.privacy.relation import Relation, relation_of
@@ -56,7 +57,6 @@ from populace.privacy.sqlite_ledger import (
     RunLimitError,
     SqliteLedger,
 )
-from populace.protocols.base import Ask, Population, Protocol, Shard
 from populace.tables.partition import Clients
 
 Array = Any

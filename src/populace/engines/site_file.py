@@ -22,10 +22,10 @@ from populace.engines.exchange import make_key
 from populace.engines.messages import Hosts
 from populace.engines.site import MOST_CLIENTS, MOST_RECORDS, Hosted, Site
 from populace.errors import DataError, InputError, PopulaceError, RunError, SpecError
+from populace.methods.base import ImageShape
 from populace.privacy.guarantee import Unit
 from populace.privacy.ledger import Budget
 from populace.privacy.sqlite_ledger import SqliteLedger, kept_budget
-from populace.protocols.base import ImageShape
 from populace.tables.cell_text import cell_text
 from populace.tables.conversion import plain
 from populace.tables.files import read_json, write_json

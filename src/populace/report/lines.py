@@ -10,7 +10,7 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from populace.experiments.benchmarks.grid import Chart
+from populace.papers.grid import Chart
 from populace.tables.files import replacing, write_text
 
 COLOURS = (

@@ -14,13 +14,13 @@ from populace.errors import DataError, PopulaceError
 from populace.evaluation.baselines import SYNTHETIC
 from populace.evaluation.evaluate import Evaluated, evaluate_tables
 from populace.evaluation.traffic import cost
-from populace.experiments.folder import RunFolder
-from populace.experiments.sources import EMBEDDED, read_rows
-from populace.models.generator import load_generator
+from populace.methods.blocks.generator import load_generator
 from populace.report import comparison, glance, leaks, pictures, sections, value_sections
 from populace.report.statement import PAGE, todays_words, write_statement
 from populace.report.templating import environment
 from populace.report.words import in_plain_words
+from populace.runs.folder import RunFolder
+from populace.runs.sources import EMBEDDED, read_rows
 from populace.tables.files import read_json, write_json, write_text
 from populace.tables.schema import Schema, schema_from_dict
 from populace.tables.table import Table, make_table, read_frame

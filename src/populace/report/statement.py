@@ -14,15 +14,15 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from populace.experiments.folder import RunFolder, claim_json
-from populace.experiments.history_words import FIXED, PLANNED
-from populace.experiments.papers import DAMAGED, Check, Papers
 from populace.privacy import events
 from populace.privacy.consequences import Consequences, consequences
 from populace.privacy.guarantee import FORMAT, NEIGHBOURS, Guarantee, guarantee_from_json
 from populace.privacy.noised_steps import BATCHES
 from populace.report.templating import environment
 from populace.report.words import TRUST, in_plain_words, trust_of
+from populace.runs.folder import RunFolder, claim_json
+from populace.runs.ledger.wording import FIXED, PLANNED
+from populace.runs.verify.documents import DAMAGED, Check, Papers
 from populace.tables.files import read_json, write_text
 from populace.version import __version__
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from populace.cli.main import call
-from populace.experiments.history import LEDGER
+from populace.runs.ledger.history import LEDGER
 from populace.tables.embedded import harbour
 
 GIVEN = ("--method", "independent", "--rows", "5", "--seed", "1", "--schema", "h.toml")

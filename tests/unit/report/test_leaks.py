@@ -1,7 +1,7 @@
 """Attack and audit files: absent, damaged, or read; never passed over."""
 
-from populace.experiments.folder import RunFolder
 from populace.report.leaks import PROVES_NOTHING, commands, read_attacks, read_audit
+from populace.runs.folder import RunFolder
 from populace.tables.files import write_json
 
 

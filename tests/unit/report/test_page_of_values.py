@@ -9,10 +9,10 @@ import pytest
 
 from populace.cli.main import call
 from populace.evaluation import prediction
-from populace.experiments.run import versions
-from populace.models.marginals import Marginals
+from populace.methods.baselines.marginals import Marginals
 from populace.privacy.guarantee import Guarantee
 from populace.report.page import evaluate, evaluate_runs
+from populace.runs.run import versions
 from populace.tables.files import write_json
 from populace.tables.schema import Column, Schema
 from populace.tables.table import make_table, write_frame

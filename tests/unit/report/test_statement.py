@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from populace.cli.main import call
-from populace.experiments.folder import claim_json
 from populace.privacy.events import Composed, Gaussian, Pure, to_json
 from populace.privacy.guarantee import Guarantee
 from populace.report.statement import statement, write_statement
+from populace.runs.folder import claim_json
 from populace.tables.embedded import harbour
 from populace.tables.table import make_table
 

@@ -1,7 +1,7 @@
 """RAPPOR with a Bloom filter: each value sets a few bits of a row, each bit is flipped with the same probability.
 
 Erlingsson, Pihur and Korolova 2014, sent once (the permanent response only), as LoPub uses it (Ren et al. 2018). Values
-share bits, so a count per bit is not yet a count per value: `populace.models.estimation` regresses one on the other.
+share bits, so a count per bit is not yet a count per value: `frequency_estimation` regresses one on the other.
 """
 
 from __future__ import annotations

@@ -1,0 +1,289 @@
+"""What `populace attack` was asked to attack, and the document of what came of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from populace.attacks.memorise import Memorise
+from populace.attacks.shadows import Report, Setting, play_all
+from populace.engines.exchange import check_kind
+from populace.errors import RunError, SpecError
+from populace.evaluation.attacks.attribute import infer_attribute
+from populace.evaluation.attacks.distances import compare_distances
+from populace.evaluation.attacks.membership import PROVES_NOTHING, attack
+from populace.methods.base import Population, Protocol
+from populace.methods.blocks.generator import load_table_generator
+from populace.methods.registry import METHODS
+from populace.privacy.consequences import consequences
+from populace.privacy.guarantee import Guarantee
+from populace.privacy.randomizers.base import check_epsilon
+from populace.runs.folder import RunFolder
+from populace.runs.run import load_run, versions
+from populace.runs.sources import read_rows
+from populace.runs.spec import make_method, make_spec
+from populace.tables.files import read_json, write_json
+from populace.tables.schema import Schema
+from populace.tables.table import Table, read_table
+from populace.version import __version__
+
+Say = Callable[[str], None]
+
+CALIBRATION = "memorise"
+DEFAULT_EPSILON = 4.0
+DEFAULT_ROWS = 1_000
+WARNING = "made from real rows without noise: not covered by any guarantee; keep it with the data, do not publish it"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Order:
+    """An attack as asked for. `what` is a method, `memorise`, or the folder of a run; `data` are real rows like the run's."""
+
+    what: str
+    data: str
+    holdout: str | None = None
+    epsilon: float | None = None
+    schema: str | None = None
+    settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    targets: int = 20
+    shadows: int = 60
+    attacked: int = 40
+    rows: int = 0
+    drawn: int = 0
+    records_per_client: int | None = None
+    sensitive: str | None = None
+    seed: int = 0
+    jobs: int = 0
+
+    @property
+    def is_run(self) -> bool:
+        return self.what not in (*METHODS, CALIBRATION) and Path(self.what).is_dir()
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.what) if self.is_run else Path(f"attack-{self.what}")
+
+
+def perform(
+    order: Order,
+    *,
+    out: Path | None = None,
+    command: str = "",
+    progress: Report = lambda _: None,
+    say: Say = lambda _: None,
+) -> tuple[dict[str, Any], Path]:
+    """attacks.json, and where it was written. Interrupted work resumes from the folder; finished work is not done again."""
+    protocol, table, synthetic, records = _read(order)
+    setting = Setting(
+        protocol=protocol, table=table, targets=order.targets, shadows=order.shadows, attacked=order.attacked,
+        rows=order.rows or _default_rows(len(table), order.targets), drawn=order.drawn, records_per_client=records,
+        seed=order.seed,
+    )  # fmt: skip
+    return run_attack(
+        setting, out or order.folder, sensitive=order.sensitive, jobs=order.jobs or cores(), released=synthetic,
+        command=command, progress=progress, say=say,
+    )  # fmt: skip
+
+
+def _read(order: Order) -> tuple[Protocol, Table, tuple[Table, Table] | None, int]:
+    """The method, the rows, and for a run with a holdout its synthetic rows and the holdout."""
+    if order.is_run:
+        given = (order.epsilon, order.schema, order.settings or None, order.records_per_client)
+        if any(value is not None for value in given):
+            raise SpecError(
+                "a run carries its own epsilon, schema, parameters and clients; leave --epsilon, --schema, --set and "
+                "--records-per-client out"
+            )
+        run = load_run(order.what)
+        spec = make_spec(**run.details["spec"])
+        if spec.client_column is not None:
+            raise SpecError("shadow runs deal rows out evenly; a run with --client-column cannot be attacked yet")
+        schema = load_table_generator(Path(order.what)).schema
+        table = _rows(order.data, schema)
+        released = None
+        if order.holdout is not None:
+            synthetic = read_table(Path(order.what) / "synthetic.parquet", schema)
+            released = (synthetic, _rows(order.holdout, schema))
+        return make_method(spec), table, released, spec.records_per_client
+    if order.holdout is not None:
+        raise SpecError("--holdout belongs to the attack on a run: rows like those of --real that were not used in it")
+    table = _rows(order.data, order.schema)
+    return make_attacked(order), table, None, 1 if order.records_per_client is None else order.records_per_client
+
+
+def _rows(data: str, schema: Schema | str | None) -> Table:
+    return read_rows(data, schema)[1]
+
+
+def make_attacked(order: Order) -> Protocol:
+    """The method to attack; `memorise`, which is no method, shows what the attack can do at all."""
+    if order.what == CALIBRATION:
+        if order.epsilon is not None or order.settings:
+            raise SpecError(f"{CALIBRATION!r} has no epsilon and no parameters; leave --epsilon and --set out")
+        return Memorise()
+    if order.what not in METHODS:
+        raise SpecError(
+            f"{order.what!r} is neither a method ({', '.join(METHODS)}) nor {CALIBRATION!r} nor the folder of a run"
+        )
+    epsilon = DEFAULT_EPSILON if order.epsilon is None else order.epsilon
+    check_epsilon(epsilon)
+    return make_method(make_spec(data=order.data, epsilon=epsilon, method=order.what, settings=dict(order.settings)))
+
+
+def _default_rows(rows: int, targets: int) -> int:
+    return max(2, min(DEFAULT_ROWS, (rows - targets) // 4))
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_attack(
+    setting: Setting,
+    out: Path,
+    *,
+    sensitive: str | None = None,
+    jobs: int = 1,
+    released: tuple[Table, Table] | None = None,
+    command: str = "",
+    progress: Report = lambda _: None,
+    say: Say = lambda _: None,
+) -> tuple[dict[str, Any], Path]:
+    """Attack a method: membership by shadow runs, attributes and distances on one more run, or on what was `released`
+    (synthetic rows, with rows that were not used; the table's are those that were)."""
+    schema = setting.table.schema
+    clients = -(-setting.rows // setting.records_per_client)
+    population = Population(schema=schema, clients=clients, records=setting.records_per_client)
+    check_kind(setting.protocol, population)
+    claim = setting.protocol.guarantee(population)
+    column = sensitive or schema.target or schema.names[-1]
+    schema.index(column)
+    digest = _digest(setting, column, released is not None)
+    rows = [setting.table, *(released or ())]
+    work = RunFolder(out / "attack-runs")
+    if (found := _finished(out, digest, rows)) is not None:
+        say(f"{out / 'attacks.json'} was made by the same command; it is not made again")
+        return found, out / "attacks.json"
+    _claim(work, digest)
+    work.check_same_data(np.ascontiguousarray(setting.table.codes).tobytes())
+    say(
+        f"{setting.protocol.facts.name}: {setting.targets} targets, {setting.shadows} shadow runs and {setting.attacked} "
+        f"attacked runs of {setting.rows:,} rows each, {jobs} process(es)"
+    )
+    shadows, victims = play_all(setting, work.path, jobs=jobs, progress=progress)
+    say("training the attackers")
+    membership = {**attack(shadows, victims), **_allowed(claim)}
+    rare = (setting.targets + 1) // 2
+    membership["rare_targets"] = float(np.mean(membership["by_target"][:rare]))
+    membership["other_targets"] = float(np.mean(membership["by_target"][rare:])) if setting.targets > 1 else None
+    synthetic, inside, outside, about = _attacked_rows(setting, released)
+    document = {
+        "digest": digest,
+        "data": _fingerprint(rows, secrets.token_hex(16)),
+        "warning": WARNING,
+        "method": setting.protocol.facts.name,
+        "claimed": claim.to_json(),
+        "membership": membership,
+        "attribute": {**infer_attribute(synthetic, inside, outside, column, seed=setting.seed), "about": about},
+        "distances": {**compare_distances(synthetic, inside, outside, seed=setting.seed), "about": about},
+        "notes": _notes(membership, setting),
+        "settings": {
+            "targets": setting.targets, "shadows": setting.shadows, "attacked": setting.attacked, "rows": setting.rows,
+            "synthetic_rows": setting.synthetic_rows, "records_per_client": setting.records_per_client, "seed": setting.seed,
+        },
+        "command": command,
+        "versions": versions(),
+    }  # fmt: skip
+    write_json(out / "attacks.json", document)
+    shutil.rmtree(work.path)
+    return document, out / "attacks.json"
+
+
+def _attacked_rows(setting: Setting, released: tuple[Table, Table] | None) -> tuple[Table, Table, Table, str]:
+    """Synthetic rows, rows they were made from, rows they were not made from, and what the first are, in words."""
+    if released is not None:
+        synthetic, outside = released
+        return synthetic, setting.table, outside, "the run's own synthetic rows"
+    numbers, others = setting.victim_and_others()
+    synthetic = setting.generate(numbers, setting.runs)
+    inside, outside = setting.table.take(numbers), setting.table.take(others)
+    return synthetic, inside, outside, f"one more run on {setting.rows:,} rows"
+
+
+def _digest(setting: Setting, column: str, released: bool) -> str:
+    """Of all that decides the result but the rows."""
+    public = {
+        "version": __version__, "protocol": repr(setting.protocol), "schema": setting.table.schema.digest,
+        "rows": len(setting.table), "column": column, "released": released,
+        "settings": {
+            f.name: getattr(setting, f.name) for f in dataclasses.fields(setting) if f.name not in ("protocol", "table")
+        },
+    }  # fmt: skip
+    return hashlib.sha256(json.dumps(public, sort_keys=True).encode()).hexdigest()
+
+
+def _finished(out: Path, digest: str, tables: Sequence[Table]) -> dict[str, Any] | None:
+    """The document, if the same attack on the same rows (real, synthetic, held out) was finished here."""
+    if not (out / "attacks.json").is_file():
+        return None
+    found = read_json(out / "attacks.json")
+    if not isinstance(found, dict) or found.get("digest") != digest or not isinstance(found.get("data"), str):
+        return None
+    return found if found["data"] == _fingerprint(tables, found["data"].partition(":")[0]) else None
+
+
+def _fingerprint(tables: Sequence[Table], salt: str) -> str:
+    """To recognise the rows; salted, so that two files cannot be compared. It stays with the data, like all of the document."""
+    digest = hashlib.sha256(salt.encode())
+    for table in tables:
+        digest.update(f"{table.codes.shape}".encode() + np.ascontiguousarray(table.codes).tobytes())
+    return f"{salt}:{digest.hexdigest()}"
+
+
+def _claim(work: RunFolder, digest: str) -> None:
+    """Take the folder for this attack; runs of another one are not mixed with it."""
+    mark = work / "attack.json"
+    if mark.is_file():
+        if read_json(mark).get("digest") != digest:
+            raise RunError(
+                f"{work.path} holds an unfinished attack with other options; give the same command to resume it, remove the "
+                "folder, or choose another --out"
+            )
+        return
+    try:
+        work.path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot make the folder {work.path}: {error.strerror or error}") from error
+    if any(work.path.iterdir()):
+        raise RunError(f"the folder {work.path} is not empty and holds no attack; choose another --out")
+    write_json(mark, {"digest": digest})
+
+
+def _allowed(claim: Guarantee) -> dict[str, float]:
+    """The best accuracy the guarantee allows any attacker at even odds.
+
+    A target takes somebody's place: one content is replaced by another.
+    """
+    found = consequences(claim)
+    return {"allowed_accuracy": 1.0 if found is None else found.content}
+
+
+def _notes(membership: Mapping[str, Any], setting: Setting) -> list[str]:
+    verdict = "better than a coin" if membership["low"] > 0.5 else "the interval does not rule out a coin"
+    text = f"{membership['accuracy']:.3f} ({membership['low']:.3f} to {membership['high']:.3f})"
+    return [
+        PROVES_NOTHING,
+        f"here: {text}: {verdict}; the guarantee allows any attacker up to {membership['allowed_accuracy']:.3f}",
+        f"shadow runs have {setting.rows:,} rows: with more rows a single one weighs less, with fewer more",
+        "every run holds each target by a coin of its own, so that one run serves all targets; runs, not guesses, are the "
+        "trials of the interval",
+    ]

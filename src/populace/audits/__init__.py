@@ -1,0 +1,1 @@
+"""Audits: whether what is sent and released keeps its claim."""

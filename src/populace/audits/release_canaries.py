@@ -1,0 +1,157 @@
+"""Canaries in one run, placed where the release is.
+
+A canary is a unit (record or client) whose clipped vector is as long as the bound and lies along a coordinate of its own: the
+most telling one there can be, for what a sum with noise shows of it. Each of m canaries is in the data by a fair coin of its
+own. A method runs once, by the debug engine; whenever it releases a noised sum, the canaries that are in, and that the method's
+own sampling drew for the step, are in the sum. The auditor knows all other records, and scores a canary by the ratio of the
+likelihoods of its coordinate with and without it, over all releases of the run.
+
+Steinke, Nasr and Jagielski 2023 ("Privacy auditing with one (1) training run") bound epsilon by the number of right guesses,
+whatever the mechanism. Their bound has a term in m delta: at the usual delta no run is ever sure to 1 - 1e-6. The same events
+also claim a larger epsilon at a smaller delta; that claim is judged.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import numpy as np
+
+from populace.audits.gaussian_noise import scale_finding
+from populace.audits.recorder import Recorder, recording
+from populace.audits.watched import Watched
+from populace.engines import debug
+from populace.errors import SpecError
+from populace.evaluation.audit import FLAG_CONFIDENCE, Bound, Finding
+from populace.evaluation.canaries import CanaryBound, audit_scores
+from populace.methods.base import Population, Protocol
+from populace.privacy.accounting import epsilon_of
+from populace.privacy.events import Composed, Event
+from populace.privacy.gaussian import GaussianSum
+from populace.tables.partition import Clients
+
+Array = Any
+
+LEAST_SIZE = 64  # coordinates of a release that canaries are put into
+MOST_CANARIES = 4_096
+#: At which one run can refute a claim at 1 - 1e-6. (How far the sampler is from its law, 2^-50 a number, adds less than a
+#: thousandth of that to the chance of a false alarm.)
+SMALL_DELTA = 1e-12
+
+
+@dataclasses.dataclass
+class Canaries:
+    """Which canaries are in, and what was seen of each: likelihood ratios, added up over the releases."""
+
+    included: Array
+    added_by_noise: frozenset[GaussianSum] = frozenset()
+    scores: Array = dataclasses.field(init=False)
+    noise: list[Array] = dataclasses.field(init=False)
+    waiting: list[tuple[float, Array]] = dataclasses.field(init=False)
+    released: int = 0  # times
+    places: int = 0  # canaries that had a coordinate anywhere
+    _rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        self.scores, self.noise, self.waiting = np.zeros(len(self.included)), [], []
+
+    def by_noise(self, mechanism: GaussianSum) -> bool:
+        """Whether the method adds this mechanism's noise to its sum by itself; canaries then go along with the noise."""
+        return mechanism in self.added_by_noise
+
+    def sampled(self, probability: Any) -> int:
+        """How many more coins the method throws for the canaries."""
+        self._rate = float(probability)
+        return len(self.included)
+
+    def draw(self, coins: Array) -> None:
+        """Which canaries each of the next releases samples."""
+        self.waiting += [(self._rate, row) for row in coins.reshape(-1, len(self.included))]
+
+    def add(self, mechanism: GaussianSum, noise: Array) -> Array:
+        """What the canaries add to sums that are released with these rows of noise, in units of the grid."""
+        found = np.zeros(noise.shape, np.int64)
+        if mechanism.size < LEAST_SIZE:
+            return found
+        unit = math.floor(mechanism.bound / mechanism.grid)
+        count = min(len(self.included), mechanism.size)
+        for row, drawn in zip(found, noise, strict=True):
+            rate, coins = self.waiting.pop(0) if self.waiting else (1.0, np.ones(len(self.included), bool))
+            row[:count] = unit * (self.included & coins)[:count]
+            self.noise.append(drawn / math.hypot(mechanism.deviation, math.sqrt(1 / 12)))
+            seen = (drawn[:count] + row[:count]).astype(np.float64)
+            ratio = (unit * seen - unit**2 / 2) / mechanism.deviation**2
+            self.scores[:count] += np.logaddexp(math.log1p(-rate) if rate < 1 else -math.inf, math.log(rate) + ratio)
+            self.released += 1
+        self.places = max(self.places, count)
+        return found
+
+
+def audit_canaries(
+    protocol: Protocol, clients: Clients, population: Population, *, key: Array, confidence: float, what: str = ""
+) -> list[Finding]:
+    """One run with canaries at every Gaussian release: a bound by right guesses, and one by the scale of all noise added.
+
+    `clients` is one silo where records are protected, so that all canaries are records of it.
+    """
+    claim = protocol.guarantee(population)
+    name = what or protocol.facts.name
+    coins, runs = jax.random.split(key)
+    included = np.asarray(jax.random.bernoulli(coins, 0.5, (MOST_CANARIES,)))
+    canaries = Canaries(included)
+    run = _run(protocol, clients, population, runs, canaries)
+    calls = run.recorder.calls
+    summed = {call.place for call in calls if call.kind == "sum"}
+    apart = {call.mechanism for call in calls if call.kind == "noise" and call.place not in summed}
+    if apart:  # noise the method adds itself: the canaries go along with it, in a run of their own
+        canaries = Canaries(included, frozenset(apart))
+        run = _run(protocol, clients, population, jax.random.fold_in(runs, 1), canaries)
+    if not canaries.released:
+        raise SpecError(
+            f"{name}: no Gaussian release of at least {LEAST_SIZE} numbers; there is nowhere to put canaries"
+        )
+    event = charged(run)
+    scale = scale_finding(
+        np.concatenate(canaries.noise), event, what=f"{name}, scale of the noise of {canaries.released} release(s)",
+        claimed=claim.epsilon, delta=claim.delta, confidence=confidence,
+    )  # fmt: skip
+    return [_guessed(canaries, event, name, confidence), scale]
+
+
+def _run(protocol: Protocol, clients: Clients, population: Population, key: Array, canaries: Canaries) -> Watched:
+    watched = Watched(protocol, population, Recorder(canaries=canaries))
+    with recording(watched.recorder):
+        debug.run(watched, clients, root=key)
+    return watched
+
+
+def charged(run: Watched) -> Event:
+    """All that was booked for the first client, which is asked in every round it can be."""
+    booked = [
+        charge.event for name, (charge, _) in run.charges.items() if run.trusts_server or name.endswith("client 0")
+    ]
+    return booked[0] if len(booked) == 1 else Composed(tuple(booked))
+
+
+def _guessed(canaries: Canaries, event: Event, name: str, confidence: float) -> Finding:
+    """The canaries that had a place in any release; which ones these are does not depend on their coins."""
+    scores, included = canaries.scores[: canaries.places], canaries.included[: canaries.places]
+    measured, certain = (
+        _as_bound(audit_scores(scores, included, delta=SMALL_DELTA, confidence=level))
+        for level in (confidence, FLAG_CONFIDENCE)
+    )
+    return Finding(
+        what=f"{name}, {len(scores):,} canaries in one run, at delta {SMALL_DELTA:g}",
+        claimed=epsilon_of(event, delta=SMALL_DELTA), delta=SMALL_DELTA, measured=measured, certain=certain,
+        pair="a unit along a coordinate of its own, there or not", samples=len(scores),
+    )  # fmt: skip
+
+
+def _as_bound(found: CanaryBound) -> Bound:
+    return Bound(
+        epsilon=found.epsilon, confidence=found.confidence, event=f"{found.correct} of {found.guesses} guesses right",
+        hits=(found.correct, found.guesses), trials=found.canaries,
+    )  # fmt: skip

@@ -1,0 +1,175 @@
+"""A method under watch: it runs as it is, and what leaves its clients and its server is kept, or compared with another run."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+
+from populace.audits.recorder import Recorder
+from populace.methods.base import Ask, Plan, Population, Protocol, Replies, Shard
+from populace.methods.blocks.generator import Synthesizer
+from populace.privacy.events import Event
+from populace.privacy.guarantee import Guarantee
+from populace.privacy.ledger import Charge
+from populace.privacy.source import Source
+
+Array = Any
+
+
+class Watched(Protocol):
+    """Runs a method, tells the recorder where in the run it is, and keeps questions, charges, replies and states.
+
+    With a run `before`, what leaves must be the same as there: replies where clients or silos add the noise themselves, the
+    server's state where the server does. What the method noises itself (whole numbers plus `GaussianSum.noise`) may differ by
+    no more than the sensitivity. Differences are complained about once: the run goes on with what the first run had.
+    """
+
+    def __init__(
+        self, method: Protocol, population: Population, recorder: Recorder, before: Watched | None = None
+    ) -> None:
+        self.method, self.population, self.recorder, self.before = method, population, recorder, before
+        self.trusts_server = method.guarantee(population).trust not in ("local", "silo")
+        self.kept: dict[str, Any] = {}
+        self.charges: dict[str, tuple[Charge, tuple[str, ...]]] = {}
+        self._round, self._turn = 0, 0
+        self._members: list[int] = []
+
+    @property
+    def facts(self) -> Any:  # type: ignore[override]
+        return self.method.facts
+
+    def rounds(self, population: Population) -> int:
+        return self.method.rounds(self.population)
+
+    def begin(self, population: Population, key: Array, warm: Any = None) -> Any:
+        return self.method.begin(self.population, key, warm)
+
+    def ask(self, state: Any, population: Population, source: Source) -> Ask | None:
+        self.recorder.place = f"round {self._round}, ask"
+        asked = self.method.ask(state, self.population, source)
+        asked = self._leaves("the question", asked)
+        if asked is not None:
+            there = np.asarray(asked.cohort) >= 0
+            work = self.method.working(asked)
+            self._members = [
+                int(c) for c in np.asarray(asked.cohort)[there if work is None else there & np.asarray(work)]
+            ]
+            self._turn = 0
+        return asked  # type: ignore[no-any-return]
+
+    def charge(self, ask: Ask, population: Population) -> Charge:
+        charge = self.method.charge(ask, self.population)
+        places = tuple(f"round {self._round}, client {client}" for client in self._members)
+        server = (f"round {self._round}, ask", f"round {self._round}, absorb")
+        if self.trusts_server:
+            self.charges[f"round {self._round}"] = (charge, server)
+        else:
+            self.charges.update({place: (charge, (place,)) for place in places})
+        return charge
+
+    def answer(self, common: Any, own: Any, shard: Shard, memory: Any, source: Source) -> tuple[Any, Any]:
+        agreed = dataclasses.replace(shard, population=self.population)
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((shard, source))):
+            return self.method.answer(common, own, agreed, memory, source)  # only the shape of a reply is wanted
+        self.recorder.place = f"round {self._round}, client {self._members[self._turn]}"
+        self._turn += 1
+        reply, memory = self.method.answer(common, own, agreed, memory, source)
+        return (reply if self.trusts_server else self._leaves("the reply", reply)), memory
+
+    def absorb(self, state: Any, ask: Ask, replies: Replies, source: Source) -> Any:
+        self.recorder.place = f"round {self._round}, absorb"
+        found = self._leaves("the server's state", self.method.absorb(state, ask, replies, source))
+        self._round += 1
+        return found
+
+    def finish(self, state: Any, population: Population, key: Array) -> Synthesizer:
+        """Nothing is made: what the server makes of its state needs no record."""
+        self.recorder.place = "after the last question"
+        return Nothing()
+
+    def guarantee(self, population: Population) -> Guarantee:
+        return self.method.guarantee(self.population)
+
+    def plan(self, population: Population) -> Plan:
+        return self.method.plan(self.population)
+
+    def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
+        return self.method.reply_bytes(ask, self.population)
+
+    def spends(self, population: Population) -> Event:
+        return self.method.spends(self.population)
+
+    def remember(self, population: Population, key: Array) -> Any:
+        return self.method.remember(self.population, key)
+
+    def working(self, ask: Ask) -> Array | None:
+        return self.method.working(ask)
+
+    def _leaves(self, what: str, found: Any) -> Any:
+        """Keep what leaves; in a replay compare it, and go on with what the first run had."""
+        place = f"{self.recorder.place}, {what}"
+        self.kept[place] = found
+        if self.before is None:
+            return found
+        if place not in self.before.kept:
+            self.recorder.complain(f"{what} was not there on the neighbour")
+            return found
+        known = self.before.kept[place]
+        noised = self.recorder.open_noise(self.recorder.place)
+        for name, first, second in _differences(known, found):
+            match = next((pair for pair in noised if _fits(pair[1].mechanism.size, first, second)), None)
+            if match is None:
+                self.recorder.complain(
+                    f"{what} differs from the neighbour's ({name or 'its only part'}), and all that was released is the same"
+                )
+                continue
+            number, call = match
+            noised.remove(match)
+            shift = self.recorder.shifts.get(number, np.zeros(1, np.int64)).reshape(-1)
+            self.recorder.apart(call.mechanism, first.astype(np.int64), second.astype(np.int64) - shift)
+        for number, call in noised:
+            if np.any(self.recorder.shifts.get(number, 0)):
+                self.recorder.complain(f"noise of {call.mechanism.size} coordinates was drawn and is not in {what}")
+        return known
+
+
+class Nothing(Synthesizer):
+    """No generator."""
+
+    kind = "nothing"
+
+    def sample(self, count: int, key: Array, conditions: Any = None) -> Any:
+        raise NotImplementedError
+
+    def arrays(self) -> dict[str, Array]:
+        return {}
+
+    def header(self) -> dict[str, Any]:
+        return {}
+
+    @classmethod
+    def from_saved(cls, header: Any, arrays: Any) -> Synthesizer:
+        raise NotImplementedError
+
+
+def _fits(size: int, first: Array, second: Array) -> bool:
+    return bool(first.shape == second.shape and first.size == size and first.dtype.kind == second.dtype.kind == "i")
+
+
+def _differences(first: Any, second: Any) -> list[tuple[str, Array, Array]]:
+    """The leaves in which two trees differ, bit by bit, with their names."""
+    flat, shape = jax.tree_util.tree_flatten_with_path(first)
+    other, other_shape = jax.tree_util.tree_flatten_with_path(second)
+    if str(shape) != str(other_shape):
+        return [("its structure", np.zeros(0), np.zeros(1))]
+    pairs = [(jax.tree_util.keystr(path), _plain(a), _plain(b)) for (path, a), (_, b) in zip(flat, other, strict=True)]
+    return [(name, a, b) for name, a, b in pairs if a.shape != b.shape or a.tobytes() != b.tobytes()]
+
+
+def _plain(leaf: Any) -> Array:
+    if hasattr(leaf, "dtype") and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    return np.asarray(leaf)

@@ -1,1 +1,0 @@
-"""Which runs: from a specification to a folder with everything in it."""

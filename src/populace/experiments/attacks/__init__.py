@@ -1,1 +1,0 @@
-"""Attacks that need runs of their own: shadow runs with and without their targets."""

@@ -1,1 +1,0 @@
-"""What clients send, audited: lower bounds on epsilon from samples of their messages."""

@@ -1,1 +1,0 @@
-"""`poll` with answers in files: collected where the records are, counted and fitted elsewhere and later."""

@@ -1,0 +1,1 @@
+"""The folders of coordinator and sites, and who supervises them."""

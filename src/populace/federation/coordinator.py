@@ -1,0 +1,172 @@
+"""The coordinator's folder: the root certificate, the server, what is proposed to the sites, and the runs.
+
+federation.json       name, address, fingerprint
+NAME.proposal.json    what sites are asked to agree to: method, all parameters, schema; goes to every site
+ca/                   the root certificate and its key; private
+server/ lead/         the coordinator's own kits; private
+sites/                signed requests, to send back
+runs/                 one folder per run: checkpoint, status, rounds
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from pathlib import Path
+from typing import Any
+
+from populace.engines.agreement import Agreement, agreement_from_json
+from populace.engines.flare import kits, policy, processes, session
+from populace.engines.segment import read_status
+from populace.errors import InputError, RunError
+from populace.tables.files import read_json, write_json
+
+FORMAT = 1
+SECONDS_TO_ANSWER = 60.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """What a coordinator proposes; a site that joins with it agrees to exactly this."""
+
+    federation: str
+    server: str
+    fingerprint: str
+    agreement: Agreement
+
+    def save(self, path: Path) -> None:
+        write_json(path, {"format": FORMAT, **self._fields(), "agreement": self.agreement.to_json()})
+
+    def _fields(self) -> dict[str, str]:
+        return {"federation": self.federation, "server": self.server, "fingerprint": self.fingerprint}
+
+
+def read_proposal(path: Path) -> Proposal:
+    if not path.is_file():
+        raise InputError(f"no proposal {path}; expected the file that `populace federation init` made")
+    document = read_json(path)
+    if not isinstance(document, dict) or document.get("format") != FORMAT or "agreement" not in document:
+        raise InputError(f"{path} is not a proposal of a federation")
+    _refuse_foreign_class(document["agreement"], path)
+    fields = {name: str(document.get(name, "")) for name in ("federation", "server", "fingerprint")}
+    return Proposal(agreement=agreement_from_json(document["agreement"], where=str(path)), **fields)
+
+
+def _refuse_foreign_class(document: Any, path: Path) -> None:
+    """A proposal comes from elsewhere: it may name methods by name only, never code of its choice."""
+    from populace.methods.registry import METHODS
+
+    name = document.get("method") if isinstance(document, dict) else None
+    if name not in METHODS or document.get("class") != METHODS[name]:
+        raise InputError(
+            f"{path} proposes {name!r}, which is not a method of this installation; `populace methods` lists them"
+        )
+
+
+class Federation:
+    """Paths and steps of one federation, at the coordinator."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).resolve()
+
+    @property
+    def document(self) -> dict[str, Any]:
+        if not (self.path / "federation.json").is_file():
+            raise InputError(f"{self.path} is not a federation's folder; `populace federation init` makes one")
+        found: dict[str, Any] = read_json(self.path / "federation.json")
+        return found
+
+    @property
+    def name(self) -> str:
+        return str(self.document["name"])
+
+    @property
+    def server_kit(self) -> Path:
+        return self.path / "server" / "kit"
+
+    @property
+    def lead_kit(self) -> Path:
+        return self.path / "lead" / "kit"
+
+    @property
+    def proposal_path(self) -> Path:
+        return self.path / f"{self.name}.proposal.json"
+
+    def run_folder(self, run: str) -> Path:
+        return self.path / "runs" / run
+
+    def found(self, agreement: Agreement, *, name: str, host: str, port: int) -> str:
+        """Make root certificate, server and lead; returns the fingerprint that sites must be told by another way."""
+        kits.check_name(name, "a federation's name")
+        if (self.path / "federation.json").exists():
+            raise RunError(f"{self.path} holds a federation already; choose another folder")
+        if not 1024 <= port <= 65535:
+            raise InputError(f"expected a port in 1024 to 65535, got {port}")
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.path.chmod(0o700)
+        fingerprint = kits.found(self.path, federation=name, host=host, port=port)
+        policy.write_server_policy(self.server_kit, self.path / "store")
+        Proposal(federation=name, server=f"{host}:{port}", fingerprint=fingerprint, agreement=agreement).save(
+            self.path / f"{name}.proposal.json"
+        )
+        write_json(
+            self.path / "federation.json",
+            {"format": FORMAT, "name": name, "host": host, "port": port, "fingerprint": fingerprint},
+        )
+        return fingerprint
+
+    def agreement(self) -> Agreement:
+        """What runs are made of: the coordinator's own proposal."""
+        document = read_json(self.proposal_path)
+        return agreement_from_json(document.get("agreement"), where=str(self.proposal_path))
+
+    def approve(self, request: Path, *, again: bool = False) -> tuple[str, Path]:
+        """Sign a site's request; returns its name and the file to send back. A name is signed once, unless `again`."""
+        _ = self.document
+        name = kits.requested_name(request)
+        if name == self.document["host"]:
+            raise InputError(f"{name} is the server's own name; a site needs another")
+        if not again and (self.path / "sites" / f"{name}.signed.zip").exists():
+            raise InputError(f"{name} was approved before; if the site itself asks for a new certificate, give --again")
+        waiting = self.path / "sites" / f".{secrets.token_hex(4)}.signed.zip"
+        waiting.parent.mkdir(exist_ok=True)
+        name = kits.approve(self.path, request, waiting)
+        signed = waiting.with_name(f"{name}.signed.zip")
+        waiting.replace(signed)
+        return name, signed
+
+    def start(self) -> int:
+        _ = self.document
+        return processes.start(self.server_kit, "server", name=f"the server of {self.name}", org="coordinator")
+
+    def stop(self) -> bool:
+        _ = self.document
+        return processes.stop(self.server_kit)
+
+    def connect(self, *, seconds: float = SECONDS_TO_ANSWER) -> session.Session:
+        if processes.alive(self.server_kit) is None:
+            raise RunError(
+                f"the server of {self.name} is not running; `populace federation start {self.path}` starts it"
+            )
+        return session.connect(self.lead_kit, seconds=seconds)
+
+    def status(self) -> dict[str, Any]:
+        """Server, connected sites and runs, for people and for `--json`."""
+        document = self.document
+        running = processes.alive(self.server_kit)
+        sites: list[str] = []
+        if running is not None:
+            link = self.connect(seconds=5.0)
+            sites = link.sites()
+            link.close()
+        runs = self.path / "runs"
+        return {
+            "federation": document["name"],
+            "server": f"{document['host']}:{document['port']}",
+            "process": running,
+            "approved": sorted(
+                path.name.removesuffix(".signed.zip") for path in (self.path / "sites").glob("*.signed.zip")
+            ),
+            "connected": sites,
+            "runs": {path.name: read_status(path) for path in sorted(runs.iterdir())} if runs.is_dir() else {},
+        }

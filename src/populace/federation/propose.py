@@ -1,0 +1,37 @@
+"""From options to what is proposed to the sites: a method with all its parameters over a declared schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from populace.engines.agreement import Agreement
+from populace.errors import SchemaError, SpecError
+from populace.runs.spec import make_method, make_spec
+from populace.tables.schema import load_schema
+
+
+def propose(
+    *,
+    schema: str,
+    epsilon: float,
+    method: str | None = None,
+    delta: float | None = None,
+    target: str | None = None,
+    trust: str | None = None,
+    settings: Mapping[str, str],
+) -> Agreement:
+    """The proposal; refuses domains that were read from data, since no site's rows may shape what all agree to."""
+    declared = load_schema(schema).with_target(target)
+    if declared.read_from_data:
+        raise SchemaError(
+            f"the domain of {', '.join(declared.read_from_data)} was read from data; a federation needs a declared schema: "
+            "check it and say domain = 'declared' with a source, or take the domains from a public table with "
+            "`populace schema --public FILE`"
+        )
+    spec = make_spec(
+        data="a federation", epsilon=epsilon, method=method, delta=delta, trust=trust, settings=dict(settings)
+    )
+    protocol = make_method(spec)
+    if "table" not in protocol.facts.kinds:
+        raise SpecError(f"method {protocol.facts.name!r} takes no tables; `populace methods` lists what does")
+    return Agreement(protocol=protocol, schema=declared)

@@ -1,0 +1,274 @@
+"""A site's folder: its key, its kit with the policy files, its ledger and its log. Nobody else writes into it.
+
+request/    the private key and the request made with it
+kit/        FLARE's startup kit; kit/local/populace.json is the site's own file
+ledger.sqlite, ledger.sqlite.head, data.json, site.log
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from populace.engines.agreement import Agreement
+from populace.engines.flare import kits, policy, processes
+from populace.engines.messages import Hosts
+from populace.engines.site import MOST_CLIENTS, MOST_RECORDS
+from populace.engines.site_file import (
+    SiteFile,
+    allow_other_clients,
+    begin_accounts,
+    check_data,
+    own_accounts,
+    read_hosted,
+    read_site_file,
+)
+from populace.errors import BudgetError, InputError, RunError
+from populace.federation.coordinator import Proposal
+from populace.methods.base import ImageShape
+from populace.privacy.guarantee import Guarantee
+from populace.privacy.ledger import Budget
+from populace.privacy.ledger_file import back_up
+from populace.privacy.relation import SEEN_WITHOUT_NOISE, Relation, relation_of
+from populace.privacy.sqlite_ledger import SqliteLedger, check_same_unit, kept_budget
+from populace.runs.federated_statement import stated_site
+from populace.tables.files import read_json, replacing, write_json
+
+Say = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hosting:
+    """Whom a site answers for, and with which limit."""
+
+    data: Path
+    by: Hosts
+    records_per_client: int = 1
+    client_column: str | None = None
+    records: int | None = None
+    epsilon: float
+    delta: float = 0.0
+    change_limit: bool = False
+    trust_coordinator: bool = False
+    other_clients: bool = False
+    restored: bool = False
+    seed: int | None = None
+
+
+class SiteFolder:
+    """Paths and steps of one site."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).resolve()
+
+    @property
+    def kit(self) -> Path:
+        return self.path / "kit"
+
+    @property
+    def file_path(self) -> Path:
+        return self.kit / "local" / policy.SITE_FILE
+
+    def request(self, *, name: str, org: str, federation: str) -> Path:
+        """A private key that stays here, and a request to send to the coordinator."""
+        kits.check_name(name, "a site's name")
+        kits.check_name(federation, "a federation's name")
+        if (self.path / "site.json").exists():
+            raise RunError(f"{self.path} holds a site already; choose another folder")
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.path.chmod(0o700)
+        request = kits.request_site(self.path, federation=federation, name=name, org=org)
+        write_json(self.path / "site.json", {"name": name, "org": org, "federation": federation})
+        return request
+
+    @property
+    def document(self) -> dict[str, str]:
+        if not (self.path / "site.json").is_file():
+            raise InputError(f"{self.path} is not a site's folder; `populace site request` makes one")
+        found: dict[str, str] = read_json(self.path / "site.json")
+        return found
+
+    @property
+    def joined(self) -> bool:
+        return self.file_path.is_file()
+
+    def set_up(
+        self, signed: Path, proposal: Proposal, hosting: Hosting, *, fingerprint: str, say: Say = lambda _: None
+    ) -> Guarantee:
+        """Kit, policy files, and an open ledger; refuses a coordinator whose root has another fingerprint.
+
+        Says what reading the rows changed. Returns what one whole run would guarantee to the clients hosted here.
+        """
+        who = self.document
+        if not (0 < hosting.epsilon < math.inf and 0 <= hosting.delta < 1):
+            raise InputError(
+                f"expected a limit of epsilon above 0 and finite, and delta in [0, 1), got epsilon {hosting.epsilon:g} and "
+                f"delta {hosting.delta:g}"
+            )
+        if proposal.federation != who["federation"]:
+            raise InputError(
+                f"the proposal is of {proposal.federation!r}, this site asked to join {who['federation']!r}"
+            )
+        file = self._file(proposal.agreement, hosting)
+        hosted = read_hosted(file, proposal.agreement.schema)
+        for remark in getattr(hosted.clients.data, "remarks", ()):
+            say(remark)
+        if hosting.records is None:
+            file = dataclasses.replace(file, records=hosted.clients.widest)
+            hosted = dataclasses.replace(hosted, records=hosted.clients.widest)
+        file = dataclasses.replace(
+            file, most_records=max(file.most_records, 10 * file.records), records_declared=hosting.records is not None
+        )
+        claim = _check_affordable(proposal.agreement, file.budget, clients=len(hosted.accounts), records=file.records)
+        _check_trust(claim, hosting)
+        if processes.alive(self.kit) is not None:
+            raise RunError(f"site {who['name']} is running; stop it before joining again")
+        charged = self._charged(file, hosting, relation_of(claim))
+        _check_one_relation(file, clients=len(hosted.accounts))
+        if charged:
+            check_data(file, hosted)
+            own_accounts(file, hosted, other_clients=hosting.other_clients)
+        kits.assemble(self.path, signed, self.path / "request" / "key", fingerprint)
+        with SqliteLedger(file.ledger, file.budget, raise_budget=hosting.change_limit):
+            if not charged:
+                begin_accounts(file, hosted)
+            elif hosting.other_clients:
+                allow_other_clients(file)
+            policy.write_site_policy(self.kit, file.to_json())
+        return stated_site(
+            claim, hosts=file.by, clients=len(hosted.accounts), records=file.records, column=file.client_column,
+            kind="images" if isinstance(proposal.agreement.schema, ImageShape) else "table", seeded=hosting.seed is not None,
+        )  # fmt: skip
+
+    def _charged(self, file: SiteFile, hosting: Hosting, relation: Relation) -> bool:
+        """Whether the ledger holds charges; refuses another limit than it keeps, other charges, and one that is gone."""
+        kept = kept_budget(file.ledger)
+        if kept is None and not (self.path / "data.json").exists():
+            return False
+        budget = kept if kept and hosting.change_limit else file.budget
+        with SqliteLedger(file.ledger, budget, create=False, restored=hosting.restored) as ledger:
+            charged = bool(ledger.accounts())
+            if charged and kept is not None:
+                check_same_unit(kept, file.budget, path=file.ledger)
+            ledger.check_relation(relation)
+        return charged
+
+    def back_up(self, out: Path) -> None:
+        """The ledger and what says whose accounts it keeps, whole, in one archive, also while the site answers."""
+        file = read_site_file(self.file_path) if self.joined else None
+        if file is None or kept_budget(file.ledger) is None:
+            raise InputError(f"{self.path} has no ledger yet: its site has not joined")
+        copy = out.with_name(f".{out.name}.ledger")
+        try:
+            back_up(Path(file.ledger), copy)
+            with replacing(out) as temporary:
+                temporary.touch(mode=0o600)
+                with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+                    archive.write(copy, "ledger.sqlite")
+                    archive.write(self.path / "data.json", "data.json")
+        finally:
+            copy.unlink(missing_ok=True)
+
+    def _file(self, agreement: Agreement, hosting: Hosting) -> SiteFile:
+        who = self.document
+        unit = agreement.protocol.facts.unit
+        earlier = read_site_file(self.file_path) if self.joined else None
+        new = agreement.to_json()
+        return SiteFile(
+            name=who["name"], federation=who["federation"], data=str(hosting.data.resolve()),
+            ledger=str(self.path / "ledger.sqlite"), log=str(self.path / "site.log"), by=hosting.by,
+            records_per_client=hosting.records_per_client, client_column=hosting.client_column,
+            records=hosting.records if hosting.records is not None else 2**31 - 1, epsilon=hosting.epsilon,
+            delta=hosting.delta, unit=unit, seed=hosting.seed,
+            agreed=(*(one for one in (earlier.agreed if earlier else ()) if one != new), new),
+            most_clients=earlier.most_clients if earlier else MOST_CLIENTS,
+            most_records=earlier.most_records if earlier else MOST_RECORDS,
+        )  # fmt: skip
+
+    def start(self) -> int:
+        """Start the site's client, after a look at its policy files."""
+        who = self.document
+        if not self.joined:
+            raise InputError(f"site {who['name']} has not joined; give the signed request, the proposal and the data")
+        policy.check_site_policy(self.kit)
+        return processes.start(self.kit, "client", name=who["name"], org=who["org"])
+
+    def stop(self) -> bool:
+        _ = self.document
+        return processes.stop(self.kit)
+
+    def status(self) -> dict[str, Any]:
+        """What leaves, what was spent, what was agreed: all from the site's own files."""
+        who = self.document
+        found: dict[str, Any] = {
+            "site": who["name"],
+            "org": who["org"],
+            "federation": who["federation"],
+            "joined": self.joined,
+        }
+        if not self.joined:
+            return {**found, "process": None}
+        file = read_site_file(self.file_path)
+        agreements = file.agreements().values()
+        with SqliteLedger(file.ledger, file.budget, create=False) as ledger:
+            spent = ledger.summary()
+        log = Path(file.log)
+        lines = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
+        refused = [line for line in lines if any(f" {word}" in line for word in ("refused (", "failed: "))]
+        return {
+            **found,
+            "process": processes.alive(self.kit),
+            "data": file.data,
+            "clients": {
+                "by": file.by,
+                "rows": file.records_per_client,
+                "column": file.client_column,
+                "most_records": file.records,
+            },
+            "limit": {"epsilon": file.epsilon, "delta": file.delta, "unit": file.unit},
+            "randomness": "seeded: reproducible, not private" if file.seed is not None else "the operating system's",
+            "agreed": [
+                {"method": one.method, "parameters": one.parameters, "schema": one.terms["schema"]}
+                for one in agreements
+            ],
+            "ledger": {"file": file.ledger, **spent},
+            "refusals": {"file": file.log, "lines": len(refused), "last": refused[-1] if refused else ""},
+        }
+
+
+def _check_affordable(agreement: Agreement, budget: Budget, *, clients: int, records: int) -> Guarantee:
+    """What a run claims; one sentence for a limit under which every request would be refused."""
+    claim = agreement.protocol.guarantee(agreement.population(clients=clients, records=records))
+    if claim.epsilon > budget.epsilon or claim.delta > budget.delta:
+        raise BudgetError(
+            f"a run of {agreement.method!r} takes {claim.bound} per {claim.unit}, more than the limit of epsilon "
+            f"{budget.epsilon:g} and delta {budget.delta:g}; raise --epsilon, or do not join"
+        )
+    return claim
+
+
+def _check_one_relation(file: SiteFile, *, clients: int) -> None:
+    """Refuse agreements whose charges would not add up in one ledger."""
+    found: dict[tuple[str, ...], str] = {}
+    for agreement in file.agreements().values():
+        claim = agreement.protocol.guarantee(agreement.population(clients=clients, records=file.records))
+        found.setdefault((claim.unit, *relation_of(claim).kind), f"{agreement.method} (per {claim.unit}, `{claim.neighbours}`, "
+                         f"trust `{claim.trust}`)")  # fmt: skip
+    if len(found) > 1:
+        raise InputError(
+            f"what {' and '.join(found.values())} release does not add up to one limit: join with each kind in a folder of its "
+            "own and split the limit between them, or take the other one out of `agreed` in the site's file first"
+        )
+
+
+def _check_trust(claim: Guarantee, hosting: Hosting) -> None:
+    if claim.trust in SEEN_WITHOUT_NOISE and not hosting.trust_coordinator:
+        raise InputError(
+            f"under this method (trust `{claim.trust}`) the coordinator sees your clients' messages without noise, and the "
+            "limit holds only against those who see what the coordinator shows: if you trust it so far, join with "
+            "--trust-coordinator"
+        )

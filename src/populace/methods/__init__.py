@@ -1,0 +1,1 @@
+"""The methods, one folder per family: open it and you have all of it."""

@@ -1,0 +1,259 @@
+"""What a method is: a frozen, public configuration and a few functions.
+
+    begin    the server's first state
+    ask      whom to ask what next
+    charge   what one reply costs, booked before `answer` runs
+    answer   the ONLY function that sees records; runs at the client
+    absorb   replies into state; central noise is drawn here
+    finish   the generator
+    guarantee   the composition of the charges for the worst client
+
+All are pure: state in, state out, randomness as an argument. An engine calls them; no method knows which.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+from typing import Any, ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+
+from populace.errors import SpecError, out_of_range
+from populace.methods.blocks.generator import Synthesizer
+from populace.privacy.events import Event
+from populace.privacy.guarantee import Guarantee, Trust, Unit
+from populace.privacy.ledger import Charge
+from populace.privacy.source import Keyed, Source
+from populace.tables.schema import Schema
+
+Array = Any
+State = Any
+Memory = Any
+Kind = Literal["table", "images"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageShape:
+    """The public shape of an image data set."""
+
+    shape: tuple[int, ...]
+    classes: int
+    read_from_data: tuple[str, ...] = ()
+    domain_sources: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Population:
+    """What is public about the clients: the shape of their data, how many there are, and how much one may hold."""
+
+    schema: Schema | ImageShape
+    clients: int
+    records: int = 1
+
+    def __post_init__(self) -> None:
+        if self.clients < 1:
+            raise out_of_range("clients", "at least 1", self.clients)
+        if self.records < 1:
+            raise out_of_range("records", "at least 1", self.records)
+
+    @property
+    def kind(self) -> Kind:
+        return "table" if isinstance(self.schema, Schema) else "images"
+
+    @property
+    def read_from_data(self) -> tuple[str, ...]:
+        """What of the public shape was read from the records."""
+        return self.schema.read_from_data
+
+    @property
+    def domain_sources(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Who says the other domains, each with its columns."""
+        return self.schema.domain_sources
+
+    @property
+    def table_schema(self) -> Schema:
+        """The schema of a population of tables; a method that takes only tables asks for it."""
+        if not isinstance(self.schema, Schema):
+            raise SpecError(
+                "this method takes tables, and the data are images; `populace methods` lists what takes images"
+            )
+        return self.schema
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shard:
+    """One client's records, padded to a public width, with the client's own copy of the public facts it agreed to."""
+
+    records: Any
+    mask: Array
+    population: Population = dataclasses.field(metadata={"static": True})
+
+    @property
+    def table_schema(self) -> Schema:
+        return self.population.table_schema
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ask:
+    """One exchange: what everybody in the cohort gets, and what each gets. Cohort -1 is an empty slot."""
+
+    round: Array
+    cohort: Array
+    common: Any
+    own: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Replies:
+    """Replies in the order of `clients`; an absent one (`present` false) is padding and must not count."""
+
+    clients: Array
+    present: Array
+    values: Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What `populace methods` prints."""
+
+    name: str
+    title: str
+    paper: str
+    trust: tuple[Trust, ...]
+    unit: Unit
+    kinds: tuple[Kind, ...]
+    traffic: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What can be said before any data is touched."""
+
+    guarantee: Guarantee
+    rounds: int
+    bytes_up: float
+    bytes_down: float
+    errors: dict[str, float]
+    notes: tuple[str, ...] = ()
+
+
+class Protocol(abc.ABC):
+    """A method. Subclasses are final frozen dataclasses whose fields are all public."""
+
+    facts: ClassVar[Facts]
+    #: Whether ask and absorb can be traced by JAX and the cohorts are known ahead, so that rounds compile into one scan.
+    compiles: ClassVar[bool] = False
+
+    #: Whether answers of many clients are faster together on processors too; networks with weights of their own are not.
+    vectorises: ClassVar[bool] = True
+
+    @abc.abstractmethod
+    def rounds(self, population: Population) -> int:
+        """The most rounds a run takes; for progress and plans."""
+
+    @abc.abstractmethod
+    def begin(self, population: Population, key: Array, warm: Any = None) -> State:
+        """The server's first state: a pytree of arrays whose structure follows from public facts alone."""
+
+    @abc.abstractmethod
+    def ask(self, state: State, population: Population, source: Source) -> Ask | None:
+        """Whom to ask what next; None when the run is over."""
+
+    @abc.abstractmethod
+    def charge(self, ask: Ask, population: Population) -> Charge:
+        """Event and unit of ONE reply, from the object that makes the noise."""
+
+    @abc.abstractmethod
+    def answer(self, common: Any, own: Any, shard: Shard, memory: Memory, source: Source) -> tuple[Any, Memory]:
+        """At the client: records to reply. Traceable with a keyed source."""
+
+    @abc.abstractmethod
+    def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
+        """Replies into state. Partial replies are normal; their order within one exchange does not matter."""
+
+    @abc.abstractmethod
+    def finish(self, state: State, population: Population, key: Array) -> Synthesizer:
+        """The generator."""
+
+    @abc.abstractmethod
+    def guarantee(self, population: Population) -> Guarantee:
+        """What is guaranteed after a whole run, for the worst client."""
+
+    @abc.abstractmethod
+    def plan(self, population: Population) -> Plan:
+        """Predicted error and traffic, from public facts alone."""
+
+    @abc.abstractmethod
+    def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
+        """Mean bytes sent to and by one client of this exchange."""
+
+    def spends(self, population: Population) -> Event:
+        """All that the client asked most often pays over a whole run, as one event; methods whose noise composes tell it."""
+        raise SpecError(f"method {self.facts.name!r} tells its epsilon alone, and does not run as a part of a chain")
+
+    def noise_multiplier(self, population: Population) -> float:
+        """Of the Gaussian noise of one release, for methods whose noise can be set."""
+        raise SpecError(f"method {self.facts.name!r} has no noise that can be set, and cannot be the second of a chain")
+
+    @property
+    def makes_data(self) -> bool:
+        """Whether the result can be drawn from; a baseline may learn a classifier alone."""
+        return True
+
+    @property
+    def secret_cohorts(self) -> bool:
+        """Whether the claim needs that nobody learns whom a round asked."""
+        return False
+
+    def question(self, population: Population, round_id: int) -> tuple[Any, Any]:
+        """An example of what one client is sent in a round, `common` and its row of `own`: a site refuses any other shape.
+
+        The first question stands for all; a method whose questions change their shape overrides this.
+        """
+        del round_id
+        return _first_question(self, population)
+
+    def quorum(self, ask: Ask, population: Population) -> int:
+        """The fewest replies an exchange is absorbed with; with fewer, the same is asked again."""
+        del ask, population
+        return 1
+
+    def together(self, ask: Ask, population: Population) -> bool:
+        """`vectorises` of this exchange."""
+        del ask, population
+        return self.vectorises
+
+    def working(self, ask: Ask) -> Array | None:
+        """Which of the cohort have anything to compute; None for all. The others' replies are zeros; simulations skip them."""
+        del ask
+        return None
+
+    def remember(self, population: Population, key: Array) -> Memory:
+        """What a client keeps at home before its first round; most methods keep nothing."""
+        del population, key
+        return ()
+
+    def cohorts(self, population: Population, state: State, first: int, count: int) -> Array:
+        """The cohorts of `count` rounds from `first` on, for methods whose cohorts are known ahead."""
+        raise NotImplementedError
+
+
+@functools.lru_cache(maxsize=32)
+def _first_question(protocol: Protocol, population: Population) -> tuple[Any, Any]:
+    key = jax.random.key(0)
+    ask = protocol.ask(protocol.begin(population, key), population, Keyed(key))
+    if ask is None:
+        raise SpecError(f"method {protocol.facts.name!r} asks nothing of {population.clients} clients")
+    return ask.common, jax.tree.map(lambda rows: rows[0], ask.own)
+
+
+def choose_record(shard: Shard, source: Source) -> tuple[Array, Array]:
+    """One of a client's records by a private coin, and whether it has any. The guarantee covers all it holds."""
+    index = source.one_of(shard.mask)
+    return jax.tree.map(lambda records: records[index], shard.records), jnp.any(jnp.asarray(shard.mask))

@@ -1,0 +1,1 @@
+"""Baselines for tables: one-way marginals, and randomised response over whole records."""

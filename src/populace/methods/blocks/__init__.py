@@ -1,0 +1,1 @@
+"""What several families share: schedules, releases, DP-SGD, networks, generators."""

@@ -1,0 +1,166 @@
+"""What methods share whose server adds up clipped updates of clients, with noise (DP-FedAvg; McMahan et al. 2018).
+
+Each round every client is drawn with probability `share`; a drawn one sends an update, clipped to length 1 in units of the
+bound and rounded to the mechanism's grid, the others send zeros. The server adds noise to the sum and divides it by the number
+of clients expected. Rounds that draw nobody release noise alone.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from populace.errors import SpecError
+from populace.methods.base import Ask, Plan, Population, Protocol, Replies
+from populace.methods.blocks.training import NO_ERROR, check_not_negative, check_some
+from populace.privacy.accounting import epsilon_of, resolved_delta
+from populace.privacy.events import Event
+from populace.privacy.gaussian import GaussianSum
+from populace.privacy.guarantee import Guarantee
+from populace.privacy.ledger import Charge
+from populace.privacy.noised_steps import NoisedSteps, noised_steps, sampled_delta
+from populace.privacy.randomizers.base import check_epsilon
+from populace.privacy.source import Source
+
+Array = Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Updates:
+    """What both sides derive from public facts. Sums are in units of the bound, so that it may change."""
+
+    delta: float
+    said: tuple[str, ...]
+    release: NoisedSteps
+
+    @property
+    def rounds(self) -> int:
+        return self.release.steps
+
+    @property
+    def mechanism(self) -> GaussianSum:
+        return self.release.mechanism
+
+    @property
+    def count(self) -> GaussianSum | None:
+        return self.release.count
+
+    @property
+    def step(self) -> Event:
+        """One round, for every client, drawn or not."""
+        return self.release.event(1)
+
+
+class ClientUpdates(Protocol):
+    """The fields every such method has, and what follows from them. The unit is everything one client holds."""
+
+    epsilon: float
+    delta: float
+    turns: int
+    share: float
+    noise: float
+
+    def check_updates(self) -> None:
+        check_epsilon(self.epsilon)
+        check_some(self.share)
+        check_not_negative(noise=self.noise)
+
+    @abc.abstractmethod
+    def design(self, population: Population) -> Updates:
+        """What both sides derive from public facts."""
+
+    def calibrated(self, population: Population, size: int, counting: float = 0.0) -> dict[str, Any]:
+        """The fields of `Updates` for updates of so many numbers."""
+        delta, said = resolved_delta(self.delta, population.clients)
+        release = noised_steps(
+            epsilon=self.epsilon, delta=delta, probability=self.share, wanted=self.turns, each=1, noise=self.noise,
+            size=size, counting=counting,
+        )  # fmt: skip
+        if population.clients * 2 > np.iinfo(np.int32).max * release.mechanism.grid:
+            raise SpecError(
+                f"{population.clients:,} updates of {size:,} numbers do not add up in 32 bits; choose a smaller net"
+            )
+        return {"delta": delta, "said": said, "release": release}
+
+    def rounds(self, population: Population) -> int:
+        return self.design(population).rounds
+
+    def ask_drawn(self, round_id: Array, population: Population, source: Source, common: Any) -> Ask:
+        """Everybody is asked, so that who is drawn does not show; `own` says it to each."""
+        everybody = jnp.arange(population.clients, dtype=jnp.int32)
+        drawn = jnp.asarray(source.coins(self.share, population.clients) if self.share < 1 else everybody >= 0)
+        return Ask(round=round_id, cohort=everybody, common=common, own=drawn)
+
+    @property
+    def secret_cohorts(self) -> bool:
+        return self.share < 1
+
+    def working(self, ask: Ask) -> Array:
+        return ask.own
+
+    def charge(self, ask: Ask, population: Population) -> Charge:
+        return Charge(event=self.design(population).step, unit="client")
+
+    def spends(self, population: Population) -> Event:
+        return self.design(population).release.whole
+
+    def mean_change(self, design: Updates, ask: Ask, replies: Replies, source: Source) -> Array:
+        """The noised sum of what was sent, over the number of clients expected; in units of the bound."""
+        total = jnp.sum(jnp.where(replies.present[:, None], replies.values["change"], 0), axis=0, dtype=jnp.int32)
+        return design.mechanism.apply(total, source) / (self.share * len(ask.cohort))
+
+    def claim(self, population: Population, what: str, how: str) -> Guarantee:
+        """The statement: `what` is learned from the updates, and `how` the rest follows."""
+        design = self.design(population)
+        epsilon = epsilon_of(design.release.whole, delta=design.delta)
+        delta = sampled_delta(design.delta, epsilon, design.release.draws)
+        counted = "" if design.count is None else ", with the noisy count that moves the bound"
+        return Guarantee(
+            epsilon=epsilon,
+            delta=delta,
+            sampling_delta=delta - design.delta,
+            unit="client",
+            units=population.clients,
+            neighbours="zero-out",
+            trust="central",
+            mechanism=f"{design.rounds} sums of clipped client updates with Gaussian noise (DP-FedAvg of a {what})",
+            read_from_data=population.read_from_data,
+            domain_sources=population.domain_sources,
+            derivation=(
+                f"each round: {design.step}{counted}; {design.mechanism.size:,} numbers clipped together",
+                f"composed over {design.rounds} rounds by privacy loss distributions; every client pays for every round",
+                how,
+                "the sum is divided by the expected number of clients, which is public; rounding is in the sensitivity",
+            ),
+            assumptions=(
+                "the number of clients and the most records one holds are public",
+                *(("whom a round draws is kept secret by the server",) if self.share < 1 else ()),
+                "all of a person's records are held by one client; who is in several has the bound of the group line",
+                *design.said,
+            ),
+        )
+
+    def plan(self, population: Population) -> Plan:
+        design = self.design(population)
+        down, up = self.traffic(population)
+        noise = design.mechanism.scale * math.sqrt(design.mechanism.size) / (self.share * population.clients)
+        return Plan(
+            guarantee=self.guarantee(population), rounds=design.rounds, bytes_up=up, bytes_down=down, errors={},
+            notes=(
+                f"noise multiplier {design.release.noise_multiplier:.3g}; noise on the mean update is {noise:.2g} bounds long "
+                f"in all {design.mechanism.size:,} parameters",
+                NO_ERROR,
+            ),
+        )  # fmt: skip
+
+    @abc.abstractmethod
+    def traffic(self, population: Population) -> tuple[float, float]:
+        """Bytes to and from one client in a round."""
+
+    def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
+        return self.traffic(population)

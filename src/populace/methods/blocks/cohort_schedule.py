@@ -1,0 +1,95 @@
+"""Models trained by one report per client and pass: cohorts in a public random order, epsilon shared by the passes."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from populace.methods.base import Ask, Population, Protocol
+from populace.privacy.guarantee import Guarantee
+from populace.privacy.ledger import Charge
+from populace.privacy.shuffling import shuffled_statement
+
+Array = Any
+
+
+class Passes(Protocol):
+    """Methods that ask every client once a pass, `participations` passes; each report costs epsilon divided by their number."""
+
+    epsilon: float
+    participations: int
+
+    @abc.abstractmethod
+    def design(self, population: Population) -> Any:
+        """What both sides derive from public facts, its `mechanism` among it."""
+
+    @abc.abstractmethod
+    def cohort_size(self, population: Population) -> int:
+        """How many clients a round asks."""
+
+    def rounds(self, population: Population) -> int:
+        return self.participations * rounds_of_pass(population.clients, self.cohort_size(population))
+
+    def order(self, population: Population, key: Array) -> Array:
+        """[rounds, cohort]: whom each round asks."""
+        return order_of_passes(
+            clients=population.clients, cohort=self.cohort_size(population), passes=self.participations, key=key
+        )
+
+    def cohorts(self, population: Population, state: Any, first: int, count: int) -> Array:
+        return np.asarray(state.order)[first : first + count]
+
+    def charge(self, ask: Ask, population: Population) -> Charge:
+        return Charge(event=self.design(population).mechanism.event, unit="client")
+
+    def claim(self, population: Population, *, told: str, derivation: tuple[str, ...]) -> Guarantee:
+        """The guarantee of every such method, marked where each client is asked once, for a central statement."""
+        times = "once" if self.participations == 1 else f"{self.participations} times"
+        return Guarantee(
+            epsilon=float(self.epsilon),
+            unit="client",
+            units=population.clients,
+            neighbours="replace",
+            trust="local",
+            mechanism=f"{told}, each client {times}",
+            read_from_data=population.read_from_data,
+            domain_sources=population.domain_sources,
+            derivation=(
+                *derivation,
+                "reports of one client add up; its ledger refuses one more than it may send",
+                "the server's steps and all sampling are post-processing",
+            ),
+            shuffles=self.participations == 1,
+            assumptions=(
+                "the number of clients and who takes part are public",
+                "all of a person's records are held by one client; who is in several has the bound of the group line",
+            ),
+        )
+
+    def shuffled(self, population: Population) -> tuple[str, ...]:
+        """The central statement for a plan, where each client is asked once: if all of them answer."""
+        if self.participations > 1:
+            return ()
+        return (f"if all answer, {shuffled_statement(local_epsilon=float(self.epsilon), answered=population.clients)}",)
+
+
+def rounds_of_pass(clients: int, cohort: int) -> int:
+    """Rounds in which every client is asked once."""
+    return -(-clients // cohort)
+
+
+def order_of_passes(*, clients: int, cohort: int, passes: int, key: Array) -> Array:
+    """[rounds, cohort]: all clients in a random order, anew in every pass; -1 where they run out."""
+    rounds = rounds_of_pass(clients, cohort)
+    numbers = jnp.arange(clients, dtype=jnp.int32)
+    padding = (0, rounds * cohort - clients)
+    return jnp.concatenate(
+        [
+            jnp.pad(jax.random.permutation(one, numbers), padding, constant_values=-1).reshape(rounds, cohort)
+            for one in jax.random.split(key, passes)
+        ]
+    )

@@ -1,0 +1,176 @@
+"""What a run gives: something that makes as much as one likes, can be saved, and never needs the records again.
+
+`Generator` makes rows of a table; `populace.methods.blocks.image_generator.ImageGenerator` makes labelled images.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import importlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+import pyarrow as pa
+
+from populace.errors import DataError, RunError, SpecError
+from populace.tables import codec
+from populace.tables.files import read_arrays, read_json, replacing, write_json
+from populace.tables.schema import Schema, schema_from_dict
+from populace.tables.table import Table
+
+Array = Any
+
+MODULES = {
+    "marginals": "populace.methods.baselines.marginals",
+    "clique-tree": "populace.methods.marginals.tree",
+    "records": "populace.methods.blocks.records_generator",
+    "gaussian-copula": "populace.methods.marginals.copula",
+    "latent-class": "populace.methods.poll.latent_class",
+    "decoder": "populace.methods.blocks.dense_networks",
+    "image-classes": "populace.methods.blocks.image_generator",
+    "conv-decoder": "populace.methods.blocks.conv_networks",
+    "image-gaussians": "populace.methods.moments.generator",
+    "row-gaussians": "populace.methods.moments.generator",
+    "vae-images": "populace.methods.blocks.vae_images",
+    "classifier-images": "populace.methods.genfl.classifier_images",
+}
+CHUNK = 131_072
+HOPELESS = 1e-4  # give up when fewer than this share of draws obeys the declared rules
+
+
+class Synthesizer(abc.ABC):
+    """A model of the population, of whatever kind its data are."""
+
+    kind: ClassVar[str]
+
+    @abc.abstractmethod
+    def sample(self, count: int, key: Array, conditions: Mapping[str, str] | None = None) -> Any:
+        """`count` rows (a Table) or images (Images) that meet the conditions."""
+
+    @abc.abstractmethod
+    def arrays(self) -> dict[str, Array]:
+        """All parameters, for saving."""
+
+    @abc.abstractmethod
+    def header(self) -> dict[str, Any]:
+        """The public shape of what is made, as JSON."""
+
+    @classmethod
+    @abc.abstractmethod
+    def from_saved(cls, header: Mapping[str, Any], arrays: Mapping[str, Array]) -> Synthesizer:
+        """What `header` and `arrays` were taken from."""
+
+    def save(self, folder: Path) -> None:
+        """npz for the parameters, JSON for the rest; never pickle."""
+        with replacing(folder / "generator.npz") as temporary, temporary.open("wb") as file:
+            arrays: dict[str, Any] = {name: np.asarray(value) for name, value in self.arrays().items()}
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+        write_json(folder / "generator.json", {"format": 1, "kind": self.kind, **self.header()})
+
+
+class Generator(Synthesizer):
+    """A model that makes rows. `sample_codes` draws; the rest is shared."""
+
+    schema: Schema
+
+    @abc.abstractmethod
+    def sample_codes(self, count: int, key: Array, conditions: Mapping[int, int]) -> Array:
+        """`count` rows of codes, given that column j has code c for every (j, c) in `conditions`."""
+
+    @classmethod
+    @abc.abstractmethod
+    def from_arrays(cls, schema: Schema, arrays: Mapping[str, Array]) -> Generator: ...
+
+    def deviations(self, columns: Sequence[int]) -> Array | None:
+        """Standard error of each cell of the joint table of some columns, or None where the method has none."""
+        return None
+
+    def sample(self, count: int, key: Array, conditions: Mapping[str, str] | None = None) -> Table:
+        """`count` rows that obey the schema and its declared rules.
+
+        Rows that break a rule are drawn again, so what comes out is the model conditioned on the rules.
+        """
+        if count < 1:
+            raise SpecError(f"expected rows of at least 1, got {count}")
+        given = {
+            self.schema.index(name): condition_code(self.schema, name, value)
+            for name, value in (conditions or {}).items()
+        }
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(jax.random.fold_in(key, 0))))
+        kept: list[tuple[Array, pa.Table]] = []
+        have = drawn = 0
+        while have < count:
+            draw_key = jax.random.fold_in(key, 1 + drawn)
+            size = min(CHUNK, count - have) if not self._has_rules else CHUNK
+            codes, frame = self._draw(size, draw_key, given, rng)
+            kept.append((codes[: count - have], frame.slice(0, count - have)))
+            have += len(kept[-1][0])
+            drawn += size
+            if drawn >= 8 * CHUNK and have < HOPELESS * drawn:
+                raise DataError(
+                    f"only {have} of {drawn} drawn rows obey the declared rules and conditions; check the schema's rules"
+                )
+        codes = np.concatenate([codes for codes, _ in kept])
+        return Table(schema=self.schema, codes=codes, frame=pa.concat_tables([frame for _, frame in kept]))
+
+    @property
+    def _has_rules(self) -> bool:
+        return bool(self.schema.forbidden or self.schema.comparisons)
+
+    def _draw(
+        self, size: int, key: Array, given: Mapping[int, int], rng: np.random.Generator
+    ) -> tuple[Array, pa.Table]:
+        codes = np.asarray(self.sample_codes(size, key, given), np.int32)
+        frame = codec.decode(codes, self.schema, rng)
+        if not self._has_rules:
+            return codes, frame
+        broken, _ = codec.broken_rows(frame, codes, self.schema)
+        good = np.flatnonzero(~broken)
+        return codes[good], frame.take(pa.array(good))
+
+    def header(self) -> dict[str, Any]:
+        return {"schema": self.schema.to_dict()}
+
+    @classmethod
+    def from_saved(cls, header: Mapping[str, Any], arrays: Mapping[str, Array]) -> Generator:
+        return cls.from_arrays(schema_from_dict(header["schema"]), arrays)
+
+
+def condition_code(schema: Schema, name: str, value: str) -> int:
+    """The code of `column=value`: a category, a cell's label, a number or date inside a cell, or how no value is written."""
+    column = schema.column(name)
+    if value in column.labels():
+        return column.labels().index(value)
+    strict = dataclasses.replace(column, clip=False, other="")
+    try:
+        return int(codec.encode_column(pa.array([value]), strict)[0])
+    except DataError:
+        if column.is_scale and np.isfinite(column.numbers(pa.array([value])))[0]:
+            raise  # a number or a date, but outside the domain
+    raise DataError(f"column {name!r} has no value {value!r}; its values are {', '.join(column.labels()[:12])}")
+
+
+def load_generator(folder: Path) -> Synthesizer:
+    document = read_json(folder / "generator.json")
+    module = MODULES.get(document.get("kind"))
+    if module is None:
+        raise RunError(f"{folder} holds a generator of the unknown kind {document.get('kind')!r}; update populace")
+    kinds = {cls.kind: cls for cls in vars(importlib.import_module(module)).values() if _is_generator(cls)}
+    found: Synthesizer = kinds[document["kind"]].from_saved(document, read_arrays(folder / "generator.npz"))
+    return found
+
+
+def load_table_generator(folder: Path) -> Generator:
+    """The same where only rows will do."""
+    found = load_generator(folder)
+    if not isinstance(found, Generator):
+        raise RunError(f"the run in {folder} made images; this takes runs of tables")
+    return found
+
+
+def _is_generator(candidate: object) -> bool:
+    return isinstance(candidate, type) and issubclass(candidate, Synthesizer) and hasattr(candidate, "kind")

@@ -1,0 +1,299 @@
+"""One question per client about a group of columns, one subset-selection report: shared by several methods.
+
+A question is a group of columns, its values the cells of their joint table. Who is asked what is decided by a public coin;
+the client's record among several is drawn by a private one.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+import math
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from populace.errors import out_of_range
+from populace.methods.base import Ask, Population, Protocol, Replies, Shard, choose_record
+from populace.methods.blocks.views import WHOLE, View, asked_size, groups_of
+from populace.privacy.guarantee import Guarantee
+from populace.privacy.randomizers.base import check_epsilon
+from populace.privacy.randomizers.hashing import hash_values
+from populace.privacy.randomizers.subset import SubsetPanel, SubsetSelection
+from populace.privacy.source import Source
+from populace.tables.schema import Schema
+
+Array = Any
+Groups = tuple[tuple[int, ...], ...]
+BUCKETS = 256  # a report about them takes at most 32 bytes
+ARRIVAL = 2**32 - 1  # sets the draw of the order apart from the rounds' own, which count from 0
+
+
+@functools.lru_cache(maxsize=4_096)
+def too_long(cells: int, epsilon: float) -> bool:
+    """Whether a report about so many cells takes more bytes than one about the buckets they can be folded to."""
+    return cells > BUCKETS and SubsetSelection(size=cells, epsilon=epsilon).wire_bytes > BUCKETS // 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Survey:
+    """The questions both sides derive from public facts, and the mechanism that answers them.
+
+    `views` says for each question in which groups of values each of its columns is asked about (every value by itself where
+    it is empty). Where `folds`, a question whose report would take more than 32 bytes is folded: its cells are hashed to
+    256 buckets with the question's number as a public seed, and the report is about the bucket.
+    """
+
+    schema: Schema
+    groups: Groups
+    epsilon: float
+    folds: bool = False
+    views: tuple[tuple[View, ...], ...] = ()
+
+    @functools.cached_property
+    def panel(self) -> SubsetPanel:
+        sizes = (BUCKETS if self.is_folded[i] else math.prod(shape) for i, shape in enumerate(self.shapes))
+        return SubsetPanel(sizes=tuple(sizes), epsilon=self.epsilon)
+
+    @functools.cached_property
+    def is_folded(self) -> tuple[bool, ...]:
+        return tuple(self.folds and too_long(math.prod(shape), self.epsilon) for shape in self.shapes)
+
+    def buckets(self, question: int) -> Array:
+        """The told value of every cell of a question."""
+        cells = np.arange(math.prod(self.shapes[question]), dtype=np.uint32)
+        if not self.is_folded[question]:
+            return cells.astype(np.int64)
+        return np.asarray(hash_values(np.uint32(question), cells, BUCKETS)).astype(np.int64)
+
+    @functools.cached_property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        columns = self.schema.columns
+        return tuple(
+            tuple(asked_size(columns[column], view) for column, view in zip(group, views, strict=True))
+            for group, views in zip(self.groups, self.all_views, strict=True)
+        )
+
+    @functools.cached_property
+    def all_views(self) -> tuple[tuple[View, ...], ...]:
+        return self.views or tuple((WHOLE,) * len(group) for group in self.groups)
+
+    @functools.cached_property
+    def used_views(self) -> tuple[tuple[int, View], ...]:
+        """The columns that are asked about in groups, and which."""
+        pairs = (
+            (column, view)
+            for group, views in zip(self.groups, self.all_views, strict=True)
+            for column, view in zip(group, views, strict=True)
+        )
+        columns = self.schema.columns
+        return tuple(
+            dict.fromkeys(pair for pair in pairs if asked_size(columns[pair[0]], pair[1]) < columns[pair[0]].size)
+        )
+
+    @functools.cached_property
+    def readers(self) -> tuple[Array, Array]:
+        """[views, codes]: the group of each code, the first row being the codes themselves; and [questions, columns]: which
+        row a question reads a column by."""
+        rows = [np.arange(max(self.schema.sizes))]
+        numbers = {}
+        for column, view in self.used_views:
+            numbers[column, view] = len(rows)
+            groups = groups_of(self.schema.columns[column], view)
+            rows.append(np.pad(groups, (0, len(rows[0]) - len(groups))))
+        which = np.zeros((len(self.groups), len(self.schema.columns)), np.int32)
+        for row, group, views in zip(which, self.groups, self.all_views, strict=True):
+            for column, view in zip(group, views, strict=True):
+                row[column] = numbers.get((column, view), 0)
+        return np.stack(rows).astype(np.int32), which
+
+    @functools.cached_property
+    def strides(self) -> Array:
+        """[questions, columns]: the cell of a record is the sum of its (grouped) codes times these."""
+        table = np.zeros((len(self.groups), len(self.schema.columns)), np.int32)
+        for row, group, shape in zip(table, self.groups, self.shapes, strict=True):
+            step = 1
+            for column, size in zip(reversed(group), reversed(shape), strict=True):
+                row[column] = step
+                step *= size
+        return table
+
+    def cell(self, record: Array, question: Array) -> Array:
+        codes = jnp.asarray(record)
+        if self.used_views:
+            rows, which = self.readers
+            codes = jnp.asarray(rows)[jnp.asarray(which)[question], codes]
+        cell = jnp.sum(codes * jnp.asarray(self.strides)[question])
+        if not any(self.is_folded):
+            return cell
+        bucket = hash_values(jnp.asarray(question, jnp.uint32), jnp.asarray(cell, jnp.uint32), BUCKETS)
+        return jnp.where(jnp.asarray(self.is_folded)[question], bucket.astype(cell.dtype), cell)
+
+    def answer(self, question: Array, shard: Shard, source: Source) -> Array:
+        """One report about the asked group of one of the client's records."""
+        which, empty, noise = source.split(3)
+        record, any_record = choose_record(shard, which)
+        uniform = empty.below(jnp.asarray(self.panel.sizes)[question])
+        return self.panel.apply(jnp.where(any_record, self.cell(record, question), uniform), question, noise)
+
+    def estimates(self, counts: SupportCounts) -> list[Array]:
+        """Unbiased joint tables, one per question; uniform where nobody was asked."""
+        supports, answers = np.asarray(counts.supports), np.asarray(counts.answers)
+        return [
+            member.estimate(supports[i, : member.size], answers[i]).reshape(shape)
+            for i, (member, shape) in enumerate(zip(self.panel.members, self.shapes, strict=True))
+        ]
+
+    def cell_variances(self) -> Array:
+        """Variance of a cell of each question's table, of one report and a cell of average weight."""
+        return np.array([float(m.variance(1 / m.size, 1)) if m.size > 1 else 0.0 for m in self.panel.members])
+
+    def deviations(self, counts: SupportCounts) -> Array:
+        """Standard deviation of a cell of each estimate, sampling of clients included; inf where nobody was asked."""
+        answers = np.asarray(counts.answers, np.float64)
+        sizes = np.asarray(self.panel.sizes, np.float64)
+        with np.errstate(divide="ignore"):
+            return np.sqrt((self.cell_variances() + 1 / sizes) / answers)
+
+    def wire_bytes(self) -> tuple[float, float]:
+        """Mean bytes to and from one client: a question number, and a report."""
+        index = -(-max(1, (len(self.groups) - 1).bit_length()) // 8)
+        return float(index), float(np.mean([member.wire_bytes for member in self.panel.members]))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SupportCounts:
+    """How often each cell of each question was supported, and how many clients answered each question."""
+
+    supports: Array
+    answers: Array
+
+
+def no_counts(survey: Survey) -> SupportCounts:
+    return SupportCounts(
+        supports=jnp.zeros((len(survey.groups), survey.panel.width), jnp.int32),
+        answers=jnp.zeros(len(survey.groups), jnp.int32),
+    )
+
+
+def add_replies(counts: SupportCounts, questions: Array, replies: Replies) -> SupportCounts:
+    """Counts with these replies added; absent ones do not count."""
+    number = len(counts.answers)
+    question = jnp.where(replies.present, questions, number)  # absent replies fall off the end
+    supports = jax.ops.segment_sum(replies.values.astype(jnp.int32), question, num_segments=number + 1)[:-1]
+    answers = jax.ops.segment_sum(jnp.ones_like(question), question, num_segments=number + 1)[:-1]
+    return SupportCounts(supports=counts.supports + supports, answers=counts.answers + answers)
+
+
+class OneShot(Protocol):
+    """Methods that ask each client once, in batches of `batch`: all but what is asked and what becomes of it.
+
+    A method whose batches are asked different questions sets `shuffles`: clients then come in an order drawn by the public
+    coin. In the order of a file kept by time, early and late clients would tell of different columns, and all estimates lean.
+    """
+
+    epsilon: float
+    batch: int
+    #: Not for methods that compile: drawing the order is not traced.
+    shuffles: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+        if self.batch < 1:
+            raise out_of_range("batch", "at least 1", self.batch)
+
+    @abc.abstractmethod
+    def own_questions(self, state: Any, population: Population, slots: Array) -> Array:
+        """What the clients in these slots are asked; traceable where the method compiles."""
+
+    def cohort_size(self, population: Population) -> int:
+        return min(self.batch, population.clients)
+
+    def rounds(self, population: Population) -> int:
+        return -(-population.clients // self.cohort_size(population))
+
+    def cohorts(self, population: Population, state: Any, first: int, count: int) -> Array:
+        size = self.cohort_size(population)
+        slots = np.arange(first * size, (first + count) * size).reshape(count, size)
+        return np.asarray(self._seated(state, population, slots))
+
+    def ask(self, state: Any, population: Population, source: Source) -> Ask | None:
+        if not isinstance(state.round, jax.core.Tracer) and int(state.round) >= self.rounds(population):
+            return None
+        size = self.cohort_size(population)
+        slots = state.round * size + jnp.arange(size, dtype=jnp.int32)
+        cohort = self._seated(state, population, slots)
+        return Ask(round=state.round, cohort=cohort, common=(), own=self.own_questions(state, population, slots))
+
+    def _seated(self, state: Any, population: Population, slots: Array) -> Array:
+        """The client in each slot; -1 where there are more slots than clients."""
+        clients = jnp.asarray(arrival(state.coin, population.clients))[slots] if self.shuffles else slots
+        return jnp.where(slots < population.clients, clients, -1)
+
+
+def arrival(coin: Array, clients: int) -> Array:
+    """All clients once, in an order drawn by the public coin, as [clients]."""
+    return _permutation(np.asarray(jax.random.key_data(jax.random.fold_in(coin, ARRIVAL))).tobytes(), clients)
+
+
+@functools.lru_cache(maxsize=2)
+def _permutation(seed: bytes, clients: int) -> Array:
+    """Drawn once for all rounds of a run."""
+    return np.random.default_rng(np.frombuffer(seed, np.uint32)).permutation(clients).astype(np.int32)
+
+
+def balanced_questions(coin: Array, slots: Array, questions: int) -> Array:
+    """A question per client, all equally often: each block of as many clients as there are questions is asked all of them,
+    in an order of its own drawn from the public coin. Slots follow one another, so few blocks are drawn."""
+    block, place = slots // questions, slots % questions
+    blocks = block[0] + jnp.arange(slots.shape[0] // questions + 2)
+    orders = jax.vmap(lambda b: jax.random.permutation(jax.random.fold_in(coin, b), questions))(blocks)
+    return orders[block - block[0], place]
+
+
+def one_report_guarantee(
+    epsilon: float, population: Population, *, mechanism: str, derivation: tuple[str, ...]
+) -> Guarantee:
+    """The guarantee of every method in which each client sends one epsilon-LDP report."""
+    return Guarantee(
+        epsilon=float(epsilon),
+        unit="client",
+        units=population.clients,
+        neighbours="replace",
+        trust="local",
+        mechanism=mechanism,
+        read_from_data=population.table_schema.read_from_data,
+        domain_sources=population.domain_sources,
+        derivation=(
+            *derivation,
+            "a record among several is drawn by the client's private coin",
+            "the server's estimates and all sampling are post-processing",
+        ),
+        assumptions=(
+            "the number of clients and who takes part are public",
+            "all of a person's records are held by one client; who is in several has the bound of the group line",
+        ),
+    )
+
+
+def expected_distance(variance: float, cells: int, reports: float) -> float:
+    """Predicted total variation distance of a table whose cells have this variance per report, at most 1."""
+    if cells == 1:
+        return 0.0
+    deviation = math.sqrt((max(variance, 0.0) + 1 / cells) / max(reports, 1e-9))
+    return min(1.0, 0.5 * cells * deviation * math.sqrt(2 / math.pi))
+
+
+def mutual_information(table: Array) -> float:
+    """Of a distribution, in nats."""
+    table = np.asarray(table, np.float64)
+    if table.ndim < 2:
+        return 0.0
+    independent = np.outer(table.sum(axis=1), table.sum(axis=0))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        terms = np.where(table > 0, table * np.log(table / independent), 0)
+    return float(max(0.0, terms.sum()))

@@ -1,0 +1,1 @@
+"""Generative adversarial networks: `fl-gan`, `ufl-gan` and `fedavg-gan`."""

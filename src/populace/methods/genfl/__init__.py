@@ -1,0 +1,1 @@
+"""`genfl` and `dp-fl`: a GAN at each client, then a classifier by DP-SGD."""

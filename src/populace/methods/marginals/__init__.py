@@ -1,0 +1,1 @@
+"""Methods that estimate marginals under local privacy and fit a model to them."""

@@ -1,0 +1,188 @@
+"""`calm`: marginals of several columns, one per client, with the whole epsilon; made consistent, then of greatest entropy.
+
+Zhang et al. 2018 ("CALM: Consistent Adaptive Local Marginal"). The size of the groups is chosen from n,
+epsilon and the domain by the predicted error of a pair; groups cover all pairs as evenly as possible.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from typing import Any, ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from populace.errors import out_of_range
+from populace.methods.base import Ask, Facts, Plan, Population, Replies, Shard
+from populace.methods.blocks import one_report as survey
+from populace.methods.blocks.frequency_estimation import NoisyTable
+from populace.methods.marginals.shrinkage import fit_consistent_model, fit_shrunk_model
+from populace.methods.marginals.tree import TreeGenerator
+from populace.privacy.guarantee import Guarantee
+from populace.privacy.ledger import Charge
+from populace.privacy.randomizers.subset import SubsetSelection
+from populace.privacy.source import Source
+from populace.tables.schema import Schema
+
+Array = Any
+
+MOST_CELLS = 20_000
+MOST_GROUPS = 2_000
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class State:
+    round: Array
+    coin: Array
+    counts: survey.SupportCounts
+
+
+@functools.lru_cache(maxsize=32)
+def survey_for(schema: Schema, epsilon: float, width: int) -> survey.Survey:
+    """Both sides derive the groups from the schema, epsilon and the agreed group size."""
+    return survey.Survey(schema, cover(schema.sizes, width), epsilon)
+
+
+@functools.lru_cache(maxsize=64)
+def cover(sizes: tuple[int, ...], width: int) -> survey.Groups:
+    """Groups of about `width` columns that together hold every pair, greedily: each takes what covers most pairs left."""
+    columns = len(sizes)
+    if columns == 1:
+        return ((0,),)
+    open_pairs = np.triu(np.ones((columns, columns), bool), 1)
+    open_pairs |= open_pairs.T
+    groups: list[tuple[int, ...]] = []
+    while open_pairs.any() and len(groups) < MOST_GROUPS:
+        first = int(open_pairs.sum(axis=1).argmax())
+        group = [first]
+        while len(group) < width:
+            gain = open_pairs[group].sum(axis=0).astype(float)
+            gain[group] = -1
+            room = math.prod(sizes[c] for c in group)
+            gain[[room * size > MOST_CELLS and len(group) > 1 for size in sizes]] = -1
+            best = int(gain.argmax())
+            if gain[best] <= 0:
+                break
+            group.append(best)
+        for a, b in itertools.combinations(group, 2):
+            open_pairs[a, b] = open_pairs[b, a] = False
+        groups.append(tuple(sorted(group)))
+    return tuple(groups)
+
+
+def pair_error(sizes: tuple[int, ...], width: int, epsilon: float, clients: int) -> float:
+    """Predicted total variation distance of a pair's table, mean over pairs, when groups have this size."""
+    groups = cover(sizes, width)
+    reports = clients / len(groups)
+    errors = []
+    for group in groups:
+        cells = math.prod(sizes[c] for c in group)
+        variance = float(SubsetSelection(size=cells, epsilon=epsilon).variance(1 / cells, 1)) if cells > 1 else 0.0
+        for a, b in itertools.combinations(group, 2) if len(group) > 1 else ():
+            pair = sizes[a] * sizes[b]
+            errors.append(survey.expected_distance(variance * cells / pair, pair, reports))
+    return float(np.mean(errors)) if errors else 0.0
+
+
+@functools.lru_cache(maxsize=64)
+def best_width(sizes: tuple[int, ...], epsilon: float, clients: int) -> int:
+    """The group size with the least predicted error of a pair."""
+    widths = range(2, min(len(sizes), 12) + 1)
+    return min(widths, key=lambda width: (round(pair_error(sizes, width, epsilon, clients), 6), width), default=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Calm(survey.OneShot):
+    """Guarantee: epsilon-LDP, pure, for everything a client holds: one report about one group of columns of one record.
+
+    Edge cases: `width` 0 lets the predicted error choose the group size from public facts; a client without records
+    answers as if its cell were drawn evenly. `estimate=consistent` is as published; `shrunk` pulls tables towards
+    independence by their noise first.
+    """
+
+    epsilon: float
+    width: int = 0
+    estimate: Literal["consistent", "shrunk"] = "shrunk"
+    batch: int = 16_384
+
+    facts: ClassVar[Facts] = Facts(
+        name="calm",
+        title="marginals of several columns, one per client, made consistent",
+        paper="Zhang et al. 2018; baseline of Chen et al. 2023",
+        trust=("local",),
+        unit="client",
+        kinds=("table",),
+        traffic="one report per client, one round",
+    )
+    compiles: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.width < 0 or self.width == 1:
+            raise out_of_range("width", "0 (chosen), or at least 2", self.width)
+
+    def survey(self, population: Population) -> survey.Survey:
+        schema = population.table_schema
+        width = self.width or best_width(schema.sizes, self.epsilon, population.clients)
+        return survey_for(schema, self.epsilon, width)
+
+    def begin(self, population: Population, key: Array, warm: Any = None) -> State:
+        return State(round=jnp.int32(0), coin=key, counts=survey.no_counts(self.survey(population)))
+
+    def own_questions(self, state: Any, population: Population, slots: Array) -> Array:
+        return survey.balanced_questions(state.coin, slots, len(self.survey(population).groups))
+
+    def charge(self, ask: Ask, population: Population) -> Charge:
+        return Charge(event=self.survey(population).panel.event, unit="client")
+
+    def answer(self, common: Any, own: Array, shard: Shard, memory: Any, source: Source) -> tuple[Array, Any]:
+        return self.survey(shard.population).answer(own, shard, source), memory
+
+    def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
+        counts = survey.add_replies(state.counts, ask.own, replies)
+        return dataclasses.replace(state, round=state.round + 1, counts=counts)
+
+    def finish(self, state: State, population: Population, key: Array) -> TreeGenerator:
+        schema = population.table_schema
+        asked = self.survey(population)
+        deviations = asked.deviations(state.counts)
+        measured = [
+            NoisyTable(group, table, float(deviation))
+            for group, table, deviation in zip(asked.groups, asked.estimates(state.counts), deviations, strict=True)
+            if math.isfinite(deviation)
+        ]
+        fit = fit_shrunk_model if self.estimate == "shrunk" else fit_consistent_model
+        return TreeGenerator(schema=schema, tree=fit(schema.sizes, measured))
+
+    def guarantee(self, population: Population) -> Guarantee:
+        return survey.one_report_guarantee(
+            self.epsilon,
+            population,
+            mechanism="one subset-selection report about one group of columns of one record, each client once",
+            derivation=(
+                f"each client sends one report: {self.survey(population).panel.event}",
+                "the group is drawn by a public coin independent of the data",
+            ),
+        )
+
+    def plan(self, population: Population) -> Plan:
+        asked = self.survey(population)
+        down, up = asked.wire_bytes()
+        width = max(len(group) for group in asked.groups)
+        error = pair_error(population.table_schema.sizes, width, self.epsilon, population.clients) if width > 1 else 0.0
+        return Plan(
+            guarantee=self.guarantee(population),
+            rounds=1,
+            bytes_up=up,
+            bytes_down=down,
+            errors={"two-way total variation distance, mean over pairs, before consistency": error},
+            notes=(f"{len(asked.groups)} groups of at most {width} columns",),
+        )
+
+    def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
+        return self.survey(population).wire_bytes()

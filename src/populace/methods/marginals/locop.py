@@ -1,0 +1,50 @@
+"""`locop`: Bloom filters on every attribute, a Gaussian copula from estimated one- and two-way tables (Wang et al. 2019)."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from populace.methods.base import Facts, Population
+from populace.methods.marginals.bloom import Bits, BloomProtocol
+from populace.methods.marginals.copula import GaussianCopula, correlation_of, nearest_correlation
+
+Array = Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoCop(BloomProtocol):
+    """Guarantee: epsilon-LDP, pure, for everything a client holds: d filters of epsilon/d about one record.
+
+    Edge cases: the copula ties columns by rank: for a categorical column the order of its categories matters, and is the
+    schema's.
+    """
+
+    epsilon: float
+    bits: int = 64
+    hashes: int = 4
+    estimate: Literal["lasso", "em"] = "lasso"
+    batch: int = 16_384
+
+    facts: ClassVar[Facts] = Facts(
+        name="locop",
+        title="Bloom filters on every attribute, Gaussian copula",
+        paper="Wang et al. 2019; baseline of Jiang et al. 2022",
+        trust=("local",),
+        unit="client",
+        kinds=("table",),
+        traffic="one Bloom filter per attribute and client, one round",
+    )
+
+    def finish(self, state: Bits, population: Population, key: Array) -> GaussianCopula:
+        schema = population.table_schema
+        estimates = self.estimates(state, schema)
+        columns = range(len(schema.columns))
+        correlation = np.eye(len(schema.columns))
+        for a, b in itertools.combinations(columns, 2):
+            correlation[a, b] = correlation[b, a] = correlation_of(estimates.two_way(a, b))
+        tables = tuple(estimates.one_way(column) for column in columns)
+        return GaussianCopula(schema=schema, tables=tables, correlation=nearest_correlation(correlation))

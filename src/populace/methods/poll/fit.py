@@ -1,0 +1,308 @@
+"""Latent classes from randomised answers: the most likely ones, and draws from their posterior.
+
+A class's logits are a shared base plus its own deviation, with normal priors on both: weak signal is drawn to independence. On
+a scale the deviation has a trend, one number for all of a column's values: a shift along the scale is as likely as one in a
+cell.
+Where classes are tied to the target's values there is also an effect of that value. The mode is found by
+Adam. Its errors are larger than those of the posterior's mean, which is what the tables we are after deserve; draws come from
+underdamped Langevin dynamics, preconditioned by the Fisher information, with tamed gradients, started at the mode.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from populace.methods.poll.answer_counts import (
+    Answers,
+    Layout,
+    dense_reader,
+    informations,
+    log_likelihoods,
+    told_chances,
+)
+from populace.methods.poll.latent_class import LatentClass, mixture_of
+from populace.tables.schema import Schema
+
+Array = Any
+Parameters = dict[str, Array]
+Scales = tuple[Array, Array, Array, Array, Array]
+
+DENSE = 2**26  # largest one-hot matrix of cells
+WIDEST = 256  # places up to which a product with that matrix is quicker than looking each value up
+TIED = 10.0  # logit of the target's value a class belongs to
+RATE = 0.08
+STRIDE = 0.12  # of the dynamics, in units of a parameter's own deviation
+FRICTION = 0.5
+TAMED = 5.0
+WIDER = 3.0  # how much more classes may differ in the target than in other columns
+PROBES = 16
+BURN_IN = 0.2
+LEAST = 1e-30  # probability whose logarithm is taken
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How to fit: all public, or chosen by the likelihood of held-out answers.
+
+    `spread`, `effect`, `base` are the prior's standard deviations of logits: of classes, of the target's effect, of the
+    base about its mean over columns of one shape (or zero); `smooth` is how much narrower, as a precision, steps between
+    neighbours on a scale are than logits themselves (0: not at all), `trend` the deviation of a class's (or the target's)
+    shift along a scale. `tied`: each class belongs to one value of the target, which has an effect of its own on every
+    column. `steps` to the mode, `moves` of the dynamics, `draws` kept.
+    """
+
+    classes: int = 12
+    spread: float = 1.0
+    tied: bool = False
+    effect: float = 1.2
+    base: float = 3.0
+    smooth: float = 0.0
+    trend: float = 1.0
+    steps: int = 150
+    moves: int = 300
+    draws: int = 24
+
+
+def initial(layout: Layout, settings: Settings, key: Array) -> Parameters:
+    """Random classes about an even base."""
+    parameters = {
+        "base": jnp.zeros(layout.values),
+        "classes": 0.5 * jax.random.normal(key, (settings.classes, layout.values)),
+        "weights": jnp.zeros(settings.classes),
+    }
+    if layout.target is not None and settings.tied:
+        parameters["effect"] = 0.01 * jax.random.normal(key, (layout.outcomes, layout.values))
+    if layout.scales:
+        shape = (settings.classes, len(layout.scales))
+        parameters["trends"] = 0.3 * jax.random.normal(jax.random.fold_in(key, len(shape)), shape)
+        if "effect" in parameters:
+            parameters["effect_trends"] = jnp.zeros((layout.outcomes, len(layout.scales)))
+    return parameters
+
+
+def log_tables(parameters: Parameters, layout: Layout) -> Array:
+    """log theta, [classes, values]: a softmax over each column's values; a tied class belongs to one value of the target."""
+    logits = parameters["base"][None, :] + parameters["classes"]
+    if layout.scales:
+        logits = logits + parameters["trends"] @ layout.scores
+    if layout.target is not None and "effect" in parameters:
+        outcome = jnp.arange(len(logits)) % layout.outcomes
+        effect = parameters["effect"] + (parameters["effect_trends"] @ layout.scores if layout.scales else 0.0)
+        places = int(layout.offsets[layout.target]) + outcome
+        tied = jnp.zeros_like(logits).at[jnp.arange(len(logits)), places].set(TIED)
+        logits = jnp.where(jnp.asarray(layout.is_target), tied, logits + effect[outcome])
+    segments, columns = layout.segments, len(layout.sizes)
+    top = jax.ops.segment_max(jax.lax.stop_gradient(logits).T, segments, num_segments=columns).T[:, segments]
+    total = jax.ops.segment_sum(jnp.exp(logits - top).T, segments, num_segments=columns).T[:, segments]
+    return logits - top - jnp.log(total)
+
+
+def precisions(parameters: Parameters, layout: Layout, scales: Scales) -> Parameters:
+    """Of the priors, one number per parameter. Classes may differ much in the target."""
+    spread, effect, base, _, trend = scales
+    wider = jnp.where(jnp.asarray(layout.is_target), WIDER, 1.0)
+    each = {
+        "base": base, "classes": spread * wider, "effect": effect, "weights": jnp.float32(1),
+        "trends": trend, "effect_trends": trend,
+    }  # fmt: skip
+    return {name: jnp.broadcast_to(each[name] ** -2, value.shape) for name, value in parameters.items()}
+
+
+def log_prior(parameters: Parameters, layout: Layout, scales: Scales) -> Array:
+    """Independent normals; ordered columns also have small steps between neighbouring bins."""
+    base = parameters["base"]
+    counts = np.bincount(layout.shared)
+    means = jax.ops.segment_sum(base, layout.shared, num_segments=len(counts)) / counts
+    centred = {**parameters, "base": base - jnp.where(jnp.asarray(counts > 1), means, 0.0)[layout.shared]}
+    precision = precisions(parameters, layout, scales)
+    value = -0.5 * sum(jnp.sum(precision[name] * centred[name] ** 2) for name in parameters)
+    if layout.neighbours:
+        low, high = np.array(layout.neighbours).T
+        for name in ("base", "classes", "effect"):
+            if name in parameters:
+                steps = parameters[name][..., high] - parameters[name][..., low]
+                value -= 0.5 * jnp.sum(scales[3] * precision[name][..., low] * steps**2)
+    return value
+
+
+def _chances(parameters: Parameters, arrays: tuple[Array, ...], layout: Layout, reader: Array | None) -> Array:
+    logs = log_tables(parameters, layout)
+    if layout.views:
+        groups = layout.with_views(jnp.exp(logs))[:, layout.values :]
+        logs = jnp.concatenate([logs, jnp.log(jnp.maximum(groups, LEAST))], axis=1)
+    return told_chances(logs, jax.nn.softmax(parameters["weights"]), arrays, reader)
+
+
+def _reader(arrays: tuple[Array, ...], layout: Layout) -> Array | None:
+    cells = arrays[0]
+    small = layout.places <= WIDEST and cells.shape[0] * layout.places <= DENSE
+    return dense_reader(cells, layout.places) if small else None
+
+
+def _scales(settings: Settings) -> Scales:
+    return tuple(
+        jnp.float32(x) for x in (settings.spread, settings.effect, settings.base, settings.smooth, settings.trend)
+    )  # type: ignore[return-value]
+
+
+def fit(
+    answers: Answers, layout: Layout, settings: Settings, key: Array, start: Parameters | None = None
+) -> Parameters:
+    """Parameters of the posterior's mode, in a fixed number of steps from random classes (or from `start`)."""
+    begin = initial(layout, settings, key) if start is None else start
+    found: Parameters = _climb(
+        begin, answers.arrays, _scales(settings), jnp.float32(answers.total),
+        layout=layout, epsilon=jnp.float32(answers.epsilon), steps=jnp.int32(settings.steps),
+    )  # fmt: skip
+    return found
+
+
+@functools.partial(jax.jit, static_argnames="layout")
+def _climb(
+    parameters: Parameters, arrays: tuple[Array, ...], scales: Scales, total: Array,
+    *, layout: Layout, epsilon: Array, steps: Array,
+) -> Parameters:  # fmt: skip
+    reader = _reader(arrays, layout)
+    optimiser = optax.scale_by_adam(b2=0.99)
+
+    def loss(parameters: Parameters) -> Array:
+        likely = jnp.sum(log_likelihoods(_chances(parameters, arrays, layout, reader), arrays, epsilon))
+        return -(likely + log_prior(parameters, layout, scales)) / total
+
+    def step(number: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        change, state = optimiser.update(jax.grad(loss)(carry[0]), carry[1])
+        rate = RATE * (0.1 + 0.45 * (1 + jnp.cos(jnp.pi * number / steps)))  # to a tenth, on a cosine
+        return jax.tree.map(lambda value, by: value - rate * by, carry[0], change), state
+
+    end: tuple[Any, Any] = jax.lax.fori_loop(0, steps, step, (parameters, optimiser.init(parameters)))
+    found: Parameters = end[0]
+    return found
+
+
+def posterior_draws(
+    answers: Answers, layout: Layout, settings: Settings, mode: Parameters, key: Array
+) -> tuple[Array, Array]:
+    """Draws about the mode: class weights [draws, classes] and tables [draws, classes, values]."""
+    found: tuple[Array, Array] = _wander(
+        mode, answers.arrays, _scales(settings), key,
+        layout=layout, epsilon=jnp.float32(answers.epsilon), moves=settings.moves, draws=settings.draws,
+    )  # fmt: skip
+    weights = np.asarray(found[0], np.float64)
+    return weights / weights.sum(axis=1, keepdims=True), np.exp(np.asarray(found[1], np.float64))
+
+
+@functools.partial(jax.jit, static_argnames=("layout", "moves", "draws"))
+def _wander(
+    mode: Parameters, arrays: tuple[Array, ...], scales: Scales, key: Array,
+    *, layout: Layout, epsilon: Array, moves: int, draws: int,
+) -> tuple[Array, Array]:  # fmt: skip
+    reader = _reader(arrays, layout)
+    chances = functools.partial(_chances, arrays=arrays, layout=layout, reader=reader)
+
+    def log_posterior(parameters: Parameters) -> Array:
+        likely = jnp.sum(log_likelihoods(chances(parameters), arrays, epsilon))
+        return likely + log_prior(parameters, layout, scales)
+
+    probe_key, start_key, move_key = jax.random.split(key, 3)
+    at_mode, pull_back = jax.vjp(chances, mode)
+    roots = jnp.sqrt(informations(at_mode, arrays, epsilon))
+
+    def probe(total: Parameters, key: Array) -> tuple[Parameters, None]:
+        (slope,) = pull_back(roots * jax.random.rademacher(key, roots.shape, jnp.float32))
+        return jax.tree.map(lambda a, b: a + b**2 / PROBES, total, slope), None
+
+    none = jax.tree.map(jnp.zeros_like, mode)
+    information, _ = jax.lax.scan(probe, none, jax.random.split(probe_key, PROBES))
+    deviation = jax.tree.map(lambda a, b: 1 / jnp.sqrt(a + b), precisions(mode, layout, scales), information)
+    keep = math.exp(-FRICTION * STRIDE)
+
+    def noise(key: Array) -> Parameters:
+        keys = jax.random.split(key, len(mode))
+        return {n: jax.random.normal(k, mode[n].shape) for k, n in zip(keys, sorted(mode), strict=True)}
+
+    def half(parameters: Parameters, speed: Parameters) -> Parameters:
+        return {n: x + 0.5 * STRIDE * deviation[n] * speed[n] for n, x in parameters.items()}
+
+    def move(carry: tuple[Parameters, Parameters], key: Array) -> tuple[tuple[Parameters, Parameters], None]:
+        parameters, speed = carry
+        speed = jax.tree.map(lambda v, e: keep * v + math.sqrt(1 - keep**2) * e, speed, noise(key))
+        parameters = half(parameters, speed)
+        slope = jax.grad(log_posterior)(parameters)
+        speed = jax.tree.map(lambda v, d, g: v + STRIDE * jnp.clip(d * g, -TAMED, TAMED), speed, deviation, slope)
+        return (half(parameters, speed), speed), None
+
+    def stretch(carry: Any, key: Array) -> tuple[Any, tuple[Array, Array]]:
+        keys = jax.random.split(key, max(1, round(moves * (1 - BURN_IN) / draws)))
+        carry, _ = jax.lax.scan(move, carry, keys)
+        return carry, (jax.nn.softmax(carry[0]["weights"]), log_tables(carry[0], layout))
+
+    first, rest = jax.random.split(move_key)
+    carry, _ = jax.lax.scan(move, (mode, noise(start_key)), jax.random.split(first, max(1, round(BURN_IN * moves))))
+    _, found = jax.lax.scan(stretch, carry, jax.random.split(rest, draws))
+    return found
+
+
+def log_likelihood(parameters: Parameters, answers: Answers, layout: Layout) -> float:
+    """Mean log likelihood of answers, up to a constant of the mechanism; for choosing settings on held-out answers."""
+    return (
+        float(_score(parameters, answers.arrays, layout=layout, epsilon=jnp.float32(answers.epsilon))) / answers.total
+    )
+
+
+@functools.partial(jax.jit, static_argnames="layout")
+def _score(parameters: Parameters, arrays: tuple[Array, ...], *, layout: Layout, epsilon: Array) -> Array:
+    chances = _chances(parameters, arrays, layout, _reader(arrays, layout))
+    return jnp.sum(log_likelihoods(chances, arrays, epsilon))
+
+
+def rake(weights: Array, tables: Array, singles: Array, layout: Layout, rounds: int = 100) -> Array:
+    """Tables scaled column by column until the model's one-way tables are `singles`; dependence stays."""
+    starts, segments = layout.offsets, layout.segments
+    for _ in range(rounds):
+        tables = tables * (singles / np.maximum(weights @ tables, 1e-300))
+        tables = tables / np.add.reduceat(tables, starts, axis=1)[:, segments]
+    return tables
+
+
+def fit_posterior(
+    answers: Answers, layout: Layout, chosen: Sequence[Settings], key: Array, schema: Schema
+) -> LatentClass:
+    """The posterior's mean as latent classes, with the draws it was made of; one chain for each of the settings.
+
+    Without a target: draws side by side, an average of models. With one, averages blur who has which value of it: the modes'
+    dependence, with the draws' mean one-way tables, side by side.
+    """
+    modes, weights, tables = [], [], []
+    for chain, settings in enumerate(chosen):
+        chain_key = jax.random.fold_in(key, chain)
+        found = fit(answers, layout, settings, chain_key)
+        drawn = posterior_draws(answers, layout, settings, found, chain_key)
+        modes.append(found)
+        weights.append(drawn[0])
+        tables.append(drawn[1])
+    most = max(len(mode["weights"]) for mode in modes)
+    draws = (
+        np.concatenate([np.pad(w, ((0, 0), (0, most - w.shape[1]))) for w in weights]),
+        np.concatenate([np.pad(t, ((0, 0), (0, most - t.shape[1]), (0, 0)), mode="edge") for t in tables]),
+    )
+    if layout.target is None:
+        joined = (draws[0].ravel() / len(draws[0]), draws[1].reshape(-1, draws[1].shape[-1]))
+        return LatentClass(schema=schema, weights=joined[0], tables=joined[1], draws=draws)
+    singles = np.einsum("dz,dzv->v", draws[0], draws[1]) / len(draws[0])
+    owns = [np.asarray(jax.nn.softmax(mode["weights"]), np.float64) for mode in modes]
+    owns = [own / own.sum() for own in owns]
+    raked = [
+        rake(own, np.exp(np.asarray(log_tables(mode, layout), np.float64)), singles, layout)
+        for own, mode in zip(owns, modes, strict=True)
+    ]
+    models = [LatentClass(schema=schema, weights=own, tables=table) for own, table in zip(owns, raked, strict=True)]
+    return dataclasses.replace(mixture_of(models), draws=draws)

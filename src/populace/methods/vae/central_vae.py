@@ -1,0 +1,141 @@
+"""`central-vae`: a conditional VAE trained on everybody's records in one place. A baseline: NOT PRIVATE.
+
+The upper row of table 1 of Pfitzner and Arnrich 2022: every client sends its records as they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from populace.methods.base import Ask, Facts, ImageShape, Plan, Population, Replies, Shard
+from populace.methods.blocks.generator import Synthesizer
+from populace.methods.blocks.training import check_counts, check_sizes, generator_of, not_private
+from populace.methods.blocks.vae_networks import Net
+from populace.methods.vae.rounds import VaeRounds
+from populace.methods.vae.training import fit
+from populace.privacy.events import NonPrivate
+from populace.privacy.guarantee import Guarantee
+from populace.privacy.ledger import Charge
+from populace.privacy.source import Source
+
+Array = Any
+
+REASON = "every client sends its records as they are; a baseline"
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class State:
+    """Everybody's records, padded, and the key training starts from."""
+
+    round: Array
+    records: Any
+    mask: Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CentralVae(VaeRounds):
+    """Guarantee: none. `epsilon` is taken so that commands look alike, and is not used.
+
+    Edge cases: training happens in `finish`, so an interrupted run begins it again.
+    """
+
+    epsilon: float = 1.0
+    net: Net = "small"
+    width: int = 0
+    latent: int = 8
+    beta: float = 0.01
+    steps: int = 20_000
+    rate: float = 1e-3
+
+    facts: ClassVar[Facts] = Facts(
+        name="central-vae",
+        title="conditional VAE on pooled records; NOT PRIVATE, a baseline",
+        paper="Pfitzner and Arnrich, arXiv 2022 (table 1, central VAE)",
+        trust=("not-private",),
+        unit="client",
+        kinds=("table", "images"),
+        traffic="nothing down, all records up",
+    )
+
+    def __post_init__(self) -> None:
+        self.check_vae()
+        check_counts(steps=self.steps)
+        check_sizes(rate=self.rate)
+
+    def rounds(self, population: Population) -> int:
+        return 1
+
+    def begin(self, population: Population, key: Array, warm: Any = None) -> State:
+        blank = _blank(population)
+        clients = population.clients
+        return State(
+            round=jnp.int32(0),
+            records=jax.tree.map(lambda leaf: jnp.zeros((clients, *leaf.shape), leaf.dtype), blank),
+            mask=jnp.zeros((clients, population.records), bool),
+        )
+
+    def ask(self, state: State, population: Population, source: Source) -> Ask | None:
+        if int(state.round) >= 1:
+            return None
+        everybody = jnp.arange(population.clients, dtype=jnp.int32)
+        return Ask(round=state.round, cohort=everybody, common=(), own=everybody)
+
+    def charge(self, ask: Ask, population: Population) -> Charge:
+        return Charge(event=NonPrivate(REASON), unit="client")
+
+    def answer(self, common: Any, own: Any, shard: Shard, memory: Any, source: Source) -> tuple[Any, Any]:
+        return {"records": jax.tree.map(jnp.asarray, shard.records), "mask": jnp.asarray(shard.mask)}, memory
+
+    def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
+        place = jnp.where(replies.present, replies.clients, len(state.mask))
+
+        def put(old: Array, new: Array) -> Array:
+            return old.at[place].set(new.astype(old.dtype), mode="drop")
+
+        return State(
+            round=state.round + 1,
+            records=jax.tree.map(put, state.records, replies.values["records"]),
+            mask=put(state.mask, replies.values["mask"]),
+        )
+
+    def finish(self, state: State, population: Population, key: Array) -> Synthesizer:
+        vae = self.vae(population)
+        there = np.flatnonzero(np.asarray(state.mask).reshape(-1))
+        records = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[there], state.records)
+        start, training = jax.random.split(key)
+        phi, theta = vae.start(start)
+        if len(there):
+            _, theta = fit(vae, phi, theta, records, len(there), training, steps=self.steps, rate=self.rate)
+        return generator_of(vae, theta, population)
+
+    def guarantee(self, population: Population) -> Guarantee:
+        return not_private(population, REASON)
+
+    def plan(self, population: Population) -> Plan:
+        down, up = self._bytes(population)
+        return Plan(
+            guarantee=self.guarantee(population), rounds=1, bytes_up=up, bytes_down=down, errors={},
+            notes=("NOT PRIVATE: a baseline", "no error is predicted: training has no closed form"),
+        )  # fmt: skip
+
+    def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
+        return self._bytes(population)
+
+    def _bytes(self, population: Population) -> tuple[float, float]:
+        leaves = jax.tree.leaves(_blank(population))
+        return 0.0, float(sum(leaf.size * leaf.dtype.itemsize for leaf in leaves))
+
+
+def _blank(population: Population) -> Any:
+    """One client's records, all zero."""
+    schema = population.schema
+    if isinstance(schema, ImageShape):
+        pixels = np.zeros((population.records, *schema.shape), np.uint8)
+        return {"x": pixels, "y": np.zeros(population.records, np.int32)}
+    return np.zeros((population.records, len(schema.sizes)), np.int32)

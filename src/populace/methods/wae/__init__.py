@@ -1,0 +1,1 @@
+"""Wasserstein autoencoders trained from randomised gradients: `dp-fed-wae` and `fedsel-wae`."""

@@ -1,0 +1,196 @@
+"""`fedsel-wae`: the published autoencoder trained by FedSel, the baseline that SignDS improves on.
+
+The network, the local training and the rounds are those of DP-Fed-WAE's published recipe (Jiang, Zhou and Grossklags, PoPETs
+2022). What a client tells of its update follows FedSel (Liu, Cao, Yoshikawa and Chen, DASFAA 2020) instead: one coordinate of
+the largest in size, with half of epsilon, and one bit of its value, with the other half.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from populace.errors import out_of_range
+from populace.methods.base import Ask, Facts, Plan, Population, Replies, Shard
+from populace.methods.blocks.cohort_schedule import Passes
+from populace.methods.blocks.dense_networks import Blocks, Decoder, DenseAutoencoder
+from populace.methods.blocks.parameters import count_parameters, unpack
+from populace.methods.wae.local_training import adam_update, pretrain
+from populace.privacy.guarantee import Guarantee
+from populace.privacy.randomizers.base import check_epsilon
+from populace.privacy.randomizers.fedsel import FedSel
+from populace.privacy.source import Source
+
+Array = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Design:
+    """What both sides derive from the protocol's fields and the public schema."""
+
+    net: DenseAutoencoder
+    mechanism: FedSel
+
+    @property
+    def parameters(self) -> int:
+        return count_parameters(self.net.shapes)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class State:
+    """The server's parameters, the public order of the clients, and the public coin of latents and ties."""
+
+    round: Array
+    coin: Array
+    order: Array
+    theta: Array
+    design: Design = dataclasses.field(metadata={"static": True})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedSelWae(Passes):
+    """Guarantee: epsilon-LDP, pure, for everything a client holds: it sends `participations` reports of epsilon divided by
+    that number, and its ledger refuses one more. Of each report the coordinate costs `first` of it, the value the rest.
+
+    Edge cases: a client without records sends what a zero update gives. Values are clipped to what so many epochs of Adam can
+    change, epochs times learning rate, and told in units of it; `step` is the server's, in the same units. A client keeps no
+    residual of what it did not tell: asked once it could not use it.
+    """
+
+    epsilon: float
+    cohort: int = 10
+    participations: int = 1
+    share: float = 0.05
+    first: float = 0.5
+    step: float = 1.0
+    hidden: int = 64
+    latent: int = 16
+    epochs: int = 10
+    learning_rate: float = 1e-3
+    pretraining: int = 0
+
+    facts: ClassVar[Facts] = Facts(
+        name="fedsel-wae",
+        title="the published autoencoder trained by one coordinate and one bit of its value per client (FedSel)",
+        paper="Liu et al., DASFAA 2020, as the baseline of Jiang et al., PoPETs 2022",
+        trust=("local",),
+        unit="client",
+        kinds=("table",),
+        traffic="a model down, one index and one bit up, per client and participation",
+    )
+    compiles: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+        for name in ("cohort", "participations", "hidden", "latent", "epochs"):
+            if getattr(self, name) < 1:
+                raise out_of_range(name, "at least 1", getattr(self, name))
+        for name in ("pretraining", "step"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise out_of_range(name, "at least 0", getattr(self, name))
+        for name in ("share", "first"):
+            if not 0 < getattr(self, name) < 1:
+                raise out_of_range(name, "in (0, 1)", getattr(self, name))
+        if not 0 < self.learning_rate < math.inf:
+            raise out_of_range("learning_rate", "above 0", self.learning_rate)
+        for part in (self.first, 1 - self.first):
+            check_epsilon(self.epsilon * part / self.participations)
+
+    def design(self, population: Population) -> Design:
+        return design_of(self, population)
+
+    def cohort_size(self, population: Population) -> int:
+        return min(self.cohort, population.clients)
+
+    def begin(self, population: Population, key: Array, warm: Any = None) -> State:
+        del warm
+        design = self.design(population)
+        start, coin, order, random = jax.random.split(key, 4)
+        theta = design.net.start(start)
+        if self.pretraining:
+            theta = pretrain(design.net, theta, self.pretraining, self.learning_rate, random)
+        cohorts = self.order(population, order)
+        return State(round=jnp.int32(0), coin=coin, order=cohorts, theta=theta, design=design)
+
+    def ask(self, state: State, population: Population, source: Source) -> Ask | None:
+        if not isinstance(state.round, jax.core.Tracer) and int(state.round) >= self.rounds(population):
+            return None
+        cohort = state.order[state.round]
+        common = {"theta": state.theta, "coin": jax.random.key_data(state.coin), "round": state.round}
+        return Ask(round=state.round, cohort=cohort, common=common, own=jnp.arange(len(cohort), dtype=jnp.int32))
+
+    def answer(self, common: Any, own: Array, shard: Shard, memory: Any, source: Source) -> tuple[Array, Any]:
+        design = self.design(shard.population)
+        root = jax.random.wrap_key_data(jnp.asarray(common["coin"]))
+        ties, latents = jax.random.split(jax.random.fold_in(jax.random.fold_in(root, 1 + common["round"]), own))
+        start = jax.random.randint(ties, (), 0, design.mechanism.size)
+        x, mask = design.net.blocks.encode(shard.records), jnp.asarray(shard.mask, jnp.float32)
+        update = adam_update(design.net, common["theta"], x, mask, latents, self.epochs, self.learning_rate)
+        return design.mechanism.apply(update, source, start), memory
+
+    def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
+        heard = jnp.maximum(jnp.sum(replies.present), 1)
+        told = state.design.mechanism.add_up(replies.values, replies.present) / heard
+        return dataclasses.replace(state, round=state.round + 1, theta=state.theta + self.step * told)
+
+    def finish(self, state: State, population: Population, key: Array) -> Decoder:
+        parts = unpack(state.design.net.shapes, state.theta)
+        layers = {name: np.asarray(parts[name]) for name in ("up", "up_bias", "out", "out_bias")}
+        return Decoder(schema=population.table_schema, layers=layers, arg_max=True)
+
+    def guarantee(self, population: Population) -> Guarantee:
+        mechanism = self.design(population).mechanism
+        return self.claim(
+            population,
+            told="one index and one bit of an update's value (FedSel)",
+            derivation=(
+                f"each report: {mechanism.event}, of which the index costs {mechanism.parts[0]:g} "
+                f"({mechanism.chosen} of {mechanism.size} coordinates being the top) and the value the rest",
+                "cohorts, latents and ties are public coins",
+            ),
+        )
+
+    def plan(self, population: Population) -> Plan:
+        design = self.design(population)
+        down, up = self._bytes(design)
+        return Plan(
+            guarantee=self.guarantee(population),
+            rounds=self.rounds(population),
+            bytes_up=up,
+            bytes_down=down,
+            errors={},
+            notes=(
+                f"{design.parameters:,} parameters; values told in units of {design.mechanism.bound:g}",
+                "no error is predicted: training has no closed form",
+                *self.shuffled(population),
+            ),
+        )
+
+    def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
+        return self._bytes(self.design(population))
+
+    def _bytes(self, design: Design) -> tuple[float, float]:
+        """Parameters as 32-bit floats, a seed, the number of the round; one report."""
+        return 4.0 * design.parameters + 12.0, float(design.mechanism.wire_bytes)
+
+
+@functools.lru_cache(maxsize=64)
+def design_of(protocol: FedSelWae, population: Population) -> Design:
+    """The network and the mechanism: from public facts alone."""
+    net = DenseAutoencoder(Blocks(population.table_schema.sizes), protocol.hidden, protocol.latent)
+    size = count_parameters(net.shapes)
+    mechanism = FedSel(
+        size=size,
+        epsilon=protocol.epsilon / protocol.participations,
+        chosen=min(max(1, size - 1), max(1, round(protocol.share * size))),
+        bound=protocol.epochs * protocol.learning_rate,
+        first=protocol.first,
+    )
+    return Design(net, mechanism)

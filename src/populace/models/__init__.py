@@ -1,1 +1,0 @@
-"""What generates: models, with no knowledge of privacy or of who was asked."""

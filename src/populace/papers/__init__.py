@@ -1,0 +1,1 @@
+"""The papers' tables: grids of resumable cells."""

@@ -1,0 +1,202 @@
+"""`wae-images`: DP-Fed-WAE on MNIST and Fashion-MNIST, as figure 11 of Jiang et al. (PoPETs 2022) shows it: a picture.
+
+The paper prints pictures and no numbers. Beside them stand the accuracy of a small MLP trained on the synthetic images and
+tested on the real test images, and the same of real images. Without privacy ("none") means the same model, cohorts and steps
+with the clients' directions averaged as they are: NOT PRIVATE.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from populace.engines import simulation
+from populace.engines.exchange import population_of
+from populace.evaluation.prediction import LEARNERS, resamples, score_arrays
+from populace.methods.blocks.dense_networks import ClassAutoencoder
+from populace.methods.blocks.generator import Synthesizer
+from populace.methods.wae.dp_fed_wae import DpFedWae, State
+from populace.methods.wae.local_training import adam_update
+from populace.methods.wae.natural_steps import told_slope
+from populace.papers.grid import Benchmark, Cell, Chart, Picture, Result, View, mean_over_seeds
+from populace.papers.image_grid import GAP, packed, strip
+from populace.runs.run import make_key
+from populace.tables import datasets
+from populace.tables.images import Images
+from populace.tables.partition import Clients, split
+
+Array = Any
+
+DATA = ("mnist", "fashion_mnist")
+RECORDS = 2
+CLIENTS, QUICK_CLIENTS = 30_000, 5_000
+QUICK_PUBLISHED = 500  # clients of the published recipe, whose rounds take longer
+EPSILONS = (None, 8, 4)
+#: Row of the table -> settings of dp-fed-wae.
+METHODS: dict[str, dict[str, Any]] = {"dp-fed-wae": {}, "dp-fed-wae, as published": {"recipe": "paper"}}
+REAL = "real images"
+TRAINED, TESTED = 5_000, 5_000  # images a classifier is trained on and tested on
+METRICS = ("mlp", "seconds_training")
+
+
+@functools.lru_cache(maxsize=4)
+def load(data: str, part: datasets.Split) -> Images:
+    found = datasets.load(data, part)
+    if not isinstance(found, Images):
+        raise TypeError(f"{data} holds no images")
+    return found
+
+
+def cells(quick: bool, seeds: int) -> list[Cell]:
+    """Each data set: real images, then both recipes without privacy and at epsilon 8 and 4."""
+    found: list[Cell] = []
+    for data, seed in itertools.product(DATA, range(seeds)):
+        if seed == 0:
+            found.append({"data": data, "method": REAL, "epsilon": None, "clients": 0, "seed": 0})
+        for method, epsilon in itertools.product(METHODS, EPSILONS):
+            few = QUICK_PUBLISHED if "recipe" in METHODS[method] else QUICK_CLIENTS
+            for clients in (few,) if quick else (few, CLIENTS):
+                found.append({"data": data, "method": method, "epsilon": epsilon, "clients": clients, "seed": seed})
+    return found
+
+
+def measure(cell: Cell) -> Result:
+    """One run: its picture, and what a classifier learns from it. Compiled functions are dropped afterwards."""
+    data, method, seed = str(cell["data"]), str(cell["method"]), int(cell["seed"] or 0)
+    train = load(data, "train")
+    began = time.monotonic()
+    if method == REAL:
+        made = train.take(np.random.default_rng(3).permutation(len(train))[:TRAINED])
+        return {**_scores(made, data), **packed(made)}
+    order = np.random.default_rng(seed).permutation(len(train))[: RECORDS * int(cell["clients"] or 0)]
+    clients = split(train.take(order), records_per_client=RECORDS)
+    epsilon = cell["epsilon"]
+    if epsilon is None:
+        generator = trained_without_noise(DpFedWae(epsilon=8.0, **METHODS[method]), clients, make_key(seed))
+    else:
+        protocol = DpFedWae(epsilon=float(epsilon), **METHODS[method])
+        generator = simulation.run(protocol, clients, root=make_key(seed)).generator
+    trained = time.monotonic()
+    made = generator.sample(TRAINED, make_key(seed + 1_000))
+    jax.clear_caches()  # type: ignore[no-untyped-call]
+    return {"seconds_training": trained - began, **_scores(made, data), **packed(made)}
+
+
+def trained_without_noise(protocol: DpFedWae, clients: Clients, key: Array) -> Synthesizer:
+    """The same model, cohorts and steps, with the clients' directions averaged as they are: NOT PRIVATE, the limit."""
+    population = population_of(clients)
+    design = protocol.design(population)
+    net, rounds = design.net, protocol.rounds(population)
+
+    @jax.jit
+    def one(state: State, records: Any, mask: Array) -> State:
+        warming = state.round < protocol.first_rounds(rounds)
+        here = jnp.asarray(mask, jnp.float32)
+
+        def direction(images: Any, there: Array, number: Array) -> Array:
+            read = design.read(images)
+            if not isinstance(net, ClassAutoencoder):
+                coin = jax.random.fold_in(jax.random.fold_in(state.coin, state.round), number)
+                return adam_update(net, state.theta, read, there, coin, protocol.epochs, protocol.learning_rate)
+            slope = told_slope(net, state.theta, read, there, warming=warming)
+            return slope / jnp.maximum(jnp.linalg.norm(slope), 1e-12)
+
+        heard = jnp.sum(jnp.any(mask, axis=1))
+        each = jax.vmap(direction)(records, here, jnp.arange(len(here)))
+        told = jnp.sum(each * jnp.any(mask, axis=1)[:, None], axis=0) / jnp.maximum(heard, 1)
+        if isinstance(net, ClassAutoencoder):
+            return protocol.learn(state, net, told, heard, warming)
+        return dataclasses.replace(state, round=state.round + 1, theta=state.theta + protocol.step * told)
+
+    state = protocol.begin(population, key)
+    for cohort in np.asarray(state.order):
+        state = one(state, *clients.gather(cohort, population.records))
+    return protocol.finish(state, population, key)
+
+
+def _scores(made: Images, data: str) -> dict[str, Any]:
+    """Accuracy of a small MLP; none for images without labels."""
+    if made.classes == 1:
+        return {"mlp": None}
+    test = load(data, "test")
+    test = test.take(np.arange(min(TESTED, len(test))))
+    seen, unseen = ((of.x.reshape(len(of), -1).astype(np.float32) / 255, of.y) for of in (made, test))
+    return {"mlp": score_arrays(LEARNERS["MLP"](len(made), 0), seen, unseen, resamples(len(test), 0, 2)).accuracy.value}
+
+
+def _text(value: Any, digits: int = 3) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _name(epsilon: Any) -> str:
+    return "none" if epsilon is None else str(epsilon)
+
+
+def views(results: Sequence[Result]) -> list[View]:
+    """What a classifier learns from the images."""
+    body = []
+    by = ("data", "method", "epsilon", "clients")
+    for (data, method, epsilon, clients), values in mean_over_seeds(results, METRICS, by).items():
+        name = "-" if method == REAL else _name(epsilon)
+        figures = [_text(values["mlp"]), _text(values["seconds_training"], 1)]
+        body.append([data, method, name, f"{clients:,}" if clients else "-", *figures])
+    return [
+        View(
+            title=f"clients of {RECORDS} images; an MLP trained on {TRAINED:,} synthetic images, tested on {TESTED:,} real "
+            "test images (the published recipe makes images without labels); epsilon none is NOT PRIVATE",
+            header=["data", "method", "epsilon", "clients", "accuracy", "s training"],
+            rows=body,
+        )
+    ]
+
+
+def charts(results: Sequence[Result]) -> list[Chart]:
+    """Accuracy by epsilon, for each data set and number of clients."""
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for (data, epsilon, clients), values in mean_over_seeds(results, METRICS, ("data", "epsilon", "clients")).items():
+        if epsilon is not None and values["mlp"] is not None:
+            lines.setdefault(f"{data}, {clients:,} clients", []).append((float(epsilon), float(values["mlp"])))
+    real = {f"{r['cell']['data']}, real": float(r["mlp"]) for r in results if r["cell"]["method"] == REAL}
+    title = "MLP trained on synthetic images"
+    return [Chart(name="accuracy-by-epsilon", title=title, across="epsilon", up="accuracy", lines=lines, level=real)]
+
+
+def pictures(results: Sequence[Result]) -> list[Picture]:
+    """Figure 11: for each data set and method, from top to bottom without privacy, epsilon 8, epsilon 4; most clients."""
+    found = []
+    first = [result for result in results if result["cell"]["seed"] == 0]
+    for data, method in itertools.product(DATA, (REAL, *METHODS)):
+        some = [r for r in first if (r["cell"]["data"], r["cell"]["method"]) == (data, method)]
+        some = [r for r in some if r["cell"]["clients"] == max(other["cell"]["clients"] for other in some)]
+        if some:
+            rows = [np.pad(strip(result), ((0, 3 * GAP), (0, 0)), constant_values=255) for result in some]
+            name = f"{data}-{method}".replace(", ", "-").replace(" ", "-")
+            found.append(Picture(name=name, pixels=np.concatenate(rows, axis=0)))
+    return found
+
+
+def prepare() -> None:
+    for data, part in itertools.product(DATA, ("train", "test")):
+        load(data, part)  # type: ignore[arg-type]
+
+
+IMAGES = Benchmark(
+    name="wae-images",
+    title="DP-Fed-WAE on images",
+    reference="Jiang, Zhou and Grossklags, PoPETs 2022 (1), figure 11: pictures, no numbers",
+    revision=1,
+    prepare=prepare,
+    cells=cells,
+    measure=measure,
+    views=views,
+    charts=charts,
+    pictures=pictures,
+)

@@ -1,1 +1,0 @@
-"""The papers: one file per method, and the interface they share."""

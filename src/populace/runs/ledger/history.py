@@ -1,0 +1,315 @@
+"""Runs add up: every run is booked in a ledger that lies beside the data, before it begins.
+
+A run reserves all that its guarantee costs; one that is interrupted stays booked, one that is resumed pays once. What would
+pass the owner's limit is refused before any record is used. `booking.json` in the run's folder names the ledger while the run
+is unfinished, run.json afterwards.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from populace.errors import BudgetError, RunError, SpecError
+from populace.methods.base import Population, Protocol
+from populace.privacy.guarantee import Guarantee
+from populace.privacy.run_ledger import Booked, RunLedger, make_ledger, new_booking
+from populace.privacy.run_totals import Cost, cost_of
+from populace.runs.folder import RunFolder, digest_of
+from populace.runs.ledger.accounts import Accounts
+from populace.runs.ledger.standing import Standing, find_standing
+from populace.runs.ledger.wording import EMBEDDED_DATA, doubt, pair, public_history, said, said_alone
+from populace.runs.ledger.wording import NOT_BOOKED as NOT_BOOKED
+from populace.runs.sources import EMBEDDED, PrivateData
+from populace.runs.spec import RunSpec
+from populace.tables.files import read_json, write_json
+
+LEDGER = "populace-ledger.sqlite"  # beside the data
+TOKEN = "booking.json"  # noqa: S105 -- a file's name
+TOLERANCE = 1 + 1e-12  # of sums
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Bookkeeping:
+    """Where a run is booked: `ledger`, or the file beside the data; nowhere if not `kept`. `limit` is the owner's, over all.
+
+    `other_people` are the owner's words that a table with the columns of an earlier one is about others; empty if not said.
+    """
+
+    ledger: Path | None = None
+    limit: float | None = None
+    kept: bool = True
+    other_people: str = ""
+
+    def path(self, data: str) -> Path | None:
+        """The ledger for this data file, or None."""
+        if not self.kept or (data.startswith(EMBEDDED) and self.ledger is None):
+            return None
+        return (self.ledger or beside(data)).absolute()
+
+
+BESIDE = Bookkeeping()
+NOWHERE = Bookkeeping(kept=False)
+
+
+def beside(data: str | Path) -> Path:
+    """Where the ledger of a data file is by default: one for all files of the folder it lies in, whatever links lead there."""
+    return Path(data).resolve().parent / LEDGER
+
+
+class History:
+    """One run's place in a ledger, from before its folder is made until it is finished.
+
+    Guarantee: `reserve` returns only once the run's whole cost is on disk, checked against the limit in the same
+    transaction; `confirm` raises if the ledger has lost it since, or gave its release to another folder, and nothing is
+    released.
+    Edge cases: without a ledger nothing is checked, and `document` says so. A folder whose run is booked goes on in the ledger
+    that booked it, whatever is asked for.
+    """
+
+    def __init__(
+        self, spec: RunSpec, data: PrivateData, protocol: Protocol, population: Population, keeping: Bookkeeping
+    ) -> None:
+        self.spec, self.data, self.method = spec, data, protocol.facts.name
+        self.cost = booked_cost(protocol, population, seeded=spec.seed is not None)
+        self.limit, self.path, self.other_people = keeping.limit, keeping.path(spec.data), keeping.other_people.strip()
+        self.booking = ""
+        self._accounts: Accounts | None = None
+        self.document: Mapping[str, Any] = said_alone(
+            EMBEDDED_DATA if keeping.kept and self.path is None else NOT_BOOKED
+        )
+        if self.limit is not None and not self.limit > 0:
+            raise SpecError(f"expected a limit above 0, got {self.limit:g}")
+        if self.path is None and self.limit is not None:
+            raise SpecError("a --limit is kept in a ledger; leave out --no-ledger, or the limit")
+
+    def check(self, folder: RunFolder) -> None:
+        """Refuse what cannot be booked, before there is a folder; books nothing."""
+        if self.path is None or (folder / TOKEN).is_file() or folder.finished:  # that folder is refused by itself
+            return
+        _make(self.path, beside_data=self.path == beside(self.spec.data))
+        with RunLedger(self.path) as ledger:
+            self._standing(ledger, max_limit=self._limit(ledger))
+
+    def reserve(self, folder: RunFolder, say: Callable[[str], None]) -> None:
+        """Book the run, or find it booked; inside the folder's lock."""
+        token = _token(folder)
+        if token is not None:
+            self._same_ledger(folder, Path(token["ledger"]))
+        if self.path is None:
+            return
+        self.booking = new_booking() if token is None else token["booking"]
+        if token is None:
+            self._write_token(folder, booked=False)
+        with RunLedger(self.path) as ledger:
+            booked = ledger.run(self.booking)
+            if booked is not None and (booked.finished or booked.released_in not in ("", _place(folder))):
+                raise RunError(_twice(booked))
+            if booked is not None:
+                self.document = booked.history
+            elif token is not None and token["booked"]:
+                raise RunError(_lost(self.path, folder.path))
+            else:
+                self._book(ledger, folder)
+        self._write_token(folder, booked=True)
+        say(f"booked in {self.path}")
+
+    def confirm(self, folder: RunFolder) -> None:
+        """Claim the release that was paid for, for this folder and what its checkpoint holds: what follows is the release.
+
+        Raises if the booking is gone, or the release was claimed by a copy of the folder, or for another result.
+        """
+        if not self.booking or self.path is None:
+            return
+        if not self.path.is_file():
+            raise RunError(f"{_gone(self.path)}; nothing was released: put it back, and give the same command again")
+        with RunLedger(self.path) as ledger:
+            booked = ledger.run(self.booking)
+            if booked is None:
+                raise RunError(f"the ledger {self.path} does not know this run any more; {PUT_BACK}")
+            ledger.release(self.booking, folder=_place(folder), content=digest_of(folder.checkpoint.path).encode())
+
+    def finish(self, folder: RunFolder) -> None:
+        """Note in the ledger that the run ended; its cost was booked all along."""
+        if self.booking and self.path is not None:
+            with RunLedger(self.path) as ledger:
+                ledger.finish(self.booking, folder=_place(folder))
+        (folder / TOKEN).unlink(missing_ok=True)
+
+    def for_run(self) -> dict[str, Any]:
+        """What run.json keeps, which is not published: where the run is booked, and which runs share its records."""
+        shared = {name: value for name, value in self.document.items() if name != "public"}
+        return {
+            "ledger": None if self.path is None else str(self.path), "booking": self.booking or None, "standing": shared,
+            "public": dict(self.public),
+        }  # fmt: skip
+
+    @property
+    def public(self) -> Mapping[str, Any]:
+        """What the statement says of other runs: computed without looking at a record."""
+        found: Mapping[str, Any] = self.document.get("public", self.document)
+        return found
+
+    def _same_ledger(self, folder: RunFolder, named: Path) -> None:
+        """Go on in the ledger that the folder names; in the one asked for if that was moved, which must know the run."""
+        if self.path is None:
+            self.path = named
+        same = self.path == named or (self.path.is_file() and named.is_file() and self.path.samefile(named))
+        if named.is_file() and not same:
+            raise RunError(
+                f"the unfinished run in {folder.path} is booked in {named}, not in {self.path}; give --ledger {named}"
+            )
+        if not self.path.is_file():
+            raise RunError(f"{_gone(self.path)}, and with it what was spent; {PUT_BACK}")
+
+    def _write_token(self, folder: RunFolder, *, booked: bool) -> None:
+        write_json(folder / TOKEN, {"ledger": str(self.path), "booking": self.booking, "booked": booked}, mode=0o600)
+
+    def _book(self, ledger: RunLedger, folder: RunFolder) -> None:
+        with ledger.transaction():
+            if self.limit is not None:
+                ledger.allow(self.limit)
+            standing = self._standing(ledger, max_limit=ledger.limit)
+            self.document = self._document(ledger, standing)
+            ledger.book(
+                booking=self.booking, folder=str(folder.path.absolute()), data=Path(self.spec.data).name,
+                rows=len(self.data.clients.data), method=self.method, cost=self.cost, history=self.document,
+                used=standing.used,
+            )  # fmt: skip
+
+    def _limit(self, ledger: RunLedger) -> float:
+        """The limit that will hold: the ledger's, or a lower one given now."""
+        kept = ledger.limit
+        if self.limit is not None and self.limit > kept:
+            ledger.allow(self.limit)  # says in words that it is not raised so
+        return kept if self.limit is None else min(self.limit, kept)
+
+    def _standing(self, ledger: RunLedger, *, max_limit: float) -> Standing:
+        if self._accounts is None:
+            self._accounts = Accounts(self.data, ledger.secret)
+        standing = find_standing(
+            ledger, self._accounts, self.cost, client_column=self.spec.client_column,
+            records_per_client=self.spec.records_per_client, other_people=bool(self.other_people),
+        )  # fmt: skip
+        refuse_beyond(standing, self.cost, max_limit, ledger=ledger.path, method=self.method)
+        return standing
+
+    def _document(self, ledger: RunLedger, standing: Standing) -> dict[str, Any]:
+        before, after = standing.before, standing.after
+        return {
+            "ledger": ledger.path.name,
+            "runs_before": len(standing.shared),
+            "epsilon_before": _number(before.epsilon),
+            "epsilon_after": _number(after.epsilon),
+            "delta_after": after.delta,
+            "unit": after.unit,
+            "neighbours": after.neighbours,
+            "per": standing.per,
+            "limit": None if math.isinf(ledger.limit) else ledger.limit,
+            "other_people": self.other_people,
+            "said": said(standing, self.cost, ledger=ledger.path.name, images=self.data.frame is None),
+            "public": public_history(
+                [run.cost for run in ledger.runs()], self.cost, ledger=ledger.path.name, limit=ledger.limit,
+                images=self.data.frame is None,
+            ),
+        }  # fmt: skip
+
+
+PUT_BACK = "put back the file it was booked in, or choose another --out to begin (and pay for) a new run"
+
+
+def booked_cost(protocol: Protocol, population: Population, *, seeded: bool) -> Cost:
+    """What a whole run of this method costs one unit, known before it begins."""
+    guarantee: Guarantee = dataclasses.replace(protocol.guarantee(population), seeded=seeded)
+    try:
+        event = protocol.spends(population)
+    except SpecError:  # the method tells only epsilon and delta
+        event = None
+    return cost_of(guarantee, event, records=population.records)
+
+
+def refuse_beyond(standing: Standing, cost: Cost, limit: float, *, ledger: Path, method: str) -> None:
+    """Raise BudgetError if the run would pass the limit, or nobody could say whether it would.
+
+    Epsilons are added plainly: that holds also for runs chosen after looking at earlier ones (Rogers et al. 2016).
+    """
+    if math.isinf(limit):
+        return
+    keeps = f"the ledger {ledger} keeps a limit of epsilon {limit:g} over all runs on the same data"
+    if math.isinf(cost.epsilon):
+        raise BudgetError(f"{keeps}, and {method} guarantees nothing (epsilon inf); nothing was released")
+    if standing.strangers:
+        one = standing.strangers[-1]
+        raise BudgetError(
+            f"{keeps}, and the run in {one.folder} ({one.method}, per {one.cost.unit}) used some of the same rows for another "
+            "unit: what both cost one client with several rows cannot be told; protect the same --client-column, or use other "
+            "data and another --ledger; nothing was released"
+        )
+    if standing.plain_after.epsilon <= limit * TOLERANCE:
+        if standing.doubtful:
+            raise BudgetError(f"{keeps}, {doubt(standing.doubtful[-1])}; nothing was released")
+        return
+    fits = "" if cost.delta or standing.plain_after.delta else _what_fits(standing, cost, limit)
+    spent = pair(standing.plain_before) if standing.shared else "nothing"
+    raise BudgetError(
+        f"{keeps}; {len(standing.shared)} earlier {'run' if len(standing.shared) == 1 else 'runs'} spent {spent}, and with "
+        f"this one it would be {pair(standing.plain_after)}; {fits}use other rows, or let the owner raise it: populace ledger "
+        f"limit {ledger} E --because WORDS; nothing was released"
+    )
+
+
+def _what_fits(standing: Standing, cost: Cost, limit: float) -> str:
+    """Of pure runs: the epsilon that is left."""
+    factor = (standing.plain_after.epsilon - standing.plain_before.epsilon) / cost.epsilon
+    left = (limit - standing.plain_before.epsilon) / factor if factor > 0 else 0.0
+    return f"choose --epsilon {math.floor(left * 1e6) / 1e6:g} or less, " if left > 1e-6 else ""
+
+
+def _token(folder: RunFolder) -> dict[str, Any] | None:
+    """What an unfinished run's folder says of its booking, or None."""
+    if not (folder / TOKEN).is_file():
+        return None
+    token = read_json(folder / TOKEN)
+    if not isinstance(token, dict) or set(token) != {"ledger", "booking", "booked"}:
+        raise RunError(f"{folder / TOKEN} is damaged; restore it, or choose another --out")
+    return token
+
+
+def _make(path: Path, *, beside_data: bool) -> None:
+    """Begin the ledger where there is none; where it cannot be written, say what to do."""
+    try:
+        make_ledger(path)
+    except RunError as error:
+        where = "beside the data" if beside_data else "there"
+        raise RunError(
+            f"{error}; no ledger can be kept {where}: name another file with --ledger FILE, or give --no-ledger, which the "
+            "statement will say; nothing was read into a run"
+        ) from error
+
+
+def _number(epsilon: float) -> float | str:
+    return "inf" if math.isinf(epsilon) else epsilon
+
+
+def _gone(path: Path) -> str:
+    return f"the ledger {path}, in which this run is booked, is gone"
+
+
+def _lost(ledger: Path, folder: Path) -> str:
+    return f"the ledger {ledger} does not know the run in {folder}, which was booked there; {PUT_BACK}"
+
+
+def _place(folder: RunFolder) -> str:
+    """One name for a folder, whatever links lead there."""
+    return str(folder.path.resolve())
+
+
+def _twice(booked: Booked) -> str:
+    done = "finished" if booked.finished else "begun to be written"
+    return (
+        f"this run was {done} in {booked.released_in or booked.folder}; going on with a copy of its folder would be a second "
+        "release: choose another --out"
+    )

@@ -1,0 +1,101 @@
+"""A ledger of runs, as its owner looks at it: every run, the totals per unit, the limits that were given."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from pathlib import Path
+from typing import Any
+
+from populace.errors import InputError, RunError
+from populace.privacy.run_ledger import Booked, RunLedger
+from populace.runs.folder import RunFolder
+from populace.runs.ledger.history import LEDGER, TOKEN, beside
+from populace.tables.files import read_json
+
+
+def find_ledger(named: Path) -> Path:
+    """The ledger that is meant: the file itself, the one a run is booked in, or the one beside the data or in a folder.
+
+    Edge cases: a run whose ledger is gone, or does not know it, is refused in words: what it cost is then forgotten.
+    """
+    if (named / "run.json").is_file():
+        return _of_run(RunFolder(named))
+    if named.is_dir():
+        found = named / LEDGER
+    elif named.suffix in (".csv", ".parquet", ".arrow", ".feather", ".npz"):
+        found = beside(named)
+    else:
+        found = named
+    if not found.is_file():
+        raise InputError(f"no ledger {found}; `populace synthesize DATA ...` begins one beside the data")
+    return found
+
+
+def _of_run(folder: RunFolder) -> Path:
+    document = read_json(folder / "run.json")
+    booked = read_json(folder / TOKEN) if (folder / TOKEN).is_file() else document.get("booked")
+    if not booked or not booked.get("ledger"):
+        raise RunError(f"the run in {folder.path} is booked in no ledger")
+    named, moved = Path(booked["ledger"]), beside(document["spec"]["data"])
+    path = moved if moved.is_file() and not named.is_file() else named
+    if not path.is_file():
+        raise RunError(
+            f"the run in {folder.path} is booked in {path}, which is gone; put it back: without it nothing says what was spent"
+        )
+    with RunLedger(path) as ledger:
+        if ledger.run(booked["booking"]) is None:
+            raise RunError(
+                f"the run in {folder.path} was booked in {path}, which does not know it: the file was replaced, or the run "
+                "comes from elsewhere; put back the file it was booked in"
+            )
+    return path
+
+
+def overview(path: Path) -> dict[str, Any]:
+    """All a ledger holds, but the digests, as JSON takes it."""
+    with RunLedger(path) as ledger:
+        runs, limits = ledger.runs(), ledger.limits()
+    return {
+        "ledger": str(path),
+        "limit": _number(limits[-1].epsilon) if limits else None,
+        "limits": [{"epsilon": _number(one.epsilon), "because": one.because, "at": _when(one.at)} for one in limits],
+        "runs": [_run(run) for run in runs],
+        "totals": _totals(runs),
+    }
+
+
+def _run(run: Booked) -> dict[str, Any]:
+    cost, history = run.cost, run.history
+    return {
+        "at": _when(run.at), "folder": run.folder, "data": run.data, "rows": run.rows, "method": run.method,
+        "epsilon": _number(cost.epsilon), "delta": cost.delta, "unit": cost.unit, "neighbours": cost.neighbours,
+        "trust": cost.trust, "seeded": cost.seeded, "finished": run.finished, "shares_rows_with": history["runs_before"],
+        "epsilon_so_far": history["epsilon_after"], "delta_so_far": history["delta_after"], "so_far_per": _per(history),
+        "other_people": history.get("other_people", ""),
+    }  # fmt: skip
+
+
+def _totals(runs: list[Booked]) -> list[dict[str, Any]]:
+    """The most that any record, or any client of a column, has paid: accounts only change when a run is booked."""
+    found: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        per, epsilon = _per(run.history), float(run.history["epsilon_after"])
+        worst = found.setdefault(per, {"per": per, "epsilon": 0.0, "delta": 0.0, "neighbours": "", "seeded": False})
+        if epsilon >= float(worst["epsilon"]):
+            worst |= {"epsilon": _number(epsilon), "neighbours": run.history["neighbours"]}
+        worst["delta"] = max(worst["delta"], run.history["delta_after"])
+        worst["seeded"] = worst["seeded"] or run.cost.seeded
+    return list(found.values())
+
+
+def _per(history: Any) -> str:
+    return f"value of {history['per']}" if history["per"] else str(history["unit"])
+
+
+def _when(seconds: float) -> str:
+    return datetime.datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
+
+
+def _number(epsilon: float) -> float | str:
+    return "inf" if math.isinf(epsilon) else epsilon

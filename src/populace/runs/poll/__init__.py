@@ -1,0 +1,1 @@
+"""`poll` from files: answers collected, counted and fitted apart from one another."""

@@ -1,0 +1,313 @@
+"""Acting for clients: each is dealt its question, charges its ledger and answers; the answers go to a file.
+
+Guarantee: an answer is written only after its client's ledger holds the charge and the very answer; a client whose ledger holds
+an answer to the same question gives that answer again, and one that would overspend gives none. Numbers, and with them
+questions and places in the file of answers, follow a secret random order that is kept with the ledgers: neither tells where a
+client stands in the data.
+Edge cases: without a seed answers are drawn exactly, from the operating system's generator, and ledgers are kept in an SQLite
+file; with one they are those of the simulation with that seed, in the order of the data, reproducible and not private, and
+ledgers end with the command.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pyarrow as pa
+
+from populace.engines.exchange import Keys, Progress, Report
+from populace.errors import BudgetError, RunError, SpecError, out_of_range
+from populace.methods.base import Ask, Population, Shard
+from populace.methods.blocks.one_report import Survey
+from populace.methods.poll.protocol import Poll
+from populace.methods.registry import make_protocol
+from populace.privacy import secure_random
+from populace.privacy.guarantee import Guarantee
+from populace.privacy.ledger import Budget, Charge, MemoryLedger
+from populace.privacy.randomizers.wire import by_member
+from populace.privacy.source import Keyed
+from populace.privacy.sqlite_ledger import SqliteLedger
+from populace.runs.poll.assignment import ONE_STAGE, Deal, check_one_stage
+from populace.runs.poll.client_stream import CLIENTS, Block, Census, Holders
+from populace.runs.poll.files import MOST_CLIENTS, Terms, coin_from, coin_text, pack, questions_hash, writing
+from populace.runs.poll.numbers import kept_numbers
+from populace.runs.poll.sorting import writing_by_number
+from populace.runs.run import make_key
+from populace.tables.schema import load_schema
+from populace.version import __version__
+
+Array = Any
+Say = Callable[[str], None]
+COIN = "populace"
+ACTED = "whoever ran the collection acted for the clients, where their records are"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Collection:
+    """What is to be collected: whose rows, on what terms, and where ledgers are kept."""
+
+    data: str
+    schema_file: str
+    epsilon: float
+    target: str | None = None
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    records_per_client: int = 1
+    client_column: str | None = None
+    clients: int | None = None
+    first_client: int = 0
+    coin: str | None = None
+    ledger: str | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if "epsilon" in self.settings:
+            raise SpecError("give epsilon with --epsilon, not with --set")
+        if not 0 <= self.first_client < MOST_CLIENTS:
+            raise out_of_range("first-client", f"in [0, {MOST_CLIENTS})", self.first_client)
+        if self.seed is not None and not 0 <= self.seed < 2**63:
+            raise out_of_range("a seed", "in [0, 2^63)", self.seed)
+        if self.seed is not None and self.ledger is not None:
+            raise SpecError("a seeded collection is not private and keeps no ledger; leave --ledger or --seed out")
+
+    def protocol(self) -> Poll:
+        protocol = make_protocol("poll", {**ONE_STAGE, **self.settings, "epsilon": float(self.epsilon)})
+        if not isinstance(protocol, Poll):
+            raise TypeError("poll is not Poll")
+        check_one_stage(protocol)
+        return protocol
+
+    @property
+    def ledger_file(self) -> Path:
+        """Beside the data, so that a second collection from them finds it wherever it writes."""
+        return Path(self.ledger if self.ledger is not None else f"{self.data.replace(':', '-')}.ledger")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Collected:
+    """What was written: how many answers, of clients with which numbers, and what they guarantee."""
+
+    answers: int
+    first: int
+    last: int
+    guarantee: Guarantee
+
+
+def collect(
+    wanted: Collection, out: str | Path, *, progress: Report | None = None, say: Say = lambda _: None
+) -> Collected:
+    """Answers of all clients of the data, into a new file."""
+    out = Path(out)
+    protocol = wanted.protocol()
+    plain = load_schema(wanted.schema_file)
+    schema = plain.with_target(wanted.target)
+    if out.suffix != ".parquet":
+        raise SpecError(f"expected an --out that ends in .parquet, got {out.name!r}")
+    if out.exists():
+        raise RunError(f"{out} exists; choose another --out, or remove it")
+    if not out.parent.is_dir():
+        raise RunError(f"no folder {out.parent} to write {out.name} into; make it first")
+    holders = Holders(
+        data=wanted.data, schema=schema, records_per_client=wanted.records_per_client,
+        client_column=wanted.client_column,
+    )  # fmt: skip
+    census = holders.census()
+    end = wanted.first_client + census.clients
+    clients = end if wanted.clients is None else wanted.clients
+    if not end <= clients <= MOST_CLIENTS:
+        raise out_of_range("clients", f"in [{end}, {MOST_CLIENTS}], the data's last client being {end - 1}", clients)
+    population = Population(schema=schema, clients=clients, records=census.widest)
+    keys = None if wanted.seed is None else Keys(make_key(wanted.seed))
+    coin = keys.begin() if keys is not None and wanted.coin is None else coin_from(wanted.coin or COIN)
+    deal = Deal(protocol, population, coin)
+    terms = Terms(
+        schema=plain.digest, target=wanted.target, parameters=dataclasses.asdict(protocol),
+        questions=questions_hash(protocol, population), coin=coin_text(coin), clients=clients, records=census.widest,
+        first_client=wanted.first_client, seeded=keys is not None, version=__version__,
+    )  # fmt: skip
+    answering: Any = (
+        _Exact(deal, terms, wanted, holders, census) if keys is None else _Seeded(deal, keys, wanted, census.clients)
+    )
+    say(
+        f"poll: {census.clients:,} clients, {census.rows:,} rows, {len(protocol.survey(population).groups):,} questions"
+    )
+    for name, count in census.moved.items():
+        say(f"{name}: {count:,} of {census.rows:,} values lie outside its domain and were moved into it")
+    done = 0
+    with answering, answering.writing(out, terms) as add:
+        for block in holders.blocks(census.widest):
+            numbers = wanted.first_client + answering.numbers(block)
+            questions = deal.questions(numbers)
+            add(numbers, questions, answering.answers(block, numbers, questions))
+            done += len(numbers)
+            if progress:
+                progress(Progress(done=done, total=census.clients, clients=done))
+    if answering.repeated:
+        say(f"{answering.repeated:,} clients had answered before; their ledgers' answers were written again")
+    guarantee = _stated(protocol.guarantee(population), wanted, census)
+    return Collected(answers=done, first=wanted.first_client, last=end - 1, guarantee=guarantee)
+
+
+def _stated(claim: Guarantee, wanted: Collection, census: Census) -> Guarantee:
+    """The guarantee as whoever acts for the clients may state it: they hold the records and add the noise."""
+    rows, column = wanted.records_per_client, wanted.client_column
+    one = "one row of the file" if rows == 1 else f"{rows:,} rows that follow one another in the file"
+    return dataclasses.replace(
+        claim,
+        trust="silo" if claim.trust == "local" else claim.trust,
+        protects=one if column is None else f"all rows of the file with one value of column {column!r}",
+        units=census.clients,
+        counts_read=() if column is None else (f"the most records of one client ({census.widest:,})",),
+        noise="" if wanted.seed is not None else "system",
+        seeded=wanted.seed is not None,
+        assumptions=(*claim.assumptions, ACTED),
+    )
+
+
+def charge_of(deal: Deal) -> Charge:
+    """What one answer costs, from the object that makes the noise."""
+    nobody = Ask(round=0, cohort=np.zeros(0, np.int32), common=(), own=np.zeros(0, np.int32))
+    return deal.protocol.charge(nobody, deal.population)
+
+
+class _Exact:
+    """Answers as deployed clients give them: exact, from the operating system, kept in their ledgers before they leave."""
+
+    def __init__(self, deal: Deal, terms: Terms, wanted: Collection, holders: Holders, census: Census) -> None:
+        self.asked = deal.protocol.survey(deal.population)
+        self.charge = charge_of(deal)
+        self.run = f"poll {terms.questions[:16]} {terms.coin}"
+        self.repeated = 0
+        self.ledger = SqliteLedger(wanted.ledger_file, Budget(epsilon=wanted.epsilon, unit="client"))
+        try:
+            self._keep_holders(wanted)
+            self._numbers = kept_numbers(self.ledger, self.run, holders, census)
+        except BaseException:
+            self.ledger.close()
+            raise
+
+    def _keep_holders(self, wanted: Collection) -> None:
+        """Whose the rows of a file are is said once: dealt out otherwise, people would answer again under other names."""
+        column = wanted.client_column
+        whose = f"{wanted.records_per_client} rows each" if column is None else f"rows by {column}"
+        try:
+            self.ledger.keep_terms(f"clients of {Path(wanted.data).name}", whose)
+        except BudgetError:
+            raise BudgetError(
+                f"the clients of {Path(wanted.data).name} were other ones when they answered, by the ledger "
+                f"{wanted.ledger_file}; give --records-per-client or --client-column as then"
+            ) from None
+
+    def __enter__(self) -> _Exact:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ledger.close()
+
+    def numbers(self, block: Block) -> Array:
+        """Of the clients of a block, from 0 on: secret, and the same whenever they are asked."""
+        return self._numbers[block.first : block.first + len(block.names)]
+
+    def writing(self, out: Path, terms: Terms) -> Any:
+        return writing_by_number(out, terms, beside=self.ledger.path)
+
+    def answers(self, block: Block, numbers: Array, questions: Array) -> pa.BinaryArray:
+        asked = [str(question) for question in questions.tolist()]
+        accounts = list(zip(block.names, asked, strict=True))
+        replies = [self.ledger.stored(name, run=self.run, round_id=0, question=text) for name, text in accounts]
+        fresh = np.flatnonzero([reply is None for reply in replies])
+        if len(fresh):
+            made = release(self.asked, questions[fresh], block.records[fresh], block.mask[fresh])
+            sent = pack(self.asked.panel, questions[fresh], made).to_pylist()
+            booked = [(*accounts[row], reply, None) for row, reply in zip(fresh.tolist(), sent, strict=True)]
+            self.ledger.commit_many(booked, self.charge, run=self.run, round_id=0)
+            for row, reply in zip(fresh.tolist(), sent, strict=True):
+                replies[row] = reply
+        self.repeated += len(replies) - len(fresh)
+        return pa.array(replies, pa.binary())
+
+
+def release(asked: Survey, questions: Array, records: Array, mask: Array) -> Array:
+    """One report per client, [clients, width]: `Survey.answer` from the operating system's randomness, for many at once.
+
+    Guarantee: each report is epsilon-LDP for all the client's records: one is taken by an even private coin, and the mechanism
+    of its question releases its cell exactly.
+    Edge cases: a client without records is refused; files have none.
+    """
+    held = mask.sum(axis=1)
+    if len(held) and held.min() < 1:
+        raise out_of_range("records of each client", "at least 1", int(held.min()))
+    place = np.zeros(len(held), np.int64)
+    for count in np.unique(held[held > 1]).tolist():
+        rows = np.flatnonzero(held == count)
+        place[rows] = secure_random.integers_below(count, len(rows))
+    cells = cells_of(asked, records[np.arange(len(held)), place], questions)
+    reports = np.zeros((len(held), asked.panel.width), bool)
+    for member, rows in by_member(asked.panel, questions):
+        reports[rows, : member.size] = member.release(cells[rows])
+    return reports
+
+
+def cells_of(asked: Survey, records: Array, questions: Array) -> Array:
+    """The cell each client has to tell of, before any noise; padded so that few lengths are compiled."""
+    pad = -len(records) % CLIENTS
+    found = _all_cells(asked, np.pad(records, ((0, pad), (0, 0))), np.pad(questions, (0, pad)).astype(np.int32))
+    return np.asarray(found)[: len(records)]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _all_cells(asked: Survey, records: Array, questions: Array) -> Array:
+    return jax.vmap(asked.cell)(records, questions)
+
+
+class _Seeded:
+    """Answers of the simulation with this seed: reproducible, not private; ledgers last as long as the command."""
+
+    repeated = 0
+
+    def __init__(self, deal: Deal, keys: Keys, wanted: Collection, clients: int) -> None:
+        self.deal, self.keys, self.charge = deal, keys, charge_of(deal)
+        self.panel = deal.protocol.survey(deal.population).panel
+        self.ledger = MemoryLedger(Budget(epsilon=wanted.epsilon, unit="client"), clients=clients)
+
+    def __enter__(self) -> _Seeded:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def numbers(self, block: Block) -> Array:
+        """In the order of the data, as in the simulation."""
+        return block.first + np.arange(len(block.names))
+
+    def writing(self, out: Path, terms: Terms) -> Any:
+        return writing(out, terms)
+
+    def answers(self, block: Block, numbers: Array, questions: Array) -> pa.BinaryArray:
+        self.ledger.book(block.first + np.arange(len(numbers)), self.charge, round_id=block.first)
+        protocol, population = self.deal.protocol, self.deal.population
+        pad = -len(numbers) % min(CLIENTS, 1 << (len(numbers) - 1).bit_length())
+        shard = Shard(
+            records=np.pad(block.records, ((0, pad), (0, 0), (0, 0))), mask=np.pad(block.mask, ((0, pad), (0, 0))),
+            population=population,
+        )  # fmt: skip
+        clients, own = (np.pad(each, (0, pad)).astype(np.int32) for each in (numbers, questions))
+        rounds = (clients // protocol.cohort_size(population)).astype(np.int32)
+        made = np.asarray(_simulated(protocol, self.keys, rounds, clients, own, shard))
+        return pack(self.panel, questions, made[: len(numbers)])
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _simulated(protocol: Poll, keys: Keys, rounds: Array, clients: Array, own: Array, shard: Shard) -> Array:
+    """Replies as an engine makes them: a client's key follows from its round and number alone."""
+
+    def one(round_id: Array, client: Array, question: Array, records: Array, mask: Array) -> Array:
+        held = Shard(records=records, mask=mask, population=shard.population)
+        return protocol.answer((), question, held, (), Keyed(keys.answer(round_id, client)))[0]
+
+    return jax.vmap(one)(rounds, clients, own, shard.records, shard.mask)

@@ -1,0 +1,202 @@
+"""From files of answers to a run folder: the same folder `synthesize` leaves, but no record was ever here."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from populace.engines.exchange import Keys, Progress, Report, Traffic
+from populace.errors import DataError, SpecError
+from populace.methods.base import Population
+from populace.methods.poll.protocol import Poll
+from populace.runs.folder import RunFolder
+from populace.runs.poll.assignment import Deal, check_one_stage
+from populace.runs.poll.count import Counted, count_files, load_counted, nothing_counted
+from populace.runs.poll.files import Files, Terms, check_agreement, questions_hash, read_terms
+from populace.runs.poll.statement import FROM_FILES, stated_collection
+from populace.runs.restated import collected_population
+from populace.runs.run import Run, make_key, versions
+from populace.runs.spec import RunSpec, make_spec
+from populace.tables.schema import load_schema
+
+Say = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fit:
+    """What is to be fitted: which files, under which schema, and how many rows to draw."""
+
+    answers: tuple[str, ...]
+    schema_file: str
+    rows: int
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    seed: int | None = None
+
+    @property
+    def command(self) -> str:
+        words = ["populace", "poll", "fit", *self.answers, "--schema", self.schema_file, "--rows", str(self.rows)]
+        words += [] if self.seed is None else ["--seed", str(self.seed)]
+        for name, value in self.settings.items():
+            words += ["--set", f"{name}={value}"]
+        return shlex.join([*words, "--out", "RUN"])
+
+
+def fit_answers(wanted: Fit, out: str | Path, *, progress: Report | None = None, say: Say = lambda _: None) -> Run:
+    """Check, count, fit, sample, write. An unfinished folder of the same command goes on where it was."""
+    began = time.monotonic()
+    files = {Path(name): read_terms(Path(name)) for name in wanted.answers}
+    if len(files) < len(wanted.answers):
+        raise DataError("a file of answers is named twice; name each once")
+    check_agreement(files)
+    deal = _deal(wanted, [terms for terms, _ in files.values()])
+    spec = _spec(wanted, deal)
+    folder = RunFolder(out)
+    try:
+        with folder.claim(spec.model_dump(), spec.digest()) as resuming:
+            folder.check_same_data(*(_content(path) for path in files))
+            counted, root = _counted(folder, files, deal, make_key(wanted.seed), resuming, progress, say)
+            document = {
+                **_document(wanted, spec, deal, counted, files),
+                "seconds": {"reading": time.monotonic() - began},
+            }
+            return _finished(folder, deal, counted, Keys(root), document)
+    except DataError:
+        with contextlib.suppress(OSError):
+            folder.path.rmdir()  # nothing stands in it, unless it was there before
+        raise
+
+
+def _finished(folder: RunFolder, deal: Deal, counted: Counted, keys: Keys, document: dict[str, Any]) -> Run:
+    """The model, rows drawn from it, and the papers of the run."""
+    began, seconds = time.monotonic(), document["seconds"]
+    generator = deal.protocol.finish(counted.state, deal.population, keys.finish())
+    trained = time.monotonic()
+    table = generator.sample(document["rows"], keys.sample())
+    sampled = time.monotonic()
+    seeded = any(file["seeded"] for file in document["answers"]["files"])
+    claim, records = deal.protocol.guarantee(deal.population), deal.population.records
+    guarantee = stated_collection(claim, records=records, seeded=seeded, answered=counted.answers)
+    generator.save(folder.path)
+    table.save(folder / "synthetic.parquet")
+    seconds |= {"training": trained - began, "sampling": sampled - trained}
+    seconds["total"] = seconds["reading"] + time.monotonic() - began
+    folder.save_privacy(guarantee, document, event=deal.protocol.survey(deal.population).panel.event)
+    folder.finish(document)
+    return Run(generator=generator, guarantee=guarantee, details=document)
+
+
+def _counted(
+    folder: RunFolder, files: Files, deal: Deal, root: Any, resuming: bool, progress: Report | None, say: Say
+) -> tuple[Counted, Any]:
+    """All answers counted, from the checkpoint on if there is one, and the key the fit starts from."""
+    counted, total, saved = nothing_counted(deal), sum(answers for _, answers in files.values()), folder.checkpoint
+    if resuming and saved.exists():
+        counted, root = load_counted(saved.path, deal)
+        say(f"resuming the unfinished run in {folder.path}: {counted.read:,} answers were counted")
+    say(f"poll: {total:,} answers in {len(files)} file{'s' if len(files) > 1 else ''}")
+
+    def after(now: Counted, due: bool) -> None:
+        if due:
+            now.save(saved.path, root)
+        if progress:
+            progress(Progress(done=now.read, total=total, clients=now.answers))
+
+    try:
+        counted = count_files(list(files), deal, counted, after=after)
+    except DataError:
+        _abandon(folder)
+        raise
+    counted.save(saved.path, root)
+    if lost := {reason: number for reason, number in counted.dropped.items() if number}:
+        say("dropped " + "; ".join(f"{number:,}: {reason}" for reason, number in lost.items()))
+    return counted, root
+
+
+def _document(wanted: Fit, spec: RunSpec, deal: Deal, counted: Counted, found: Files) -> dict[str, Any]:
+    """run.json: what `synthesize` writes, and where the answers came from."""
+    down, _ = deal.protocol.reply_bytes(None, deal.population)
+    traffic = Traffic(down=down * counted.answers, up=float(counted.content), messages=counted.answers)
+    files = [
+        {"file": str(path), "answers": answers, "first_client": terms.first_client, "seeded": terms.seeded,
+         "populace": terms.version}
+        for path, (terms, answers) in found.items()
+    ]  # fmt: skip
+    return {
+        "status": "finished",
+        "digest": spec.digest(),
+        "spec": spec.model_dump(),
+        "command": wanted.command,
+        "method": deal.protocol.facts.name,
+        "parameters": dataclasses.asdict(deal.protocol),
+        "clients": counted.answers,
+        "split": FROM_FILES,
+        "population": collected_population(deal.population, answered=counted.answers),
+        "answers": {"counted": counted.answers, "dropped": counted.dropped, "files": files},
+        "rows": wanted.rows,
+        "versions": versions(),
+        "rounds": 1,
+        "traffic": traffic.to_json(),
+        "ledger": {
+            "epsilon": spec.epsilon, "delta": 0.0, "accounts_charged": counted.read, "charges": counted.read,
+        },
+    }  # fmt: skip
+
+
+def _deal(wanted: Fit, terms: list[Terms]) -> Deal:
+    """The poll the answers were given to, with the fit's own settings.
+
+    Refuses a schema, a version or a setting under which other questions would have been asked.
+    """
+    first, path = terms[0], wanted.answers[0]
+    schema = load_schema(wanted.schema_file)
+    if schema.digest != first.schema:
+        raise DataError(
+            f"{path} was collected under another schema than {wanted.schema_file}; give the schema the clients agreed to"
+        )
+    population = Population(
+        schema=schema.with_target(first.target), clients=max(each.clients for each in terms),
+        records=max(each.records for each in terms),
+    )  # fmt: skip
+    asked = first.protocol()
+    check_one_stage(asked)
+    if questions_hash(asked, population) != first.questions:
+        raise DataError(
+            f"{path} was collected by populace {first.version}, which asks other questions than this version; fit it with "
+            "that version"
+        )
+    protocol = first.protocol(**wanted.settings)
+    if questions_hash(protocol, population) != first.questions:
+        raise SpecError(
+            f"--set {', '.join(wanted.settings)} changes the questions, which have been answered; only settings of the fit "
+            "can change here"
+        )
+    return Deal(protocol, population, first.key)
+
+
+def _spec(wanted: Fit, deal: Deal) -> RunSpec:
+    """As `synthesize` would say it, for the commands that read runs."""
+    defaults = {field.name: field.default for field in dataclasses.fields(Poll)}
+    parameters = dataclasses.asdict(deal.protocol)
+    settings = {name: value for name, value in parameters.items() if name != "epsilon" and value != defaults[name]}
+    return make_spec(
+        data=" ".join(wanted.answers), method="poll", epsilon=parameters["epsilon"], schema_file=wanted.schema_file,
+        target=deal.population.table_schema.target, records_per_client=deal.population.records, settings=settings,
+        rows=wanted.rows, seed=wanted.seed,
+    )  # fmt: skip
+
+
+def _content(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+def _abandon(folder: RunFolder) -> None:
+    """Leave no unfinished run behind that never can be finished."""
+    for path in (folder.checkpoint.path, folder / "resume.json", folder / "run.json"):
+        path.unlink(missing_ok=True)

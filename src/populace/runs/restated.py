@@ -1,0 +1,160 @@
+"""The statement of a run made again from its public facts: the method from its name and parameters, the claim from the method.
+
+`run.population` of privacy.json holds what is needed, all of it public; of tables also the schema, which stands in
+generator.json. Whoever has these can make the claim again without any record.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from populace.engines.link import Roster, roster_from_json
+from populace.engines.statement import Simulated, simulated_of, stated_simulation
+from populace.errors import RunError
+from populace.methods.base import ImageShape, Population, Protocol
+from populace.methods.registry import make_protocol
+from populace.privacy.guarantee import Guarantee
+from populace.runs.federated_statement import LOOPBACK, seated_in_words, stated_federation
+from populace.runs.poll.statement import FROM_FILES, stated_collection
+from populace.tables.partition import Clients, dealt_in_words
+from populace.tables.schema import Schema
+
+COMMON = ("kind", "clients", "records", "answered")
+MORE: dict[str, tuple[str, ...]] = {
+    "simulation": ("records_in_all", "records_declared"),
+    "sites": ("records_declared", "sites", "rehearsal"),
+    "files": (),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Restated:
+    """A run as its public facts make it: method, population, claim, and who took part in words.
+
+    `facts` are those of `run` that follow from others, by name.
+    """
+
+    protocol: Protocol
+    population: Population
+    guarantee: Guarantee
+    facts: Mapping[str, Any]
+
+
+def simulated_population(population: Population, clients: Clients, *, answered: int) -> dict[str, Any]:
+    """What privacy.json says of the clients of a simulation."""
+    facts = simulated_of(clients)
+    more = {"records_in_all": facts.records_in_all, "records_declared": facts.declared}
+    return {**_common(population, answered), **more}
+
+
+def sites_population(population: Population, roster: Roster, *, answered: int, rehearsal: bool) -> dict[str, Any]:
+    """What privacy.json says of the sites of a federation and of their clients."""
+    sites = [{"site": seat.site, "clients": seat.clients, "hosts": seat.hosts} for seat in roster.seats]
+    more = {"records_declared": not roster.records_read, "sites": sites, "rehearsal": rehearsal}
+    return {**_common(population, answered), **more}
+
+
+def collected_population(population: Population, *, answered: int) -> dict[str, Any]:
+    """What privacy.json says of the clients whose answers came in files."""
+    return _common(population, answered)
+
+
+def _common(population: Population, answered: int) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "kind": population.kind, "clients": population.clients, "records": population.records, "answered": answered,
+    }  # fmt: skip
+    if isinstance(population.schema, ImageShape):
+        found["images"] = dataclasses.asdict(population.schema)
+    return found
+
+
+def restated(privacy: Mapping[str, Any], schema: Schema | None) -> Restated:
+    """The run of this privacy.json, made again; `schema` is that of its table, None for images.
+
+    Edge cases: facts that are missing or make no run raise RunError, as do settings that the method refuses.
+    """
+    try:
+        run = privacy["run"]
+        shape = schema if schema is not None else image_shape(run["population"]["images"])
+        make = {"simulation": _simulated, "sites": _at_sites, "files": _collected}[run["where"]]
+        return make(privacy, shape)
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError, ZeroDivisionError) as error:
+        raise RunError(f"the facts in privacy.json make no run: {error!r}") from error
+
+
+def image_shape(document: Mapping[str, Any]) -> ImageShape:
+    """The public shape of images, from JSON."""
+    return ImageShape(**{name: _frozen(value) for name, value in document.items()})
+
+
+def _method(
+    run: Mapping[str, Any], shape: Schema | ImageShape, *, clients: int, records: int
+) -> tuple[Protocol, Population, Guarantee]:
+    parameters = {name: _frozen(value) for name, value in run["parameters"].items()}
+    protocol = make_protocol(run["method"], parameters)
+    population = Population(schema=shape, clients=clients, records=records)
+    return protocol, population, protocol.guarantee(population)
+
+
+def _simulated(privacy: Mapping[str, Any], shape: Schema | ImageShape) -> Restated:
+    run, said = privacy["run"], privacy["run"]["population"]
+    asked, rows = run["asked"], int(said["records_in_all"])
+    column, each = asked["client_column"], int(asked["records_per_client"])
+    how, holds = dealt_in_words(records_per_client=each, column=column)
+    if column is None:
+        clients, records, declared = -(-rows // each), min(each, max(rows, 1)), True
+    else:
+        most = asked["most_records"]
+        clients, records, declared = int(said["clients"]), int(most or said["records"]), most is not None
+    facts = Simulated(
+        clients=clients, records=records, records_in_all=rows, declared=declared, images=isinstance(shape, ImageShape),
+        holds=holds,
+    )  # fmt: skip
+    protocol, population, claim = _method(run, shape, clients=clients, records=records)
+    answered = int(privacy["ledger"]["accounts_charged"])
+    stated = stated_simulation(
+        claim, facts, seeded=bool(privacy["seeded"]), noise="keyed" if privacy["seeded"] else "exact", answered=answered
+    )
+    again = {**_common(population, answered), "records_in_all": rows, "records_declared": declared}
+    return _restated(protocol, population, stated, split=how, clients=clients, population_said=again)
+
+
+def _at_sites(privacy: Mapping[str, Any], shape: Schema | ImageShape) -> Restated:
+    run, said = privacy["run"], privacy["run"]["population"]
+    seats = [{**seat, "first": 0} for seat in said["sites"]]
+    roster = roster_from_json(
+        {"seats": seats, "records": said["records"], "seeded": privacy["seeded"],
+         "records_read": not said["records_declared"]}
+    )  # fmt: skip
+    protocol, population, claim = _method(run, shape, clients=roster.clients, records=roster.records)
+    answered = min(int(said["answered"]), roster.clients)
+    stated = stated_federation(
+        claim, roster, kind=population.kind, answered=answered, seeded=bool(privacy["seeded"]),
+        host=LOOPBACK[0] if said["rehearsal"] else "",
+    )  # fmt: skip
+    again = sites_population(population, roster, answered=answered, rehearsal=bool(said["rehearsal"]))
+    split = seated_in_words(roster)
+    return _restated(protocol, population, stated, split=split, clients=roster.clients, population_said=again)
+
+
+def _collected(privacy: Mapping[str, Any], shape: Schema | ImageShape) -> Restated:
+    run, said = privacy["run"], privacy["run"]["population"]
+    clients, records = int(said["clients"]), int(said["records"])
+    protocol, population, claim = _method(run, shape, clients=clients, records=records)
+    answered = min(int(said["answered"]), int(privacy["ledger"]["accounts_charged"]))
+    stated = stated_collection(claim, records=records, seeded=bool(privacy["seeded"]), answered=answered)
+    again = collected_population(population, answered=answered)
+    return _restated(protocol, population, stated, split=FROM_FILES, clients=answered, population_said=again)
+
+
+def _restated(
+    protocol: Protocol, population: Population, stated: Guarantee, *, split: str, clients: int, population_said: Any
+) -> Restated:
+    facts = {"split": split, "clients": clients, "population": population_said}
+    return Restated(protocol=protocol, population=population, guarantee=stated, facts=facts)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(part) for part in value) if isinstance(value, list) else value

@@ -1,0 +1,218 @@
+"""Running a specification: read, split, simulate, sample, write; resumable at every step."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import math
+import platform
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from populace.engines import simulation
+from populace.engines.exchange import Keys, Outcome, Report, check_kind, population_of
+from populace.engines.exchange import make_key as make_key
+from populace.engines.statement import stated_simulation
+from populace.errors import RunError
+from populace.methods.base import Population, Protocol
+from populace.methods.blocks.generator import Synthesizer, load_generator
+from populace.methods.registry import protocol_class
+from populace.privacy.guarantee import Guarantee, guarantee_from_json
+from populace.privacy.ledger import Budget
+from populace.runs.folder import VERSIONS, RunFolder
+from populace.runs.ledger.history import BESIDE, NOT_BOOKED, Bookkeeping, History
+from populace.runs.ledger.wording import said_alone
+from populace.runs.restated import simulated_population
+from populace.runs.sources import PrivateData, read_private
+from populace.runs.spec import RunSpec, make_method
+from populace.tables.files import read_json
+from populace.tables.images import Images
+from populace.tables.partition import Clients
+from populace.tables.table import Table
+
+Say = Callable[[str], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+    """A finished run: the generator, what it guarantees, and what it cost."""
+
+    generator: Synthesizer
+    guarantee: Guarantee
+    details: Mapping[str, Any]
+
+    def sample(self, rows: int, *, seed: int | None = None, conditions: Mapping[str, str] | None = None) -> Any:
+        """A Table or Images, whichever the run was about."""
+        return self.generator.sample(rows, Keys(make_key(seed)).sample(), conditions)
+
+
+def simulate(protocol: Protocol, clients: Clients, *, seed: int | None = None, progress: Report | None = None) -> Run:
+    """Run a method on simulated clients, in memory. Nothing is booked in a ledger, which `details["history"]` says."""
+    outcome = simulation.run(protocol, clients, root=make_key(seed), progress=progress, exact_noise=seed is None)
+    guarantee = _stated(outcome, clients, seeded=seed is not None)
+    details = {**_details(outcome), "history": said_alone(NOT_BOOKED)}
+    return Run(generator=outcome.generator, guarantee=guarantee, details=details)
+
+
+def load_run(path: str | Path) -> Run:
+    folder = RunFolder(path)
+    document = folder.document()
+    try:
+        guarantee = guarantee_from_json(read_json(folder / "privacy.json"))
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{folder / 'privacy.json'} is damaged: {error!r}") from error
+    return Run(generator=load_generator(folder.path), guarantee=guarantee, details=document)
+
+
+def synthesize(
+    spec: RunSpec,
+    out: str | Path,
+    *,
+    progress: Report | None = None,
+    say: Say = lambda _: None,
+    keeping: Bookkeeping = BESIDE,
+) -> Run:
+    """Everything from data file to run folder. An unfinished folder with the same specification is resumed.
+
+    The run is booked where `keeping` says, by default in the ledger beside the data, before any record is used.
+    """
+    began = time.monotonic()
+    protocol = make_method(spec)
+    private = read_private(
+        spec.data, schema=spec.schema_file, target=spec.target, records_per_client=spec.records_per_client,
+        client_column=spec.client_column, most_records=spec.most_records,
+    )  # fmt: skip
+    clients = private.clients
+    population = population_of(clients)
+    check_kind(protocol, population)
+    protocol.guarantee(population)  # settings that do not fit the data are refused before there is a folder
+    folder = RunFolder(out)
+    history = History(spec, private, protocol, population, keeping)
+    history.check(folder)
+    with folder.claim(spec.model_dump(), spec.digest()) as resuming:
+        folder.check_same_data(*_contents(clients))
+        if resuming:
+            say(f"resuming the unfinished run in {folder.path}")
+        for remark in clients.data.remarks if isinstance(clients.data, Table) else ():
+            say(remark)
+        for remark in _repeats(private, spec):
+            say(remark)
+        say(f"{protocol.facts.name}: {len(clients):,} simulated clients ({clients.how})")
+        history.reserve(folder, say)
+        read = time.monotonic()
+        outcome = simulation.run(
+            protocol,
+            clients,
+            root=make_key(spec.seed),
+            checkpoint=folder.checkpoint,
+            progress=progress,
+            asked=asked_budget(spec, protocol, population),
+            exact_noise=spec.seed is None,
+        )
+        trained = time.monotonic()
+        guarantee = _stated(outcome, clients, seeded=spec.seed is not None)
+        drawn = outcome.generator.sample(spec.rows, Keys(folder.checkpoint.root()).sample())
+        sampled = time.monotonic()
+        history.confirm(folder)
+        outcome.generator.save(folder.path)
+        folder.save_synthetic(drawn)
+        seconds = _seconds(began, read, trained, sampled)
+        document = {
+            **_document(spec, protocol, clients), "seconds": seconds, "booked": history.for_run(), **_details(outcome),
+            "population": simulated_population(population, clients, answered=_answered(outcome)),
+        }  # fmt: skip
+        folder.save_privacy(guarantee, document, event=outcome.ledger.worst_event(), history=history.public)
+        folder.finish(document)
+        history.finish(folder)
+    return Run(generator=outcome.generator, guarantee=guarantee, details=document)
+
+
+def _seconds(began: float, read: float, trained: float, sampled: float) -> dict[str, float]:
+    """How long each step took, from the clock at its end; writing is in the total."""
+    steps = {"reading": read - began, "training": trained - read, "sampling": sampled - trained}
+    return {**steps, "total": time.monotonic() - began}
+
+
+def _document(spec: RunSpec, protocol: Protocol, clients: Clients) -> dict[str, Any]:
+    """What run.json says of what was run."""
+    return {
+        "status": "finished",
+        "digest": spec.digest(),
+        "spec": spec.model_dump(),
+        "method": protocol.facts.name,
+        "parameters": dataclasses.asdict(protocol),  # type: ignore[call-overload]
+        "clients": len(clients),
+        "split": clients.how,
+        "rows": spec.rows,
+        **({"classes": clients.data.classes} if isinstance(clients.data, Images) else {}),
+        "versions": versions(),
+    }
+
+
+def _repeats(private: PrivateData, spec: RunSpec) -> list[str]:
+    """For the owner's eyes: id columns whose values repeat, where the bound will not be for all rows of one value."""
+    data = private.clients.data
+    if private.frame is None or spec.client_column is not None or not isinstance(data, Table):
+        return []
+    ids = [
+        other.name for other in data.schema.others if other.kind == "id" and other.name in private.frame.column_names
+    ]
+    unit = protocol_class(spec.method_name).facts.unit
+    how = "a method that protects clients, with --client-column" if unit == "record" else "--client-column"
+    return [
+        f"values of {name} repeat, and the bound is not for all rows of one of them: for that use {how} {name}"
+        for name in ids
+        if len(private.frame.column(name).unique()) < len(private.frame)
+    ]
+
+
+def _stated(outcome: Outcome, clients: Clients, *, seeded: bool) -> Guarantee:
+    """The guarantee as it may be stated about a simulation."""
+    return stated_simulation(
+        outcome.guarantee, clients, seeded=seeded, noise=outcome.noise,
+        answered=_answered(outcome),
+    )  # fmt: skip
+
+
+def _answered(outcome: Outcome) -> int:
+    return int(outcome.ledger.spent()["accounts_charged"])
+
+
+def _details(outcome: Outcome) -> dict[str, Any]:
+    return {"rounds": outcome.rounds, "traffic": outcome.traffic.to_json(), "ledger": outcome.ledger.spent()}
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in VERSIONS:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def asked_budget(spec: RunSpec, protocol: Protocol, population: Population) -> Budget | None:
+    """What the user allows; a run that claims nothing (a baseline, a proof that fails) has no budget to keep.
+
+    Without `--delta` the method's own rule holds, which it states in its guarantee.
+    """
+    claim = protocol.guarantee(population)
+    if math.isinf(claim.epsilon):
+        return None
+    delta = claim.delta if spec.delta is None else spec.delta
+    return Budget(epsilon=spec.epsilon, delta=delta, unit=protocol.facts.unit)
+
+
+def _contents(clients: Clients) -> tuple[bytes, ...]:
+    data = clients.data
+    arrays = (data.x, data.y) if isinstance(data, Images) else (data.codes,)
+    shape = f"{data.x.shape} {data.classes} {data.domain}" if isinstance(data, Images) else data.schema.digest
+    return (
+        shape.encode(),
+        *(np.ascontiguousarray(array).tobytes() for array in (*arrays, clients.order, clients.starts)),
+    )

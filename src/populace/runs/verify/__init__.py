@@ -1,0 +1,1 @@
+"""Whether the files of a run hold together."""

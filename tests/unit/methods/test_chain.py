@@ -1,0 +1,183 @@
+"""A chain: both methods under one budget, the second begun from the first."""
+
+import dataclasses
+
+import dp_accounting
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from populace.engines import debug, simulation
+from populace.engines.checkpoint import Checkpoint
+from populace.engines.exchange import population_of
+from populace.errors import SpecError
+from populace.methods.base import Replies
+from populace.methods.blocks.code_law import make_standard_law
+from populace.methods.blocks.vae_networks import BasisVae
+from populace.methods.chain import LARGER, Chain
+from populace.methods.registry import make_protocol
+from populace.methods.vae import l_dpd_vae
+from populace.methods.vae import rounds as vae_rounds
+from populace.methods.vae.training import BATCH
+from populace.privacy.source import Keyed
+from populace.tables.images import Images
+from populace.tables.partition import split
+
+THEN = "net=basis,width=2,waves=2,latent=2,participations=2,batch=2,codes=1,asleep=1,fitting=3"
+CHAIN = Chain(epsilon=5.0, share=0.7, then_set=THEN)
+KEY = jax.random.key(5)
+
+
+@pytest.fixture(scope="module")
+def clients():
+    rng = np.random.default_rng(0)
+    y = np.arange(24, dtype=np.int32) % 2
+    x = np.where(y[:, None, None] == 1, 200, 40) + rng.integers(0, 40, (24, 6, 6))
+    return split(Images(x=x.astype(np.uint8), y=y, classes=2), records_per_client=8)
+
+
+@pytest.fixture(scope="module")
+def outcome(clients):
+    return simulation.run(CHAIN, clients, root=KEY)
+
+
+def test_both_methods_run_and_the_ledger_pays_for_both(clients, outcome):
+    population = population_of(clients)
+    links = CHAIN.links(population)
+    assert outcome.rounds == links.first.rounds(population) + links.then.rounds(population) == 3
+    assert outcome.ledger.spent()["epsilon"] == pytest.approx(outcome.guarantee.epsilon, rel=1e-9)
+    assert outcome.ledger.spent()["charges"] == 3 * 3
+    assert outcome.guarantee.epsilon <= 5.0
+    assert (outcome.guarantee.unit, outcome.guarantee.trust) == ("record", "silo")
+    assert outcome.generator.sample(4, KEY).x.shape == (4, 6, 6)
+
+
+def test_the_claim_is_what_dp_accounting_finds_for_the_events(clients):
+    population = population_of(clients)
+    links = CHAIN.links(population)
+    accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=1e-4)
+    accountant.compose(dp_accounting.GaussianDpEvent(links.first.noise_multiplier(population)))
+    step = dp_accounting.GaussianDpEvent(links.then.noise_multiplier(population))
+    accountant.compose(dp_accounting.PoissonSampledDpEvent(2 / 8, step), 2)
+    claim = CHAIN.guarantee(population)
+    assert claim.epsilon == pytest.approx(accountant.get_epsilon(claim.delta), rel=1e-3)
+    assert claim.epsilon > 0.97 * 5.0  # and little of the budget is left
+
+
+def test_a_larger_share_gives_the_first_method_less_noise(clients):
+    population = population_of(clients)
+    noises = [
+        (links.first.noise_multiplier(population), links.then.noise_multiplier(population))
+        for links in (Chain(epsilon=5.0, share=share, then_set=THEN).links(population) for share in (0.3, 0.9))
+    ]
+    assert noises[0][0] > noises[1][0]
+    assert noises[0][1] < noises[1][1]
+
+
+def test_the_second_method_begins_from_the_first_ones_samples(clients, outcome):
+    """Its decoder is not where it would have started by itself, and its codes are drawn from where theirs lie."""
+    population = population_of(clients)
+    alone = CHAIN.begin(population, simulation.Keys(KEY).begin()).then
+    assert np.abs(np.asarray(outcome.state.then.theta) - np.asarray(alone.theta)).max() > 1e-4
+    assert alone.law.is_standard
+    assert not outcome.state.then.law.is_standard
+    np.testing.assert_array_equal(outcome.generator.law.means, outcome.state.then.law.means)
+    np.testing.assert_array_equal(outcome.generator.law.roots, outcome.state.then.law.roots)
+
+
+def test_asleep_the_encoder_sees_codes_by_the_law_that_was_measured(clients, outcome):
+    population = population_of(clients)
+    then, state = CHAIN.links(population).then, outcome.state.then
+    ask = then.ask(then.begin(population, KEY), population, Keyed(KEY))
+    values = {"change": jnp.zeros((3, len(state.theta))), "below": jnp.zeros(3)}
+    replies = Replies(clients=ask.cohort, present=jnp.ones(3, bool), values=values)
+    before = dataclasses.replace(state, law=make_standard_law(2, 2))
+    after = [then.absorb(each, ask, replies, Keyed(KEY)).encoder.values for each in (state, state, before)]
+    np.testing.assert_array_equal(after[0], after[1])
+    assert np.abs(after[0] - after[2]).max() > 1e-5
+
+
+def test_stopped_at_the_hand_over_and_resumed_it_ends_alike(clients, outcome, tmp_path, monkeypatch):
+    """The law is measured once, before the stop, and comes back with the state."""
+
+    class StopError(Exception):
+        pass
+
+    def stop(at):
+        if at.done == 2:
+            raise StopError
+
+    monkeypatch.setattr(simulation, "_next_chunk", lambda *_: 1)
+    checkpoint = Checkpoint(tmp_path / "c.npz")
+    with pytest.raises(StopError):
+        simulation.run(CHAIN, clients, root=KEY, checkpoint=checkpoint, progress=stop)
+    monkeypatch.setattr(l_dpd_vae, "measure_codes", None)
+    again = simulation.run(CHAIN, clients, root=jax.random.key(99), checkpoint=checkpoint)
+    np.testing.assert_array_equal(again.state.then.law.means, outcome.state.then.law.means)
+    np.testing.assert_allclose(again.state.then.theta, outcome.state.then.theta, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("shape", "steps", "wanted"),
+    [((28, 28), 2, 2 * BATCH), ((28, 28), 20_000, 120_000), ((512, 512, 3), 20_000, 341), ((40_000, 40_000), 9, BATCH)],
+)
+def test_as_many_samples_as_are_looked_at_and_fit(shape, steps, wanted):
+    assert vae_rounds.warm_samples(BasisVae(shape=shape, classes=2), steps) == wanted
+
+
+def test_one_client_at_a_time_gives_the_same(clients, outcome):
+    other = debug.run(CHAIN, clients, root=KEY)
+    np.testing.assert_allclose(other.state.then.theta, outcome.state.then.theta, atol=1e-4)
+    assert other.traffic == outcome.traffic
+
+
+def test_a_site_knows_the_shape_of_every_question(clients):
+    population = population_of(clients)
+    state = CHAIN.begin(population, KEY)
+    ask = CHAIN.ask(state, population, Keyed(KEY))
+    assert set(ask.common) == set(CHAIN.question(population, 0)[0]) == {"first"}
+    assert set(CHAIN.question(population, 1)[0]) == {"then"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"then": "c-dpd-vae", "then_set": "turns=2"}, "protect one record"),
+        ({"first": "poll"}, "poll"),
+        ({"then_set": "participations"}, "name=value"),
+        ({"share": 1.0}, "share"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence(clients, settings, message):
+    with pytest.raises(SpecError, match=message):
+        make_protocol("chain", {"epsilon": 2.0, **settings}).guarantee(population_of(clients))
+
+
+def test_clients_answer_together_where_the_method_in_turn_does(clients):
+    """`moments` does, convolutions do not, and dense networks do as long as their slopes fit."""
+    population = population_of(clients)
+    chain = Chain(epsilon=5.0, share=0.7, then_set=THEN.replace("net=basis", "net=small"))
+    first = chain.question(population, 0)[0]
+    ask = chain.ask(chain.begin(population, KEY), population, Keyed(KEY))
+    assert set(ask.common) == set(first) == {"first"}
+    assert chain.together(ask, population)
+    turned = dataclasses.replace(ask, common={"then": ()})
+    assert not chain.together(turned, population)
+    assert CHAIN.together(turned, population)
+    crowd = dataclasses.replace(
+        turned, cohort=np.zeros(2**28 // CHAIN.links(population).then.design(population).mechanism.size)
+    )
+    assert not CHAIN.together(crowd, population)
+
+
+def test_what_is_not_set_is_what_suits_a_method_that_begins_from_samples(clients):
+    population = population_of(clients)
+    then = Chain(epsilon=5.0, then_set="participations=2,width=7").links(population).then
+    assert (then.width, then.participations) == (7, 2)
+    assert (then.latent, then.beta) == (int(LARGER["l-dpd-vae"]["latent"]), float(LARGER["l-dpd-vae"]["beta"]))
+    alone = l_dpd_vae.LDpdVae(epsilon=1.0)
+    assert then.latent != alone.latent
+    other = Chain(epsilon=5.0, then_set="participations=2,net=small").links(population).then
+    assert (other.width, other.latent) == (0, alone.latent)  # sizes of a dense network are none for convolutions
+    assert other.rate == then.rate != alone.rate

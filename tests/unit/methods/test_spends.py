@@ -1,0 +1,36 @@
+"""What a whole run costs, told before it begins, is what its ledger books and what its claim says."""
+
+import jax
+import numpy as np
+import pytest
+
+from populace.engines import simulation
+from populace.engines.exchange import population_of
+from populace.errors import SpecError
+from populace.methods.registry import make_protocol
+from populace.privacy.accounting import epsilon_of
+from populace.tables.partition import split
+
+GAN = {"critic_width": 3, "batch": 1, "width": 4, "latent": 2}
+SMALL = {
+    "fl-gan": {"iterations": 1, "critics": 2, **GAN},
+    "fedavg-gan": {"turns": 2, "share": 0.5, "steps": 1, **GAN},
+    "c-dpd-vae": {"turns": 2, "share": 0.5, "epochs": 1, "batch": 2, "width": 4, "latent": 2},
+    "moments": {},
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_told_before_as_booked_after(name, small_table):
+    clients = split(small_table.take(np.arange(10)), records_per_client=2)
+    protocol = make_protocol(name, {"epsilon": 2.0, **SMALL[name]})
+    claim, event = protocol.guarantee(population_of(clients)), protocol.spends(population_of(clients))
+    assert epsilon_of(event, delta=claim.accounted_delta) == pytest.approx(claim.epsilon, rel=1e-9)
+    booked = simulation.run(protocol, clients, root=jax.random.key(0)).ledger.worst_event()
+    assert epsilon_of(booked, delta=claim.accounted_delta) == pytest.approx(claim.epsilon, rel=1e-6)
+
+
+def test_a_method_of_reports_tells_epsilon_alone(small_table):
+    clients = split(small_table.take(np.arange(10)))
+    with pytest.raises(SpecError, match="epsilon alone"):
+        make_protocol("poll", {"epsilon": 2.0}).spends(population_of(clients))
