@@ -22,8 +22,7 @@ from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.source import Source
 from populace.tables.schema import Schema
-
-Array = Any
+from populace.types import Array
 
 REASON = "every record is sent and handed out as it is"
 

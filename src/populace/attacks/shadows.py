@@ -29,8 +29,7 @@ from populace.runs.workers import begin_worker
 from populace.tables.files import read_arrays, replacing
 from populace.tables.partition import split
 from populace.tables.table import Table
-
-Array = Any
+from populace.types import Array
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -24,8 +24,7 @@ from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.source import Keyed, Source
 from populace.tables.partition import Clients
-
-Array = Any
+from populace.types import Array
 
 BLOCK = 2_048  # clients with each shard in one run of the engine: one shape, compiled once
 MOST_ROUNDS = 8  # of the method, listened to for what it asks

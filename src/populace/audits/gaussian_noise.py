@@ -23,8 +23,7 @@ from populace.privacy.accounting import epsilon_of
 from populace.privacy.events import Composed, Event, Gaussian, PoissonSampled, Repeated
 from populace.privacy.gaussian import GaussianSum, calibrated
 from populace.privacy.source import Keyed, System
-
-Array = Any
+from populace.types import Array
 
 DELTA = 1e-5
 NUMBERS = 2**20  # drawn, and coordinates of the mechanism: its grid is then fine enough to show gaps

@@ -33,8 +33,7 @@ from populace.privacy.randomizers.base import Randomizer
 from populace.privacy.randomizers.grr import GrrPanel
 from populace.privacy.source import Keyed, Source, System
 from populace.tables.partition import Clients
-
-Array = Any
+from populace.types import Array
 
 FALSE_ALARM = 1e-6  # of a test of the noise's scale
 DRAWS = 16  # more vectors of noise from every mechanism, from either source

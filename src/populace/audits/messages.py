@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -32,8 +31,8 @@ from populace.privacy.randomizers.rappor import Rappor
 from populace.privacy.randomizers.subset import SubsetSelection
 from populace.privacy.randomizers.unary import Oue, Sue
 from populace.runs.run import make_key
+from populace.types import Array
 
-Array = Any
 Say = Callable[[str], None]
 
 MECHANISMS: dict[str, Callable[..., Randomizer]] = {

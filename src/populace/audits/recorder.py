@@ -30,8 +30,8 @@ from populace.privacy.randomizers.several_signds import SeveralSignDS
 from populace.privacy.randomizers.signds import SignDS
 from populace.privacy.randomizers.subset import SubsetPanel
 from populace.privacy.source import Keyed, System
+from populace.types import Array
 
-Array = Any
 Kind = Literal["noise", "sum", "report", "coins"]
 
 RANDOMIZERS: tuple[type, ...] = (Randomizer, SubsetPanel, GrrPanel, SignDS, SeveralSignDS, FedSel)

@@ -32,8 +32,7 @@ from populace.privacy.accounting import epsilon_of
 from populace.privacy.events import Composed, Event
 from populace.privacy.gaussian import GaussianSum
 from populace.tables.partition import Clients
-
-Array = Any
+from populace.types import Array
 
 LEAST_SIZE = 64  # coordinates of a release that canaries are put into
 MOST_CANARIES = 4_096

@@ -20,7 +20,6 @@ from populace.tables.partition import Clients
 from populace.tables.schema import Schema
 from populace.tables.table import Table
 
-Array = Any
 Records = Any
 
 SIDE, CLASSES = 8, 3  # of invented images

@@ -15,8 +15,7 @@ from populace.privacy.events import Event
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.source import Source
-
-Array = Any
+from populace.types import Array
 
 
 class Watched(Protocol):

@@ -16,8 +16,7 @@ from populace.engines import wire
 from populace.engines.agreement import Shapes
 from populace.engines.messages import RefusedError, Request
 from populace.errors import WireError
-
-Array = Any
+from populace.types import Array
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,7 @@ from populace.engines.exchange import Traffic
 from populace.errors import RunError
 from populace.privacy.ledger import MemoryLedger
 from populace.tables.files import read_arrays, replacing
-
-Array = Any
+from populace.types import Array
 
 
 def _to_numpy(leaf: Array) -> np.ndarray[Any, Any]:

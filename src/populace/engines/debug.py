@@ -18,8 +18,7 @@ from populace.errors import PopulaceError
 from populace.methods.base import Ask, Population, Protocol, Replies, Shard
 from populace.privacy.source import Keyed, Source, System
 from populace.tables.partition import Clients
-
-Array = Any
+from populace.types import Array
 
 
 class StepError(PopulaceError):

@@ -18,8 +18,7 @@ from populace.privacy.ledger import Budget, MemoryLedger
 from populace.privacy.source import Keyed
 from populace.tables.images import Images
 from populace.tables.partition import Clients
-
-Array = Any
+from populace.types import Array
 
 SAMPLERS_SHARE = (
     1e-6  # of the delta asked for, that a sampler's distance from its law may add to it; stated with the claim

@@ -27,8 +27,7 @@ from populace.methods.base import Ask, Population, Replies
 from populace.privacy.ledger import MemoryLedger
 from populace.privacy.source import Keyed, Source, System
 from populace.tables.files import read_json, write_json
-
-Array = Any
+from populace.types import Array
 
 
 class LinkClosedError(PopulaceError):

@@ -23,8 +23,7 @@ from populace.methods.base import Ask, Population, Protocol, Replies, Shard
 from populace.privacy.ledger import Budget, MemoryLedger
 from populace.tables.images import Images
 from populace.tables.partition import Clients
-
-Array = Any
+from populace.types import Array
 
 MOST_BYTES_ON_DEVICE = 4 * 2**30
 MOST_MEMORY_ON_DEVICE = 2 * 2**30  # of what all clients keep at home; more stays with the host

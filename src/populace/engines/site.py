@@ -58,8 +58,8 @@ from populace.privacy.sqlite_ledger import (
     SqliteLedger,
 )
 from populace.tables.partition import Clients
+from populace.types import Array
 
-Array = Any
 #: Size of the runs a site takes part in, unless its own file says otherwise.
 MOST_CLIENTS, MOST_RECORDS = 10**7, 10**4
 TRIES = 3  # where another process of the site books in between

@@ -25,8 +25,8 @@ from scipy.special import ndtri
 from populace.errors import DataError, out_of_range
 from populace.evaluation.binomial import check_confidence, lower_bound, upper_bound
 from populace.evaluation.scores import SCORES, Score
+from populace.types import Array
 
-Array = Any
 #: Messages about the two inputs of a pair: (number of the pair, messages per input, part) -> two arrays [count, features].
 Draw = Callable[[int, int, int], tuple[Array, Array]]
 #: Scores known beforehand for a pair, besides those that are fitted.

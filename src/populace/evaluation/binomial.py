@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from scipy.special import betainccinv, betaincinv, stdtrit
 
 from populace.errors import out_of_range
-
-Array = Any
+from populace.types import Array
 
 
 def lower_bound(hits: Array, trials: Array, alpha: float) -> Array:

@@ -11,15 +11,13 @@ theorem).
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 from scipy.special import bdtrc, expit
 
 from populace.errors import DataError, out_of_range
 from populace.evaluation.binomial import check_confidence
-
-Array = Any
+from populace.types import Array
 
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # of the canaries, guessed in, or out, or as many of both
 STEPS = 60  # of bisection

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-Array = Any
+from populace.types import Array
+
 Parameters = dict[str, Array]
 
 KERNELS = (32, 64, 128)

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-Array = Any
+from populace.types import Array
+
 Parameters = dict[str, Array]
 
 ITERATIONS = 100  # of L-BFGS

@@ -7,12 +7,12 @@ likelihoods, the closer an audit comes to epsilon.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from sklearn.tree import DecisionTreeClassifier
 
-Array = Any
+from populace.types import Array
+
 Score = Callable[[Array], Array]
 
 MOST_LEVELS = 1_024  # of a whole number that is counted value by value

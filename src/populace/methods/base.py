@@ -28,8 +28,8 @@ from populace.privacy.guarantee import Guarantee, Trust, Unit
 from populace.privacy.ledger import Charge
 from populace.privacy.source import Keyed, Source
 from populace.tables.schema import Schema
+from populace.types import Array
 
-Array = Any
 State = Any
 Memory = Any
 Kind = Literal["table", "images"]

@@ -24,8 +24,7 @@ from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.source import Source
-
-Array = Any
+from populace.types import Array
 
 TOLERANCE = 1e-3  # of the second method's noise multiplier
 SEARCH = 1e-3  # discretisation while it is looked for: never optimistic

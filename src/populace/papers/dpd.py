@@ -26,8 +26,6 @@ from populace.papers.scores import load, on_images, scores, text
 from populace.runs.run import make_key
 from populace.tables.partition import Clients, split
 
-Array = Any
-
 DELTA = 1e-5  # the paper's
 METRICS = ("logistic", "mlp", "cnn", "frechet", "seconds_training")
 REAL = "real images"

@@ -35,8 +35,8 @@ from populace.runs.run import make_key
 from populace.tables.datasets import Split
 from populace.tables.images import Images
 from populace.tables.partition import Clients, split_even, split_labels
+from populace.types import Array
 
-Array = Any
 Kind = tuple[str, str, bool]
 
 METRICS = (

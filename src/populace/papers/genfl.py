@@ -33,8 +33,8 @@ from populace.papers.scores import load, on_images, text
 from populace.runs.run import make_key
 from populace.tables.images import Images
 from populace.tables.partition import split
+from populace.types import Array
 
-Array = Any
 Posterior = Callable[[Images], Array]
 
 EPSILON, DELTA = 4.0, 1e-5

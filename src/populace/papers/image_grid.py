@@ -10,8 +10,7 @@ import numpy as np
 
 from populace.papers.grid import Result
 from populace.tables.images import Images
-
-Array = Any
+from populace.types import Array
 
 SHOWN = 4  # images of each class
 GAP = 2

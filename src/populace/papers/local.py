@@ -32,8 +32,6 @@ from populace.tables.partition import split
 from populace.tables.schema import Schema
 from populace.tables.table import Table, from_codes
 
-Array = Any
-
 ROWS = 30_000
 PUBLISHED: dict[str, Any] = {"oracle": "split-krr", "estimate": "lasso", "choice": "mutual-information"}
 #: Row of the table -> method and its settings.

@@ -27,8 +27,6 @@ from populace.runs.run import make_key
 from populace.tables.images import Images
 from populace.tables.partition import Clients, split
 
-Array = Any
-
 DELTA = 1e-5
 METRICS = ("logistic", "mlp", "cnn", "frechet", "seconds_run", "seconds_sampling", "kilobytes")
 REAL = "real"

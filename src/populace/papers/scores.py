@@ -14,8 +14,7 @@ from populace.evaluation.images import frechet
 from populace.papers.grid import Benchmark, Cell, Chart, Picture, Result, View
 from populace.tables import datasets
 from populace.tables.images import Images
-
-Array = Any
+from populace.types import Array
 
 BATCH = 128
 FEATURES = 10_000  # images whose features a Frechet distance is taken from

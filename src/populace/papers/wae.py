@@ -37,8 +37,7 @@ from populace.privacy.randomizers.base import MOST_EPSILON
 from populace.runs.run import make_key
 from populace.tables import datasets
 from populace.tables.table import Table, from_codes
-
-Array = Any
+from populace.types import Array
 
 DATA = "a9a"
 ROWS = 30_000

@@ -32,8 +32,7 @@ from populace.runs.run import make_key
 from populace.tables import datasets
 from populace.tables.images import Images
 from populace.tables.partition import Clients, split
-
-Array = Any
+from populace.types import Array
 
 DATA = ("mnist", "fashion_mnist")
 RECORDS = 2

@@ -20,8 +20,7 @@ from populace.errors import SpecError, out_of_range
 from populace.privacy import accounting, keyed_normal, on_host, secure_random
 from populace.privacy.events import Event, Gaussian
 from populace.privacy.source import Keyed, Source
-
-Array = Any
+from populace.types import Array
 
 FINENESS = 256  # rounding adds at most 1/FINENESS to the sensitivity
 MOST_TOTAL = 2**30  # in units of the grid: a sum is cut off here, so that noise below it fits beside it in 32 bits

@@ -24,15 +24,13 @@ import itertools
 import math
 from decimal import Decimal, localcontext
 from fractions import Fraction
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from populace.errors import out_of_range
-
-Array = Any
+from populace.types import Array
 
 KEYED_DISTANCE = 2.0**-106  # total variation distance of one draw from its law, at most
 MOST_DEVIATION = 2.0**26

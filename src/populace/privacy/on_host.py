@@ -17,7 +17,7 @@ import numpy as np
 from jax.custom_batching import custom_vmap
 from jax.experimental import io_callback
 
-Array = Any
+from populace.types import Array
 
 MOST_BYTES = 2**16  # of one argument of a callback
 

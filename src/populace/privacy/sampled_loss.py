@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from populace.errors import SpecError
-
-Array = Any
+from populace.types import Array
 
 LARGE = 50.0  # e to it has no use for a 1 beside it
 MOST_POINTS = 10**8  # of a grid; what has more loses thousands of epsilons

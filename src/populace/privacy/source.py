@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from fractions import Fraction
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +16,7 @@ import numpy as np
 
 from populace.errors import out_of_range
 from populace.privacy import on_host, secure_random
-
-Array = Any
+from populace.types import Array
 
 LATENT_UNITS = 2.0**24  # a standard deviation of a latent, in steps
 

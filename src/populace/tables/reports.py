@@ -20,8 +20,7 @@ import pyarrow.parquet
 
 from populace.errors import DataError, InputError
 from populace.tables.files import replacing
-
-Array = Any
+from populace.types import Array
 
 COLUMN = "report"
 BATCH = 2**16

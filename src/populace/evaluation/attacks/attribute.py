@@ -17,8 +17,7 @@ from populace.evaluation.attacks.distances import MOST_ROWS, MOST_SYNTHETIC, dra
 from populace.evaluation.marginals import check_comparable
 from populace.tables.codec import one_hot
 from populace.tables.table import Table
-
-Array = Any
+from populace.types import Array
 
 
 def infer_attribute(

@@ -16,8 +16,7 @@ from populace.errors import DataError
 from populace.evaluation.marginals import check_comparable
 from populace.tables.schema import Schema
 from populace.tables.table import Table
-
-Array = Any
+from populace.types import Array
 
 CHUNK = 2**24  # comparisons at a time
 MOST_SYNTHETIC = 20_000

@@ -28,8 +28,7 @@ from sklearn.svm import SVC
 from populace.errors import out_of_range
 from populace.evaluation.attacks.summaries import SUMMARIES
 from populace.evaluation.binomial import clustered_interval
-
-Array = Any
+from populace.types import Array
 
 CONFIDENCE = 0.95
 FOLDS = 3

@@ -23,8 +23,7 @@ from sklearn.tree import DecisionTreeClassifier
 from populace.errors import DataError, out_of_range
 from populace.evaluation.attacks.membership import CONFIDENCE, FOLDS, PROVES_NOTHING
 from populace.evaluation.binomial import check_confidence, interval
-
-Array = Any
+from populace.types import Array
 
 LEAST_RECORDS = 2 * FOLDS  # of each kind
 HIDDEN = (32,) * 5

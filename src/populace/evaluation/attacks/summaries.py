@@ -6,13 +6,10 @@ et al. 2022 and see single rows, which tables and correlations hardly do.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from populace.evaluation.correlation import correlation_matrix
-
-Array = Any
+from populace.types import Array
 
 QUERIES = 32  # sets of columns on which agreement with a target is counted
 NEAREST = 3  # rows that agree in all but so many columns are counted too

@@ -22,8 +22,7 @@ from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.source import Source
 from populace.tables.schema import Schema
-
-Array = Any
+from populace.types import Array
 
 
 @jax.tree_util.register_dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,7 @@ from populace.errors import DataError
 from populace.methods.blocks.frequency_estimation import project_to_simplex as project_to_simplex
 from populace.methods.blocks.generator import Generator
 from populace.tables.schema import Schema
-
-Array = Any
+from populace.types import Array
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -26,8 +26,7 @@ from populace.privacy.ledger import Charge
 from populace.privacy.noised_steps import NoisedSteps, noised_steps, sampled_delta
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.source import Source
-
-Array = Any
+from populace.types import Array
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

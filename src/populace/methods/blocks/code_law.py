@@ -8,7 +8,6 @@ codes are drawn as they were found (Ghosh et al. 2020, section 4).
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +15,7 @@ import numpy as np
 
 from populace.errors import DataError
 from populace.methods.blocks.matrices import power_of
-
-Array = Any
+from populace.types import Array
 
 
 @jax.tree_util.register_dataclass

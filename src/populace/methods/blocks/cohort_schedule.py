@@ -13,8 +13,7 @@ from populace.methods.base import Ask, Population, Protocol
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.shuffling import shuffled_statement
-
-Array = Any
+from populace.types import Array
 
 
 class Passes(Protocol):

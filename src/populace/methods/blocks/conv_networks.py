@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +21,7 @@ from populace.errors import DataError
 from populace.methods.blocks.dense_networks import discrepancy
 from populace.methods.blocks.image_generator import ImageGenerator
 from populace.methods.blocks.parameters import Shapes, glorot, unpack
-
-Array = Any
+from populace.types import Array
 
 SIDE = 3  # of a kernel
 HALVINGS = 2

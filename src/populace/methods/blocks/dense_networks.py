@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +24,7 @@ from populace.errors import DataError, out_of_range
 from populace.methods.blocks.generator import Generator
 from populace.methods.blocks.parameters import Shapes, count_parameters, glorot, unpack
 from populace.tables.schema import Schema
-
-Array = Any
+from populace.types import Array
 
 LATENTS_PER_ROW = 16  # drawn for a row that must meet conditions
 TIED = 15.0  # logit of the target's value a class stands for, and minus that of the others

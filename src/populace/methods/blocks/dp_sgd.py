@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-Array = Any
+from populace.types import Array
+
 Betas = tuple[float, float]
 
 USUAL: Betas = (0.9, 0.999)  # Adam's

@@ -16,13 +16,12 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from populace.errors import DataError, out_of_range
-
-Array = Any
+from populace.types import Array
 
 LEAST_DEVIATION = 1e-9  # stands in for a standard deviation of zero, where weights are its inverse square
 

@@ -22,8 +22,8 @@ import numpy as np
 from populace.methods.blocks.conv_networks import SIDE, convolve
 from populace.methods.blocks.parameters import Shapes, count_parameters, glorot, pack, unpack
 from populace.methods.blocks.vae_networks import BasisVae, ImageVae, Vae
+from populace.types import Array
 
-Array = Any
 Parts = dict[str, Any]
 
 SLOPE = 0.2  # of a leaky unit below 0

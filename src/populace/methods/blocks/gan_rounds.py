@@ -13,7 +13,6 @@ from populace.methods.blocks.training import check_counts, check_not_negative
 from populace.methods.blocks.vae_networks import NETS, RowsVae
 from populace.tables.schema import Schema
 
-Array = Any
 Net = Literal["basis", "small"]
 
 

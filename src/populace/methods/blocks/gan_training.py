@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from populace.methods.blocks.dp_sgd import Examples, Half, moved
 from populace.methods.blocks.gan_networks import Gan, Parts
-
-Array = Any
+from populace.types import Array
 
 BETAS = (0.5, 0.9)  # of Adam, for both sides
 

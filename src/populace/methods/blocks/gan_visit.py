@@ -19,8 +19,8 @@ from populace.privacy.events import Event
 from populace.privacy.gaussian import GaussianSum, clip_tree
 from populace.privacy.noised_steps import NoisedSteps
 from populace.privacy.source import Keyed, Source
+from populace.types import Array
 
-Array = Any
 Recipe = Literal["valid", "paper", "open"]
 
 LEAST_SHARE = 0.1  # of the batch expected that a noisy count of records may lower the denominator to

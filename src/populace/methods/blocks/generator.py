@@ -21,8 +21,7 @@ from populace.tables import codec
 from populace.tables.files import read_arrays, read_json, replacing, write_json
 from populace.tables.schema import Schema, schema_from_dict
 from populace.tables.table import Table
-
-Array = Any
+from populace.types import Array
 
 MODULES = {
     "marginals": "populace.methods.baselines.marginals",

@@ -16,8 +16,7 @@ import numpy as np
 from populace.errors import DataError, SpecError, out_of_range
 from populace.methods.blocks.generator import Synthesizer
 from populace.tables.images import Images
-
-Array = Any
+from populace.types import Array
 
 LABEL = "label"  # what a condition on images is called
 CHUNK = 4_096  # images drawn at once

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-Array = Any
+from populace.types import Array
 
 
 def power_of(matrix: Array, exponent: float, floor: float = 0.0) -> Array:

@@ -25,8 +25,8 @@ from populace.privacy.randomizers.hashing import hash_values
 from populace.privacy.randomizers.subset import SubsetPanel, SubsetSelection
 from populace.privacy.source import Source
 from populace.tables.schema import Schema
+from populace.types import Array
 
-Array = Any
 Groups = tuple[tuple[int, ...], ...]
 BUCKETS = 256  # a report about them takes at most 32 bytes
 ARRIVAL = 2**32 - 1  # sets the draw of the order apart from the rounds' own, which count from 0

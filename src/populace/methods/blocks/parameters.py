@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-Array = Any
+from populace.types import Array
+
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 

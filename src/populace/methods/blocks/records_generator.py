@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import numpy as np
@@ -12,8 +12,7 @@ import numpy as np
 from populace.errors import DataError
 from populace.methods.blocks.generator import Generator
 from populace.tables.schema import Schema
-
-Array = Any
+from populace.types import Array
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +18,7 @@ from populace.methods.blocks.vae_images import VaeImages
 from populace.methods.blocks.vae_networks import ImageVae, Vae
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.source import Source
-
-Array = Any
+from populace.types import Array
 
 NUMBER = 4.0  # bytes
 NO_ERROR = "no error is predicted: training has no closed form"

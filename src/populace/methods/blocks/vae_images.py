@@ -16,8 +16,7 @@ from populace.errors import DataError
 from populace.methods.blocks.code_law import CodeLaw
 from populace.methods.blocks.image_generator import ImageGenerator
 from populace.methods.blocks.vae_networks import NETS, ImageVae
-
-Array = Any
+from populace.types import Array
 
 LAW = ("means", "roots")
 

@@ -26,8 +26,8 @@ import scipy.fft
 from populace.methods.blocks.conv_networks import SIDE, convolve, doubled
 from populace.methods.blocks.dense_networks import Blocks
 from populace.methods.blocks.parameters import Shapes, count_parameters, glorot, unpack
+from populace.types import Array
 
-Array = Any
 Net = Literal["small", "large", "basis"]
 
 LEAKY = 0.01

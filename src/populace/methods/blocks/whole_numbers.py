@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-Array = Any
+from populace.types import Array
 
 EXACT = 24  # bits a float32 adds without error
 WIDE = 31  # bits of a reply's number

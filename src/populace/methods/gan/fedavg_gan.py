@@ -24,8 +24,7 @@ from populace.methods.blocks.training import NUMBER, check_counts, check_shares,
 from populace.privacy.gaussian import clip
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.source import Source
-
-Array = Any
+from populace.types import Array
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

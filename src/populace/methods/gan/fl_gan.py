@@ -46,8 +46,7 @@ from populace.privacy.ledger import Charge
 from populace.privacy.noised_steps import AT_A_SILO, NoisedSteps, noised_steps, sampled_delta
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.source import Source
-
-Array = Any
+from populace.types import Array
 
 MOST_VISITS = 1_000
 

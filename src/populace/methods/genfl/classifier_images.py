@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,7 @@ from populace.methods.blocks.vae_images import decoded, read_design, told_design
 from populace.methods.blocks.vae_networks import ImageVae
 from populace.methods.genfl.wavelets import Scattering
 from populace.tables.images import Images
-
-Array = Any
+from populace.types import Array
 
 AT_ONCE = 256  # images classified together
 

@@ -16,8 +16,7 @@ from populace.methods.blocks.gan_networks import Gan
 from populace.methods.blocks.gan_training import drawn_labels
 from populace.methods.blocks.whole_numbers import EXACT, WIDE
 from populace.methods.genfl.wavelets import Scattering
-
-Array = Any
+from populace.types import Array
 
 MOST_BITS, LEAST_BITS = 18, 12  # of a product
 SPARE = 2  # units left for rounding, so that it seldom makes a row too long

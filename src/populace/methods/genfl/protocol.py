@@ -46,8 +46,7 @@ from populace.privacy.ledger import Charge
 from populace.privacy.noised_steps import AT_A_SILO, sampled_delta
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.source import Source
-
-Array = Any
+from populace.types import Array
 
 MOST_MADE = 128  # generated examples of one client in one step: they carry no noise, so that few tell their mean slope
 

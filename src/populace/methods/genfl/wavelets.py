@@ -11,12 +11,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-Array = Any
+from populace.types import Array
 
 ANGLES = 8
 SIDES = (5, 7)  # of a wavelet at either scale, in pixels

@@ -23,8 +23,7 @@ from populace.privacy.ledger import Charge
 from populace.privacy.randomizers.rappor import Rappor
 from populace.privacy.source import Source
 from populace.tables.schema import Column, Schema
-
-Array = Any
+from populace.types import Array
 
 MOST_REPORTS_FOR_EM = 20_000
 

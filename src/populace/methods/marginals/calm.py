@@ -27,8 +27,7 @@ from populace.privacy.ledger import Charge
 from populace.privacy.randomizers.subset import SubsetSelection
 from populace.privacy.source import Source
 from populace.tables.schema import Schema
-
-Array = Any
+from populace.types import Array
 
 MOST_CELLS = 20_000
 MOST_GROUPS = 2_000

@@ -16,8 +16,7 @@ import jax
 import numpy as np
 
 from populace.errors import DataError, out_of_range
-
-Array = Any
+from populace.types import Array
 
 MOST_QUERIED = 2**24  # cells of one marginal
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +14,7 @@ from jax.scipy.special import ndtr, ndtri
 from populace.errors import DataError
 from populace.methods.blocks.generator import Generator
 from populace.tables.schema import Schema
-
-Array = Any
+from populace.types import Array
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,8 @@ import numpy as np
 from populace.errors import DataError, out_of_range
 from populace.methods.blocks.frequency_estimation import NoisyTable, marginal, project_to_simplex, with_marginal
 from populace.methods.marginals.clique_tree import CliqueTree
+from populace.types import Array
 
-Array = Any
 Columns = tuple[int, ...]
 
 LEAST_DEVIATION = 1e-5  # of a frequency; less would leave single precision no room

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from populace.methods.base import Facts, Population
 from populace.methods.marginals.bloom import Bits, BloomProtocol
 from populace.methods.marginals.copula import GaussianCopula, correlation_of, nearest_correlation
-
-Array = Any
+from populace.types import Array
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

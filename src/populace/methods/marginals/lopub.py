@@ -22,8 +22,7 @@ from populace.methods.blocks.one_report import mutual_information
 from populace.methods.marginals.bloom import Bits, BloomProtocol, Estimates
 from populace.methods.marginals.clique_tree import CliqueTree
 from populace.methods.marginals.tree import TreeGenerator
-
-Array = Any
+from populace.types import Array
 
 LEAST_START = 0.01  # even share of where expectation maximisation begins, so that no cell is ruled out
 

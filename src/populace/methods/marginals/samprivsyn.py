@@ -42,8 +42,8 @@ from populace.privacy.randomizers.grr import GrrPanel
 from populace.privacy.randomizers.subset import SubsetSelection
 from populace.privacy.source import Source
 from populace.tables.schema import Schema
+from populace.types import Array
 
-Array = Any
 MOST_ROWS = 60_000
 LEAST_SHARE = 0.02  # of an even choice, under mutual information: no pair is ever written off
 LASSO_STEPS_WHILE_ASKING = 200

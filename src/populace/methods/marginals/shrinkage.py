@@ -13,15 +13,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from populace.methods.blocks.frequency_estimation import NoisyTable, make_consistent, project_to_simplex, with_marginal
 from populace.methods.marginals.clique_tree import CliqueTree
 from populace.methods.marginals.graphical import elimination_cells, fit_graphical_model, pool_singles
+from populace.types import Array
 
-Array = Any
 Columns = tuple[int, ...]
 
 #: Prior variance of a cell's dependence, as a power of its weight under independence. Between 1 and 2 little changes.

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-Array = Any
+from populace.types import Array
+
 Pair = tuple[int, int]
 
 

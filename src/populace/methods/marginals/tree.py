@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from populace.methods.blocks.generator import Generator
 from populace.methods.marginals.clique_tree import CliqueTree
 from populace.tables.schema import Schema
-
-Array = Any
+from populace.types import Array
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

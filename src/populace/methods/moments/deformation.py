@@ -6,12 +6,10 @@ variance along the directions in which a move changes a class's mean image.
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
 
-Array = Any
+from populace.types import Array
 
 #: What a move is: pixels down and across as shares of the height and width, logarithms of stretches, radians, and a slope.
 MOVES = ("down", "across", "taller", "wider", "turned", "sheared")

@@ -17,8 +17,7 @@ import numpy as np
 
 from populace.methods.moments.deformation import deformed
 from populace.tables.schema import Schema
-
-Array = Any
+from populace.types import Array
 
 EDGE = 1.02  # an eigenvalue counts when it is so many times the largest that noise alone gives
 USUAL_SPREAD = 0.15  # deviation of lengths, as a share of their mean, where it is not told

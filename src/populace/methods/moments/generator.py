@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +22,7 @@ from populace.methods.blocks.matrices import power_of
 from populace.methods.moments.deformation import MOVES, TRIED
 from populace.methods.moments.features import Estimates, Features, ImageFeatures, TableFeatures
 from populace.tables.schema import Schema
-
-Array = Any
+from populace.types import Array
 
 DRAWS = 1_500  # of each class, that moments are matched on
 ROUNDS = 8

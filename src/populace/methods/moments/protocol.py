@@ -33,8 +33,7 @@ from populace.privacy.ledger import Charge
 from populace.privacy.noised_steps import sampled_delta
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.source import Source
-
-Array = Any
+from populace.types import Array
 
 NUMBER = 4  # bytes
 #: Relative noise of a class's sums up to which so many frequencies a side are measured.

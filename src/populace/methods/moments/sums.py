@@ -17,8 +17,7 @@ import numpy as np
 
 from populace.methods.blocks.whole_numbers import EXACT, WIDE
 from populace.methods.moments.features import Features, Sums
-
-Array = Any
+from populace.types import Array
 
 DIAGONAL, BESIDE = 5, 7  # whole weights of second moments, 7/5 for sqrt(2): all unit vectors weigh (nearly) the same
 BITS = 9  # a feature vector of length 1 is 2^BITS units long

@@ -31,8 +31,8 @@ from populace.methods.poll.answer_counts import (
 )
 from populace.methods.poll.latent_class import LatentClass, mixture_of
 from populace.tables.schema import Schema
+from populace.types import Array
 
-Array = Any
 Parameters = dict[str, Array]
 Scales = tuple[Array, Array, Array, Array, Array]
 

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import numpy as np
@@ -17,8 +17,7 @@ import numpy as np
 from populace.errors import DataError, out_of_range
 from populace.methods.blocks.generator import Generator
 from populace.tables.schema import Schema
-
-Array = Any
+from populace.types import Array
 
 MOST_CELLS = 2**22
 

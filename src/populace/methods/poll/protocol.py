@@ -31,8 +31,7 @@ from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.source import Source
 from populace.tables.schema import Schema
-
-Array = Any
+from populace.types import Array
 
 HELD_OUT = 10  # every tenth client's answer is kept for choosing settings
 CHOICE_STEPS = 80

@@ -7,7 +7,6 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -18,8 +17,7 @@ from populace.methods.poll.answer_counts import Layout
 from populace.methods.poll.reports import first_places
 from populace.privacy.randomizers.subset import SubsetSelection
 from populace.tables.schema import Schema
-
-Array = Any
+from populace.types import Array
 
 MOST_CELLS = 4_096  # of one question
 MOST_QUESTIONS = 2_048

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 
@@ -13,8 +12,7 @@ from populace.methods.blocks.views import WHOLE, View, asked_size, groups_of, is
 from populace.methods.poll.answer_counts import Answers, Layout
 from populace.privacy.randomizers.subset import SubsetSelection
 from populace.tables.schema import Schema
-
-Array = Any
+from populace.types import Array
 
 CLIPPED_AT = 4.0  # standard deviations beyond what honest answers can be
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from typing import Any
 
 import numpy as np
 
@@ -34,8 +33,8 @@ from populace.methods.poll.questions import (
     joint_chances,
 )
 from populace.tables.schema import Column, Schema
+from populace.types import Array
 
-Array = Any
 Question = tuple[tuple[int, View], ...]
 
 SCALES_SHARE = 0.45  # of the answers, where many scales are there to be related

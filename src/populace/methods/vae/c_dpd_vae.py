@@ -25,8 +25,7 @@ from populace.methods.vae.rounds import Averaged
 from populace.privacy.gaussian import clip, quantile_step
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.source import Source
-
-Array = Any
+from populace.types import Array
 
 COUNT_SHARE = 20.0  # the count's noise, as a share of the clients expected: its deviation is a twentieth of them
 QUANTILE_RATE = 0.2

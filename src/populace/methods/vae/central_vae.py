@@ -22,8 +22,7 @@ from populace.privacy.events import NonPrivate
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.source import Source
-
-Array = Any
+from populace.types import Array
 
 REASON = "every client sends its records as they are; a baseline"
 

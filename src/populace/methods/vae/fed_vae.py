@@ -34,8 +34,7 @@ from populace.privacy.gaussian import clip
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.source import Source
-
-Array = Any
+from populace.types import Array
 
 REASON = "updates leave the clients without noise; a baseline"
 

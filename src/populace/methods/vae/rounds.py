@@ -20,8 +20,7 @@ from populace.methods.vae.training import BATCH, fit, train_at_client
 from populace.privacy.source import Source
 from populace.tables.images import Images
 from populace.tables.schema import Schema
-
-Array = Any
+from populace.types import Array
 
 WARM_SAMPLES, WARM_STEPS, WARM_RATE = 120_000, 8_000, 1e-3
 MOST_WARM_PLACES = 2**28  # numbers in all samples together

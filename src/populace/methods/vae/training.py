@@ -17,8 +17,7 @@ from populace.methods.blocks.code_law import CodeLaw, measure_law
 from populace.methods.blocks.dp_sgd import Examples, Half, fresh, moved
 from populace.methods.blocks.parameters import pack, unpack
 from populace.methods.blocks.vae_networks import Vae
-
-Array = Any
+from populace.types import Array
 
 SAMPLES_AT_ONCE = 256  # of the decoder's own, for one step of the encoder
 BATCH = 128  # of training on samples or pooled records

@@ -20,8 +20,8 @@ from populace.methods.blocks.parameters import count_parameters
 from populace.methods.wae.submodels import choose_places, kept_mask, packed_size, whole
 from populace.privacy.randomizers.several_signds import SeveralSignDS
 from populace.privacy.randomizers.signds import SignDS
+from populace.types import Array
 
-Array = Any
 Net = ClassAutoencoder | DenseAutoencoder | ConvAutoencoder
 
 TURNS = 2  # of the rotation

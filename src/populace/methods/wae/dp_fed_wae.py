@@ -42,8 +42,7 @@ from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.randomizers.several_signds import SeveralSignDS
 from populace.privacy.randomizers.signds import SignDS, matched_share, padded_size, rotate, rotate_back, settle
 from populace.privacy.source import Source
-
-Array = Any
+from populace.types import Array
 
 PAPER_SHARE = 0.05  # k/d of the paper's best figures
 PAPER_COHORT = 10

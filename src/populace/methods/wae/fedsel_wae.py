@@ -26,8 +26,7 @@ from populace.privacy.guarantee import Guarantee
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.randomizers.fedsel import FedSel
 from populace.privacy.source import Source
-
-Array = Any
+from populace.types import Array
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from populace.methods.blocks.conv_networks import ConvAutoencoder
 from populace.methods.blocks.dense_networks import DenseAutoencoder
+from populace.types import Array
 
-Array = Any
 Trained = DenseAutoencoder | ConvAutoencoder
 
 ADAM = (0.9, 0.999, 1e-8)

@@ -8,14 +8,11 @@ how well (the estimate of a coordinate from one report has the variance 1 / gain
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 
 from populace.methods.blocks.dense_networks import ClassAutoencoder
 from populace.methods.wae.submodels import told_mask
-
-Array = Any
+from populace.types import Array
 
 PRIOR = 0.4  # standard deviation of logits before any report
 WEIGHT_PRIOR = 0.1  # the same of the logits of the classes' weights

@@ -6,16 +6,13 @@ that of the likelihood of the columns that stay. Which they are follows from a p
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from populace.methods.blocks.dense_networks import ClassAutoencoder
 from populace.methods.blocks.parameters import count_parameters, unpack
-
-Array = Any
+from populace.types import Array
 
 
 def places_kept(net: ClassAutoencoder, share: float) -> int:

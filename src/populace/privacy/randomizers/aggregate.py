@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
 
 import jax
 import numpy as np
 
 from populace.errors import DataError
 from populace.privacy.randomizers.base import Randomizer
-
-Array = Any
+from populace.types import Array
 
 
 @jax.tree_util.register_dataclass

@@ -11,7 +11,6 @@ import functools
 from collections.abc import Callable
 from decimal import Decimal, localcontext
 from fractions import Fraction
-from typing import Any
 
 import jax
 import numpy as np
@@ -20,8 +19,7 @@ from populace.errors import DataError, out_of_range
 from populace.privacy import on_host, secure_random
 from populace.privacy.events import Event, Pure
 from populace.privacy.source import Keyed, Source
-
-Array = Any
+from populace.types import Array
 
 LEAST_EPSILON, MOST_EPSILON = 1e-6, 50.0
 RELEASE_DRAWS = 2**20  # exact coins drawn at a time: 16 MiB of operating-system bits

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import functools
 from fractions import Fraction
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-Array = Any
+from populace.types import Array
 
 BLOCK = 8  # coins per word
 WORD = 2**32

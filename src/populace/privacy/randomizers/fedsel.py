@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import math
 from fractions import Fraction
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,8 +24,7 @@ from populace.privacy.randomizers.base import check_epsilon, rounded_up
 from populace.privacy.randomizers.draws import WORD
 from populace.privacy.randomizers.signds import SignDS, mark_top
 from populace.privacy.source import Keyed, Source
-
-Array = Any
+from populace.types import Array
 
 LARGEST_WORD = np.float32(WORD - 256)  # the largest 32-bit float below 2^32
 

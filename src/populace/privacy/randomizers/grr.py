@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from fractions import Fraction
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +22,7 @@ from populace.privacy.randomizers.base import (
 )
 from populace.privacy.randomizers.draws import LARGEST_BOUND, below, threshold
 from populace.privacy.source import Keyed, Source
-
-Array = Any
+from populace.types import Array
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from fractions import Fraction
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,8 +24,7 @@ from populace.privacy.randomizers.base import (
     read_number,
 )
 from populace.privacy.randomizers.draws import threshold
-
-Array = Any
+from populace.types import Array
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import math
 from fractions import Fraction
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,8 +26,7 @@ from populace.privacy.randomizers.base import (
     read_number,
 )
 from populace.privacy.randomizers.draws import LARGEST_BOUND, below, threshold
-
-Array = Any
+from populace.types import Array
 
 SEED_BYTES = 4
 CHUNK = 16_384  # reports whose supports are made at a time

@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import math
 from fractions import Fraction
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -28,8 +27,7 @@ from populace.privacy.randomizers.base import (
 )
 from populace.privacy.randomizers.draws import draw_bits, pattern_table, words_for
 from populace.privacy.randomizers.hashing import hash_values
-
-Array = Any
+from populace.types import Array
 
 MOST_COMPARED = 4096  # values above which the worst pair is bounded instead of searched
 

@@ -18,7 +18,6 @@ import itertools
 import math
 import secrets
 from fractions import Fraction
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,8 +30,7 @@ from populace.privacy.randomizers.base import check_epsilon, check_size, number_
 from populace.privacy.randomizers.draws import threshold
 from populace.privacy.randomizers.signds import NORMAL, mark_top
 from populace.privacy.source import Keyed, Source
-
-Array = Any
+from populace.types import Array
 
 MOST_TOLD = 64
 SCALE = 2**64  # of the whole-number weights

@@ -18,7 +18,6 @@ import functools
 import math
 from fractions import Fraction
 from statistics import NormalDist
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,8 +29,7 @@ from populace.privacy.events import Event, Pure
 from populace.privacy.randomizers.base import check_epsilon, check_size, number_bytes, read_number
 from populace.privacy.randomizers.draws import threshold
 from populace.privacy.source import Keyed, Source
-
-Array = Any
+from populace.types import Array
 
 SMALLEST_SHARE, LARGEST_SHARE = 1e-6, 0.5
 FACTOR = 64  # of a Hadamard matrix applied at once: a long transform is a few small products

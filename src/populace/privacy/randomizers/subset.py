@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import math
 from fractions import Fraction
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,8 +28,7 @@ from populace.privacy.randomizers.base import (
 )
 from populace.privacy.randomizers.draws import draw_subset, threshold, words_for_subset
 from populace.privacy.source import Keyed, Source
-
-Array = Any
+from populace.types import Array
 
 
 @functools.lru_cache(maxsize=4096)

@@ -10,7 +10,6 @@ import abc
 import dataclasses
 import functools
 from fractions import Fraction
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -27,8 +26,7 @@ from populace.privacy.randomizers.base import (
     rounded_up,
 )
 from populace.privacy.randomizers.draws import draw_bits, pattern_table, threshold, words_for
-
-Array = Any
+from populace.types import Array
 
 
 class UnaryEncoding(FrequencyOracle):

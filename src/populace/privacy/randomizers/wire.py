@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from populace.privacy.randomizers.subset import SubsetPanel, SubsetSelection
-
-Array = Any
+from populace.types import Array
 
 
 def encode_many(oracle: SubsetSelection, reports: Array) -> Array:

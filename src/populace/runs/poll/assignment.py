@@ -12,8 +12,7 @@ import numpy as np
 from populace.errors import SpecError
 from populace.methods.base import Population
 from populace.methods.poll.protocol import Poll
-
-Array = Any
+from populace.types import Array
 
 CHUNK = 2**14
 #: What a collection takes for granted: all questions are known before the first answer.

@@ -8,7 +8,6 @@ import hashlib
 import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +19,7 @@ from populace.tables.codec import plain
 from populace.tables.schema import Schema
 from populace.tables.stream import stream_frames
 from populace.tables.table import Table, make_table
-
-Array = Any
+from populace.types import Array
 
 CLIENTS = 2**14  # of a block, at most
 CODES = 2**24  # of a block, unless one client holds more

@@ -40,9 +40,9 @@ from populace.runs.poll.numbers import kept_numbers
 from populace.runs.poll.sorting import writing_by_number
 from populace.runs.run import make_key
 from populace.tables.schema import load_schema
+from populace.types import Array
 from populace.version import __version__
 
-Array = Any
 Say = Callable[[str], None]
 COIN = "populace"
 ACTED = "whoever ran the collection acted for the clients, where their records are"

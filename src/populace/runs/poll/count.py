@@ -26,8 +26,7 @@ from populace.privacy.source import Keyed
 from populace.runs.poll.assignment import Deal
 from populace.runs.poll.files import MOST_CLIENTS, ROWS, Batch, answer_batches, starts_of, unpack
 from populace.tables.files import read_arrays, replacing
-
-Array = Any
+from populace.types import Array
 
 SECONDS_BETWEEN_CHECKPOINTS = 5.0
 ABSORBED_BYTES = 2**26  # of reports taken into the counts at a time, as 32-bit numbers

@@ -29,8 +29,7 @@ from populace.methods.registry import make_protocol
 from populace.privacy.randomizers.subset import SubsetPanel
 from populace.privacy.randomizers.wire import decode_panel, encode_panel
 from populace.tables.files import replacing
-
-Array = Any
+from populace.types import Array
 
 FORMAT = 1
 KEY = b"populace-poll"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -11,8 +10,7 @@ from populace.errors import BudgetError
 from populace.privacy import secure_random
 from populace.privacy.sqlite_ledger import Begun, SqliteLedger
 from populace.runs.poll.client_stream import Census, Holders
-
-Array = Any
+from populace.types import Array
 
 NUMBERS = np.dtype("<i4")
 

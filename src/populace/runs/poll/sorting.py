@@ -17,8 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from populace.runs.poll.files import COLUMNS, Terms, writing
-
-Array = Any
+from populace.types import Array
 
 ANSWERS = 2**20  # of one temporary file: what is held in memory while it is sorted
 

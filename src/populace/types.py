@@ -1,0 +1,19 @@
+"""Types that the whole package names. Nothing heavy is imported for them when the program runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    import jax
+    import numpy as np
+
+    #: An array of NumPy's or of JAX's.
+    Array: TypeAlias = jax.Array | np.ndarray[Any, Any]
+else:
+    Array = object
+
+#: A nest of tuples, dictionaries and dataclasses whose leaves are arrays: states, questions, replies, parameters.
+ArrayTree: TypeAlias = Any
+#: A JSON object that was read or is to be written.
+JsonObject: TypeAlias = dict[str, Any]
