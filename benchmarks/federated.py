@@ -51,7 +51,7 @@ def measure(protocol: DpFedWae, clients: Clients) -> dict[str, Any]:
     return {
         "recipe": protocol.recipe,
         "parameters": design.parameters,
-        "clients_per_round": protocol.cohort_size(population_of(clients)),
+        "clients_per_round": protocol.clients_per_round(population_of(clients)),
         "clients": len(clients),
         "rounds": outcome.rounds,
         "seconds": seconds,

@@ -70,7 +70,7 @@ class Payload(Protocol):
         name="payload", title="", paper="", trust=("local",), unit="client", kinds=("table",), traffic=""
     )
 
-    def rounds(self, population: Population) -> int:
+    def round_count(self, population: Population) -> int:
         return self.total_rounds
 
     def begin(self, population: Population, key: Any, warm: Any = None) -> State:

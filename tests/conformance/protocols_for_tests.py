@@ -40,7 +40,7 @@ class Diary(Protocol):
     )
     compiles: ClassVar[bool] = True
 
-    def rounds(self, population):
+    def round_count(self, population):
         return self.total_rounds
 
     def begin(self, population, key, warm=None):

@@ -182,7 +182,7 @@ def test_charge_is_the_mechanisms_own_event_and_a_second_run_of_it_is_refused(pr
     members = cohort[cohort >= 0]
     once = protocol.guarantee(population)
     asked_once = once.pure or protocol.facts.name in ASKED_ONCE
-    most = 1 if asked_once else protocol.rounds(population)
+    most = 1 if asked_once else protocol.round_count(population)
     for times in range(most):
         ledger.book(members, charge, round_id=times)
     if claims_nothing(protocol):

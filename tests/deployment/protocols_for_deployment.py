@@ -51,7 +51,7 @@ class Relay(Protocol):
     def panel(self, schema):
         return SubsetPanel(sizes=(schema.sizes[0],), epsilon=self.epsilon / self.passes)
 
-    def rounds(self, population):
+    def round_count(self, population):
         return self.passes * population.clients
 
     def begin(self, population, key, warm=None):
@@ -59,7 +59,7 @@ class Relay(Protocol):
         return State(round=jnp.int32(0), total=jnp.zeros(size, jnp.int32), heard=jnp.int32(0))
 
     def ask(self, state, population, source):
-        if int(state.round) >= self.rounds(population):
+        if int(state.round) >= self.round_count(population):
             return None
         cohort = jnp.asarray([int(state.round) % population.clients], jnp.int32)
         return Ask(round=state.round, cohort=cohort, common={"tally": state.total}, own=jnp.zeros(1, jnp.int32))
@@ -95,7 +95,11 @@ class Relay(Protocol):
 
     def plan(self, population):
         return Plan(
-            guarantee=self.guarantee(population), rounds=self.rounds(population), bytes_up=8, bytes_down=8, errors={}
+            guarantee=self.guarantee(population),
+            rounds=self.round_count(population),
+            bytes_up=8,
+            bytes_down=8,
+            errors={},
         )
 
     def reply_bytes(self, ask, population):
@@ -119,7 +123,7 @@ class CentralMean(Protocol):
         name="central-mean", title="", paper="", trust=("central",), unit="client", kinds=("table",), traffic=""
     )
 
-    def rounds(self, population):
+    def round_count(self, population):
         return self.total_rounds
 
     def begin(self, population, key, warm=None):

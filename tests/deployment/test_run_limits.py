@@ -48,7 +48,7 @@ def test_poll_asked_ten_times_under_ten_round_numbers_answers_once(six, make_sit
 
 def test_a_round_that_the_method_does_not_have_is_refused(six, make_site):
     site = make_site(six, BY_TWOS, epsilon=20.0)
-    assert BY_TWOS.rounds(site.agreements[next(iter(site.agreements))].population(clients=6, records=1)) == 3
+    assert BY_TWOS.round_count(site.agreements[next(iter(site.agreements))].population(clients=6, records=1)) == 3
     assert code(site.reply(asked_again(BY_TWOS, six.schema, 3, question=0))) == "round"
     assert code(site.reply(asked_again(BY_TWOS, six.schema, 2, question=0))) == "reply"
 

@@ -157,7 +157,7 @@ class Rounds(Independent):
 
     dishonest: bool = False
 
-    def rounds(self, population):
+    def round_count(self, population):
         return 3
 
     def cohorts(self, population, state, first, count):

@@ -79,7 +79,7 @@ class Memorise(Protocol):
         traffic="one record per client",
     )
 
-    def rounds(self, population: Population) -> int:
+    def round_count(self, population: Population) -> int:
         return 1
 
     def begin(self, population: Population, key: Array, warm: Any = None) -> Told:

@@ -81,9 +81,9 @@ class Auditor(Protocol):
     def facts(self) -> Any:  # type: ignore[override]
         return self.method.facts
 
-    def rounds(self, population: Population) -> int:
+    def round_count(self, population: Population) -> int:
         if self.script is None:
-            return min(MOST_ROUNDS, self.method.rounds(self.population))
+            return min(MOST_ROUNDS, self.method.round_count(self.population))
         return len(self.script.steps)
 
     def begin(self, population: Population, key: Array, warm: Any = None) -> Any:
@@ -94,7 +94,7 @@ class Auditor(Protocol):
             found = self.method.ask(state, self.population, source) if len(self.asked) < MOST_ROUNDS else None
             self.asked += [found] if found is not None else []
             return found
-        if state >= self.rounds(population):
+        if state >= self.round_count(population):
             return None
         round_id, common, own = self.script.steps[state]
         cohort = jnp.arange(population.clients, dtype=jnp.int32)
@@ -139,7 +139,7 @@ def scripts_of(protocol: Protocol, population: Population, *, key: Array) -> lis
 
     The clients it learns from meanwhile hold rows drawn evenly from the domain; what it may ask is public anyway.
     """
-    if protocol.rounds(population) == 1:
+    if protocol.round_count(population) == 1:
         begin, ask = jax.random.split(key)
         first = protocol.ask(protocol.begin(population, begin), population, Keyed(ask))
         asks = [first] if first is not None else []

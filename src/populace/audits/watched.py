@@ -40,8 +40,8 @@ class Watched(Protocol):
     def facts(self) -> Any:  # type: ignore[override]
         return self.method.facts
 
-    def rounds(self, population: Population) -> int:
-        return self.method.rounds(self.population)
+    def round_count(self, population: Population) -> int:
+        return self.method.round_count(self.population)
 
     def begin(self, population: Population, key: Array, warm: Any = None) -> Any:
         return self.method.begin(self.population, key, warm)

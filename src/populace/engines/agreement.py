@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from populace.engines import wire
 from populace.errors import PopulaceError, RunError, SpecError
 from populace.methods.base import ImageShape, Population, Protocol, Shard
-from populace.methods.registry import METHODS
+from populace.methods.registry import METHODS, settings_from_file
 from populace.privacy.source import Keyed
 from populace.tables.schema import Schema, schema_from_dict
 from populace.version import __version__
@@ -90,7 +90,7 @@ def agreement_from_json(document: Any, *, where: str) -> Agreement:
             schema: Schema | ImageShape = ImageShape(**shape)
         else:
             schema = schema_from_dict(document["schema"])
-        protocol = cls(**parameters)
+        protocol = cls(**settings_from_file(document["method"], parameters))
     except PopulaceError:
         raise
     except (KeyError, AttributeError, TypeError, ValueError, ImportError) as error:

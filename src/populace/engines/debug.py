@@ -58,7 +58,7 @@ def run(
         traffic = traffic.plus(*protocol.reply_bytes(ask, population), int(working_slots(protocol, ask).sum()))
         rounds += 1
         if progress:
-            progress(Progress(done=rounds, total=protocol.rounds(population), clients=ledger.spent()["charges"]))
+            progress(Progress(done=rounds, total=protocol.round_count(population), clients=ledger.spent()["charges"]))
     generator = protocol.finish(state, population, keys.finish())
     return Outcome(
         generator=generator, guarantee=protocol.guarantee(population), ledger=ledger, traffic=traffic, rounds=rounds,

@@ -309,7 +309,7 @@ class Coordinator:
         }
         silent = sorted(asked - gathered.answered - set(gathered.refusals))
         return Round(
-            number=done, total=self.agreement.protocol.rounds(self.population), seconds=seconds, replies=replies,
+            number=done, total=self.agreement.protocol.round_count(self.population), seconds=seconds, replies=replies,
             refusals=dict(gathered.refusals), missing=tuple(silent), epsilon=self._spent(ledger), traffic=traffic,
         )  # fmt: skip
 

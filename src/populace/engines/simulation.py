@@ -74,7 +74,7 @@ def run(
     if compiled is None:
         compiled = protocol.compiles and _bytes(clients) <= MOST_BYTES_ON_DEVICE and not _on_host(memory)
     runner = (_Compiled if compiled else _RoundByRound)(protocol, clients, population, keys, ledger)
-    total = protocol.rounds(population)
+    total = protocol.round_count(population)
     chunk = 1
     saved, cost, kept = time.monotonic(), 0.0, done
     while True:
@@ -282,7 +282,7 @@ class _Compiled:
     def advance(
         self, state: Any, memory: Any, traffic: Traffic, done: int, rounds: int
     ) -> tuple[Any, Any, Traffic, int]:
-        rounds = min(rounds, self.protocol.rounds(self.population) - done)
+        rounds = min(rounds, self.protocol.round_count(self.population) - done)
         if rounds <= 0:
             return state, memory, traffic, 0
         cohorts = np.asarray(self.protocol.cohorts(self.population, state, done, rounds))

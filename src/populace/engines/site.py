@@ -359,7 +359,7 @@ def _rounds_and_limit(protocol: Protocol, population: Population) -> tuple[int, 
     """The rounds of a run, the most it may take of one account (its guarantee less what samplers may add), in which sense."""
     claim = protocol.guarantee(population)
     limit = Budget(epsilon=claim.epsilon, delta=claim.accounted_delta, unit=claim.unit)
-    return protocol.rounds(population), limit, relation_of(claim)
+    return protocol.round_count(population), limit, relation_of(claim)
 
 
 def refusal_of(error: Exception) -> tuple[Code, str]:

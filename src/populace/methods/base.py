@@ -16,6 +16,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -147,6 +148,10 @@ class Protocol(abc.ABC):
     """A method. Subclasses are final frozen dataclasses whose fields are all public."""
 
     facts: ClassVar[Facts]
+    #: Settings that files of earlier versions call by another name: the old name, and the present one.
+    renamed: ClassVar[Mapping[str, str]] = {}
+    #: Settings with which a run on a few dozen records takes seconds and still several rounds: for conformance tests.
+    small: ClassVar[Mapping[str, Any]] = {}
     #: Whether ask and absorb can be traced by JAX and the cohorts are known ahead, so that rounds compile into one scan.
     compiles: ClassVar[bool] = False
 
@@ -154,7 +159,7 @@ class Protocol(abc.ABC):
     vectorises: ClassVar[bool] = True
 
     @abc.abstractmethod
-    def rounds(self, population: Population) -> int:
+    def round_count(self, population: Population) -> int:
         """The most rounds a run takes; for progress and plans."""
 
     @abc.abstractmethod
@@ -197,7 +202,7 @@ class Protocol(abc.ABC):
         """All that the client asked most often pays over a whole run, as one event; methods whose noise composes tell it."""
         raise SpecError(f"method {self.facts.name!r} tells its epsilon alone, and does not run as a part of a chain")
 
-    def noise_multiplier(self, population: Population) -> float:
+    def calibrated_noise(self, population: Population) -> float:
         """Of the Gaussian noise of one release, for methods whose noise can be set."""
         raise SpecError(f"method {self.facts.name!r} has no noise that can be set, and cannot be the second of a chain")
 

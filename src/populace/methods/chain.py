@@ -99,13 +99,13 @@ class Chain(Protocol):
     def links(self, population: Population) -> Links:
         return links_of(self, population)
 
-    def rounds(self, population: Population) -> int:
+    def round_count(self, population: Population) -> int:
         links = self.links(population)
-        return links.first.rounds(population) + links.then.rounds(population)
+        return links.first.round_count(population) + links.then.round_count(population)
 
     def _turn(self, population: Population) -> int:
         """Rounds of the first method."""
-        return self.links(population).first.rounds(population)
+        return self.links(population).first.round_count(population)
 
     def begin(self, population: Population, key: Array, warm: Any = None) -> State:
         links = self.links(population)
@@ -281,7 +281,7 @@ def links_of(chain: Chain, population: Population) -> Links:
     def fits(noise: float) -> bool:
         return epsilon_of(links(noise).whole, delta=delta, interval=SEARCH) <= chain.epsilon
 
-    low = high = trial.noise_multiplier(population)
+    low = high = trial.calibrated_noise(population)
     while not fits(high):
         low, high = high, 1.5 * high
     while high - low > TOLERANCE * high:

@@ -54,6 +54,12 @@ def parameters(name: str) -> dict[str, dataclasses.Field[Any]]:
     return {field.name: field for field in dataclasses.fields(protocol_class(name))}  # type: ignore[arg-type]
 
 
+def settings_from_file(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as a file of this or an earlier version names them, under their present names."""
+    renamed = protocol_class(name).renamed if name in METHODS else {}
+    return {renamed.get(key, key): value for key, value in settings.items()}
+
+
 def make_protocol(name: str, settings: Mapping[str, Any]) -> Protocol:
     """A method from its name and settings; text is read as the field's type, and an unknown or wrong one is named."""
     cls = protocol_class(name)

@@ -185,7 +185,7 @@ def trained_without_noise(rows: Table, key: Array) -> Decoder:
     design = state.design
     if not isinstance(design.net, ClassAutoencoder):
         raise TypeError("the default recipe has latent classes")
-    net, rounds = design.net, protocol.rounds(population)
+    net, rounds = design.net, protocol.round_count(population)
     codes = jnp.asarray(rows.codes).reshape(-1, RECORDS, len(rows.schema.columns))
     ones = jnp.ones(RECORDS)
 

@@ -93,7 +93,7 @@ def trained_without_noise(protocol: DpFedWae, clients: Clients, key: Array) -> S
     """The same model, cohorts and steps, with the clients' directions averaged as they are: NOT PRIVATE, the limit."""
     population = population_of(clients)
     design = protocol.design(population)
-    net, rounds = design.net, protocol.rounds(population)
+    net, rounds = design.net, protocol.round_count(population)
 
     @jax.jit
     def one(state: State, records: Any, mask: Array) -> State:

@@ -14,7 +14,7 @@ from populace.engines.link import Roster, roster_from_json
 from populace.engines.statement import Simulated, simulated_of, stated_simulation
 from populace.errors import RunError
 from populace.methods.base import ImageShape, Population, Protocol
-from populace.methods.registry import make_protocol
+from populace.methods.registry import make_protocol, settings_from_file
 from populace.privacy.guarantee import Guarantee
 from populace.runs.federated_statement import LOOPBACK, seated_in_words, stated_federation
 from populace.runs.poll.statement import FROM_FILES, stated_collection
@@ -93,7 +93,7 @@ def _method(
     run: Mapping[str, Any], shape: Schema | ImageShape, *, clients: int, records: int
 ) -> tuple[Protocol, Population, Guarantee]:
     parameters = {name: _frozen(value) for name, value in run["parameters"].items()}
-    protocol = make_protocol(run["method"], parameters)
+    protocol = make_protocol(run["method"], settings_from_file(run["method"], parameters))
     population = Population(schema=shape, clients=clients, records=records)
     return protocol, population, protocol.guarantee(population)
 

@@ -45,7 +45,7 @@ def outcome(clients):
 def test_both_methods_run_and_the_ledger_pays_for_both(clients, outcome):
     population = population_of(clients)
     links = CHAIN.links(population)
-    assert outcome.rounds == links.first.rounds(population) + links.then.rounds(population) == 3
+    assert outcome.rounds == links.first.round_count(population) + links.then.round_count(population) == 3
     assert outcome.ledger.spent()["epsilon"] == pytest.approx(outcome.guarantee.epsilon, rel=1e-9)
     assert outcome.ledger.spent()["charges"] == 3 * 3
     assert outcome.guarantee.epsilon <= 5.0
@@ -57,8 +57,8 @@ def test_the_claim_is_what_dp_accounting_finds_for_the_events(clients):
     population = population_of(clients)
     links = CHAIN.links(population)
     accountant = dp_accounting.pld.PLDAccountant(value_discretization_interval=1e-4)
-    accountant.compose(dp_accounting.GaussianDpEvent(links.first.noise_multiplier(population)))
-    step = dp_accounting.GaussianDpEvent(links.then.noise_multiplier(population))
+    accountant.compose(dp_accounting.GaussianDpEvent(links.first.calibrated_noise(population)))
+    step = dp_accounting.GaussianDpEvent(links.then.calibrated_noise(population))
     accountant.compose(dp_accounting.PoissonSampledDpEvent(2 / 8, step), 2)
     claim = CHAIN.guarantee(population)
     assert claim.epsilon == pytest.approx(accountant.get_epsilon(claim.delta), rel=1e-3)
@@ -68,7 +68,7 @@ def test_the_claim_is_what_dp_accounting_finds_for_the_events(clients):
 def test_a_larger_share_gives_the_first_method_less_noise(clients):
     population = population_of(clients)
     noises = [
-        (links.first.noise_multiplier(population), links.then.noise_multiplier(population))
+        (links.first.calibrated_noise(population), links.then.calibrated_noise(population))
         for links in (Chain(epsilon=5.0, share=share, then_set=THEN).links(population) for share in (0.3, 0.9))
     ]
     assert noises[0][0] > noises[1][0]

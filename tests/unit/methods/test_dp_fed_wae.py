@@ -89,7 +89,7 @@ def test_participations_share_epsilon_and_one_more_is_refused():
     clients = binary_people(20)
     protocol = DpFedWae(epsilon=4.0, participations=4, cohort=5, classes=2)
     population = population_of(clients)
-    assert protocol.rounds(population) == 16
+    assert protocol.round_count(population) == 16
     outcome = simulation.run(protocol, clients, root=jax.random.key(0))
     spent = outcome.ledger.spent()
     assert spent["epsilon"] == pytest.approx(4.0)

@@ -159,7 +159,7 @@ def test_a_run_spends_what_is_claimed_and_one_more_round_is_refused(protocol):
     ledger = new_ledger(protocol, POPULATION)
     ask = protocol.ask(protocol.begin(POPULATION, jax.random.key(0)), POPULATION, Keyed(jax.random.key(1)))
     everybody = np.arange(CLIENTS)
-    for number in range(protocol.rounds(POPULATION)):
+    for number in range(protocol.round_count(POPULATION)):
         charge = protocol.charge(dataclasses.replace(ask, round=jnp.int32(number)), POPULATION)
         ledger.book(everybody, charge, round_id=number)
     assert ledger.spent()["epsilon"] == pytest.approx(protocol.guarantee(POPULATION).epsilon, rel=1e-3)
@@ -250,7 +250,7 @@ def test_simulation_and_debug_engine_end_alike(protocol, clients, simulated):
     assert_same(fast.state, slow.state)
     assert fast.traffic == slow.traffic
     assert fast.ledger.spent() == slow.ledger.spent()
-    assert fast.rounds == protocol.rounds(population_of(clients)) == {ALL_MADE: 1, ALONE: 2}.get(protocol, 3)
+    assert fast.rounds == protocol.round_count(population_of(clients)) == {ALL_MADE: 1, ALONE: 2}.get(protocol, 3)
     assert fast.generator.weights.shape == (protocol.design(POPULATION).features.size + 1, LABELS)
     assert fast.generator.weights.any()
     assert len(fast.generator.classify(clients.data)) == len(clients.data)
@@ -369,7 +369,7 @@ def test_a_target_that_is_reached_ends_the_run(clients):
     """And what was not asked is not charged."""
     early = dataclasses.replace(MIXED, target=1e-6)
     outcome = simulation.run(early, clients, root=jax.random.key(5))
-    assert outcome.rounds == 2 < early.rounds(population_of(clients))
+    assert outcome.rounds == 2 < early.round_count(population_of(clients))
     assert float(outcome.state.validated[0]) >= early.target
     assert outcome.ledger.spent()["charges"] == outcome.rounds * CLIENTS
     assert outcome.ledger.spent()["epsilon"] < early.guarantee(population_of(clients)).epsilon

@@ -201,7 +201,7 @@ def test_in_two_stages_every_client_is_asked_once_and_a_third_first(small_schema
     asks, state = asked_whom(poll, population)
     cohorts = [np.asarray(ask.cohort) for ask in asks]
     assert sorted(np.concatenate(cohorts)[np.concatenate(cohorts) >= 0].tolist()) == list(range(clients))
-    assert len(asks) == poll.rounds(population)
+    assert len(asks) == poll.round_count(population)
     first = np.concatenate(cohorts[: poll.first_rounds(population)])
     assert (first >= 0).sum() == -(-clients // 3)
     assert clients < 40 or (np.diff(first[first >= 0]) < 0).any()  # not in the order they come in

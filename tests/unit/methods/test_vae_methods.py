@@ -122,7 +122,7 @@ def test_delta_follows_the_house_rule_or_is_asked_for_and_never_reaches_one_in_n
 )
 def test_with_noise_given_rounds_end_before_the_step_that_would_overspend(protocol, probability, each):
     design, claim = protocol.design(MANY), protocol.guarantee(MANY)
-    rounds = protocol.rounds(MANY)
+    rounds = protocol.round_count(MANY)
     spent = functools.partial(sampled_gaussian, noise_multiplier=2.0, probability=probability)
     assert 1 < rounds < 10_000
     assert claim.epsilon == epsilon_of(spent(steps=rounds * each), delta=design.delta) <= 3.0
@@ -136,9 +136,9 @@ def test_with_noise_given_rounds_end_before_the_step_that_would_overspend(protoc
 
 def test_noise_that_does_not_allow_one_round_is_refused():
     with pytest.raises(SpecError, match="choose more noise"):
-        CDpdVae(epsilon=0.1, noise=0.5, **TINY).rounds(MANY)
+        CDpdVae(epsilon=0.1, noise=0.5, **TINY).round_count(MANY)
     with pytest.raises(SpecError, match="choose more noise or fewer steps"):
-        LDpdVae(epsilon=0.1, noise=0.5, **TINY).rounds(MANY)
+        LDpdVae(epsilon=0.1, noise=0.5, **TINY).round_count(MANY)
 
 
 # Who computes, who is charged, what is kept

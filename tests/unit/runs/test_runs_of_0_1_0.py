@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from populace.experiments.run import load_run
+from populace.runs.run import load_run
 
 from populace.cli.main import call
 

@@ -86,7 +86,7 @@ class ClientUpdates(Protocol):
             )
         return {"delta": delta, "said": said, "release": release}
 
-    def rounds(self, population: Population) -> int:
+    def round_count(self, population: Population) -> int:
         return self.design(population).rounds
 
     def ask_drawn(self, round_id: Array, population: Population, source: Source, common: Any) -> Ask:

@@ -27,16 +27,16 @@ class Passes(Protocol):
         """What both sides derive from public facts, its `mechanism` among it."""
 
     @abc.abstractmethod
-    def cohort_size(self, population: Population) -> int:
+    def clients_per_round(self, population: Population) -> int:
         """How many clients a round asks."""
 
-    def rounds(self, population: Population) -> int:
-        return self.participations * rounds_of_pass(population.clients, self.cohort_size(population))
+    def round_count(self, population: Population) -> int:
+        return self.participations * rounds_of_pass(population.clients, self.clients_per_round(population))
 
     def order(self, population: Population, key: Array) -> Array:
         """[rounds, cohort]: whom each round asks."""
         return order_of_passes(
-            clients=population.clients, cohort=self.cohort_size(population), passes=self.participations, key=key
+            clients=population.clients, cohort=self.clients_per_round(population), passes=self.participations, key=key
         )
 
     def cohorts(self, population: Population, state: Any, first: int, count: int) -> Array:

@@ -210,21 +210,21 @@ class OneShot(Protocol):
     def own_questions(self, state: Any, population: Population, slots: Array) -> Array:
         """What the clients in these slots are asked; traceable where the method compiles."""
 
-    def cohort_size(self, population: Population) -> int:
+    def clients_per_round(self, population: Population) -> int:
         return min(self.batch, population.clients)
 
-    def rounds(self, population: Population) -> int:
-        return -(-population.clients // self.cohort_size(population))
+    def round_count(self, population: Population) -> int:
+        return -(-population.clients // self.clients_per_round(population))
 
     def cohorts(self, population: Population, state: Any, first: int, count: int) -> Array:
-        size = self.cohort_size(population)
+        size = self.clients_per_round(population)
         slots = np.arange(first * size, (first + count) * size).reshape(count, size)
         return np.asarray(self._seated(state, population, slots))
 
     def ask(self, state: Any, population: Population, source: Source) -> Ask | None:
-        if not isinstance(state.round, jax.core.Tracer) and int(state.round) >= self.rounds(population):
+        if not isinstance(state.round, jax.core.Tracer) and int(state.round) >= self.round_count(population):
             return None
-        size = self.cohort_size(population)
+        size = self.clients_per_round(population)
         slots = state.round * size + jnp.arange(size, dtype=jnp.int32)
         cohort = self._seated(state, population, slots)
         return Ask(round=state.round, cohort=cohort, common=(), own=self.own_questions(state, population, slots))

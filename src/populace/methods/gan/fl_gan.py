@@ -142,7 +142,7 @@ class FlGan(GanRounds):
     def design(self, population: Population) -> Design:
         return design_of(self, population)
 
-    def rounds(self, population: Population) -> int:
+    def round_count(self, population: Population) -> int:
         return population.clients
 
     def begin(self, population: Population, key: Array, warm: Any = None) -> State:

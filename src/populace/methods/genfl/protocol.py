@@ -166,7 +166,7 @@ class GenFl(GanRounds):
         """Rounds of the second stage; where no record enters it, the server learns alone."""
         return self.turns if self.gamma < 1 else 0
 
-    def rounds(self, population: Population) -> int:
+    def round_count(self, population: Population) -> int:
         return self._openings() + self._asked()
 
     def begin(self, population: Population, key: Array, warm: Any = None) -> State:
@@ -342,9 +342,9 @@ class GenFl(GanRounds):
         ]
         weights, theta = design.weights, design.gan.generator_size if self.gamma else 0
         start = design.gan.critic_size + theta if self.gamma else 0
-        turns = self._asked() / self.rounds(population)
+        turns = self._asked() / self.round_count(population)
         return Plan(
-            guarantee=self.guarantee(population), rounds=self.rounds(population),
+            guarantee=self.guarantee(population), rounds=self.round_count(population),
             bytes_up=NUMBER * (turns * weights + (1 - turns) * theta),
             bytes_down=NUMBER * (turns * weights + (1 - turns) * start), errors={},
             notes=(*notes, NO_ERROR),

@@ -319,7 +319,7 @@ class SamPrivSyn(survey.OneShot):
             alone = 0.0 if pairs else 1.0
         return Plan(
             guarantee=self.guarantee(population),
-            rounds=self.rounds(population),
+            rounds=self.round_count(population),
             bytes_up=up,
             bytes_down=down,
             errors={what: error},

@@ -131,7 +131,7 @@ class Moments(Protocol):
     def design(self, population: Population) -> Design:
         return design_of(self, population)
 
-    def rounds(self, population: Population) -> int:
+    def round_count(self, population: Population) -> int:
         return -(-population.clients // self._cohort(population))
 
     def _cohort(self, population: Population) -> int:
@@ -148,7 +148,7 @@ class Moments(Protocol):
         )  # fmt: skip
 
     def ask(self, state: State, population: Population, source: Source) -> Ask | None:
-        if int(state.round) >= self.rounds(population):
+        if int(state.round) >= self.round_count(population):
             return None
         size = self._cohort(population)
         slots = int(state.round) * size + np.arange(size, dtype=np.int32)
@@ -161,7 +161,7 @@ class Moments(Protocol):
     def spends(self, population: Population) -> Event:
         return self.design(population).mechanism.event
 
-    def noise_multiplier(self, population: Population) -> float:
+    def calibrated_noise(self, population: Population) -> float:
         return self.design(population).mechanism.noise_multiplier
 
     def answer(self, common: Any, own: Any, shard: Shard, memory: Any, source: Source) -> tuple[Array, Any]:

@@ -140,11 +140,11 @@ class Poll(survey.OneShot):
         return population.clients if self.stages == 1 else -(-population.clients // STRIDE)
 
     def first_rounds(self, population: Population) -> int:
-        return -(-self.first_clients(population) // self.cohort_size(population))
+        return -(-self.first_clients(population) // self.clients_per_round(population))
 
-    def rounds(self, population: Population) -> int:
+    def round_count(self, population: Population) -> int:
         later = population.clients - self.first_clients(population)
-        return self.first_rounds(population) - (-later // self.cohort_size(population))
+        return self.first_rounds(population) - (-later // self.clients_per_round(population))
 
     def begin(self, population: Population, key: Array, warm: Any = None) -> State:
         asked = self.survey(population)
@@ -165,8 +165,8 @@ class Poll(survey.OneShot):
     def ask(self, state: State, population: Population, source: Source) -> Ask | None:
         if self.stages == 1:
             return super().ask(state, population, source)
-        number, size, before = int(state.round), self.cohort_size(population), self.first_rounds(population)
-        if number >= self.rounds(population):
+        number, size, before = int(state.round), self.clients_per_round(population), self.first_rounds(population)
+        if number >= self.round_count(population):
             return None
         first = self.first_clients(population)
         if number < before:

@@ -67,7 +67,7 @@ class CentralVae(VaeRounds):
         check_counts(steps=self.steps)
         check_sizes(rate=self.rate)
 
-    def rounds(self, population: Population) -> int:
+    def round_count(self, population: Population) -> int:
         return 1
 
     def begin(self, population: Population, key: Array, warm: Any = None) -> State:

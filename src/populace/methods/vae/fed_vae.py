@@ -97,7 +97,7 @@ class FedVae(Averaged):
         if self.shared not in ("decoder", "whole"):
             raise SpecError(f"expected shared in decoder, whole, got {self.shared!r}")
 
-    def rounds(self, population: Population) -> int:
+    def round_count(self, population: Population) -> int:
         return self.turns
 
     def begin(self, population: Population, key: Array, warm: Any = None) -> State:

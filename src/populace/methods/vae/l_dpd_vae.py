@@ -184,11 +184,13 @@ class LDpdVae(VaeRounds):
     def design(self, population: Population) -> Design:
         return design_of(self, population)
 
-    def cohort_size(self, population: Population) -> int:
+    def clients_per_round(self, population: Population) -> int:
         return min(self.cohort or population.clients, population.clients)
 
-    def rounds(self, population: Population) -> int:
-        return self.design(population).participations * rounds_of_pass(population.clients, self.cohort_size(population))
+    def round_count(self, population: Population) -> int:
+        return self.design(population).participations * rounds_of_pass(
+            population.clients, self.clients_per_round(population)
+        )
 
     def begin(self, population: Population, key: Array, warm: Any = None) -> State:
         design = self.design(population)
@@ -203,10 +205,10 @@ class LDpdVae(VaeRounds):
         return State(
             round=jnp.int32(0), coin=coin,
             order=order_of_passes(
-                clients=population.clients, cohort=self.cohort_size(population), passes=design.participations, key=order
+                clients=population.clients, cohort=self.clients_per_round(population), passes=design.participations, key=order
             ),
             encoder=encoder, law=law, theta=theta, average=theta,
-            optimiser=self._optimiser(self.rounds(population)).init(theta), bound=jnp.float32(self.bound), design=design,
+            optimiser=self._optimiser(self.round_count(population)).init(theta), bound=jnp.float32(self.bound), design=design,
         )  # fmt: skip
 
     def _optimiser(self, rounds: int) -> optax.GradientTransformation:
@@ -311,10 +313,10 @@ class LDpdVae(VaeRounds):
     def plan(self, population: Population) -> Plan:
         design = self.design(population)
         down, up = self._bytes(population)
-        clients = self.cohort_size(population)
+        clients = self.clients_per_round(population)
         noise = design.mechanism.scale * math.sqrt(design.mechanism.size / clients) / self.batch
         return Plan(
-            guarantee=self.guarantee(population), rounds=self.rounds(population), bytes_up=up, bytes_down=down, errors={},
+            guarantee=self.guarantee(population), rounds=self.round_count(population), bytes_up=up, bytes_down=down, errors={},
             notes=(
                 f"noise multiplier {design.release.noise_multiplier:.3g} at sampling rate {design.release.probability:.3g}; "
                 f"noise on the mean slope of a round is {noise:.2g} bounds long in all {design.mechanism.size:,} parameters",
@@ -325,7 +327,7 @@ class LDpdVae(VaeRounds):
     def spends(self, population: Population) -> Event:
         return self.design(population).whole
 
-    def noise_multiplier(self, population: Population) -> float:
+    def calibrated_noise(self, population: Population) -> float:
         return self.design(population).release.noise_multiplier
 
     def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:

@@ -138,7 +138,7 @@ class DpFedWae(Passes):
     def design(self, population: Population) -> Design:
         return design_of(self, population)
 
-    def cohort_size(self, population: Population) -> int:
+    def clients_per_round(self, population: Population) -> int:
         """What was set; else ten as published, or a thousandth of the clients, so that about a thousand rounds take place."""
         usual = PAPER_COHORT if self.recipe == "paper" else max(1, population.clients // USUAL_ROUNDS)
         return min(self.cohort or usual, population.clients)
@@ -159,7 +159,7 @@ class DpFedWae(Passes):
         )
 
     def ask(self, state: State, population: Population, source: Source) -> Ask | None:
-        rounds = self.rounds(population)
+        rounds = self.round_count(population)
         if not isinstance(state.round, jax.core.Tracer) and int(state.round) >= rounds:
             return None
         cohort = state.order[state.round]
@@ -261,7 +261,7 @@ class DpFedWae(Passes):
         chance = f", told with probability {design.mechanism.p:.3f}" if isinstance(design.mechanism, SignDS) else ""
         return Plan(
             guarantee=self.guarantee(population),
-            rounds=self.rounds(population),
+            rounds=self.round_count(population),
             bytes_up=up,
             bytes_down=down,
             errors={},

@@ -105,7 +105,7 @@ class FedSelWae(Passes):
     def design(self, population: Population) -> Design:
         return design_of(self, population)
 
-    def cohort_size(self, population: Population) -> int:
+    def clients_per_round(self, population: Population) -> int:
         return min(self.cohort, population.clients)
 
     def begin(self, population: Population, key: Array, warm: Any = None) -> State:
@@ -119,7 +119,7 @@ class FedSelWae(Passes):
         return State(round=jnp.int32(0), coin=coin, order=cohorts, theta=theta, design=design)
 
     def ask(self, state: State, population: Population, source: Source) -> Ask | None:
-        if not isinstance(state.round, jax.core.Tracer) and int(state.round) >= self.rounds(population):
+        if not isinstance(state.round, jax.core.Tracer) and int(state.round) >= self.round_count(population):
             return None
         cohort = state.order[state.round]
         common = {"theta": state.theta, "coin": jax.random.key_data(state.coin), "round": state.round}
@@ -161,7 +161,7 @@ class FedSelWae(Passes):
         down, up = self._bytes(design)
         return Plan(
             guarantee=self.guarantee(population),
-            rounds=self.rounds(population),
+            rounds=self.round_count(population),
             bytes_up=up,
             bytes_down=down,
             errors={},

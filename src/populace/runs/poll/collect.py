@@ -297,7 +297,7 @@ class _Seeded:
             population=population,
         )  # fmt: skip
         clients, own = (np.pad(each, (0, pad)).astype(np.int32) for each in (numbers, questions))
-        rounds = (clients // protocol.cohort_size(population)).astype(np.int32)
+        rounds = (clients // protocol.clients_per_round(population)).astype(np.int32)
         made = np.asarray(_simulated(protocol, self.keys, rounds, clients, own, shard))
         return pack(self.panel, questions, made[: len(numbers)])
 

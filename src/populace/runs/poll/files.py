@@ -25,7 +25,7 @@ import pyarrow.parquet
 from populace.errors import DataError, InputError
 from populace.methods.base import Population
 from populace.methods.poll.protocol import Poll
-from populace.methods.registry import make_protocol
+from populace.methods.registry import make_protocol, settings_from_file
 from populace.privacy.randomizers.subset import SubsetPanel
 from populace.privacy.randomizers.wire import decode_panel, encode_panel
 from populace.tables.files import replacing
@@ -61,7 +61,7 @@ class Terms:
 
     def protocol(self, **settings: Any) -> Poll:
         """The method as it was asked, with some settings changed."""
-        protocol = make_protocol("poll", {**self.parameters, **settings})
+        protocol = make_protocol("poll", {**settings_from_file("poll", self.parameters), **settings})
         if not isinstance(protocol, Poll):
             raise TypeError("poll is not Poll")
         return protocol

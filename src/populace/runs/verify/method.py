@@ -188,7 +188,7 @@ def _check_event(papers: Papers, again: Restated) -> Iterator[Check]:
     delta = claim.accounted_delta
     deltas = (delta, delta / 10, min(0.1, delta * 100)) if delta else (0.0,)
     costs = [] if event == planned else [(epsilon_of(event, delta=at), epsilon_of(planned, delta=at)) for at in deltas]
-    early = papers.privacy["run"]["where"] == "sites" or papers.privacy["run"]["rounds"] < again.protocol.rounds(
+    early = papers.privacy["run"]["where"] == "sites" or papers.privacy["run"]["rounds"] < again.protocol.round_count(
         again.population
     )
     if all(_near(*pair, relative=10 * NEAR) for pair in costs):
