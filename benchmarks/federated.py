@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from populace.engines import simulation
-from populace.engines.exchange import population_of
+from populace.engines.runtime import population_of
 from populace.methods.base import Replies, Shard
 from populace.methods.wae.dp_fed_wae import DpFedWae
 from populace.privacy.source import Keyed

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from populace.engines import simulation
-from populace.engines.exchange import Keys, Traffic, new_ledger, population_of
+from populace.engines.runtime import Keys, Traffic, new_ledger, population_of
 from populace.methods.base import Population, Protocol, Replies, Shard
 from populace.methods.vae.c_dpd_vae import CDpdVae
 from populace.methods.vae.fed_vae import FedVae

@@ -16,7 +16,7 @@ from protocols_for_tests import Diary
 
 from populace.engines import debug, simulation
 from populace.engines.checkpoint import Checkpoint
-from populace.engines.exchange import Keys, population_of
+from populace.engines.runtime import Keys, population_of
 from populace.errors import BudgetError, PopulaceError
 from populace.methods.base import Replies
 from populace.methods.blocks.generator import load_generator

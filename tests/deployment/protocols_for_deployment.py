@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.engines import debug
-from populace.engines.exchange import Keys, population_of
+from populace.engines.runtime import Keys, population_of
 from populace.errors import SpecError
 from populace.methods.base import Ask, Facts, Plan, Protocol, choose_record
 from populace.methods.baselines.marginals import Marginals

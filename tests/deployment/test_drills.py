@@ -14,7 +14,7 @@ import pytest
 from federation_for_tests import TestFederation, environment
 
 from populace.engines import simulation
-from populace.engines.exchange import make_key
+from populace.engines.runtime import make_key
 from populace.engines.flare import processes
 from populace.engines.segment import read_status
 from populace.methods.registry import make_protocol

@@ -13,7 +13,7 @@ from federation_for_tests import TestFederation, client_job, environment, files_
 from protocols_for_deployment import Relay, debug_state
 
 from populace.engines import simulation
-from populace.engines.exchange import make_key
+from populace.engines.runtime import make_key
 from populace.engines.flare import kits, policy, processes
 from populace.engines.segment import read_status
 from populace.errors import InputError, RunError

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from populace.engines import simulation
-from populace.engines.exchange import population_of
+from populace.engines.runtime import population_of
 from populace.methods.gan.fedavg_gan import FedAvgGan
 from populace.methods.gan.fl_gan import UflGan
 from populace.privacy.sqlite_ledger import SqliteLedger

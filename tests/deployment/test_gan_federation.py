@@ -7,7 +7,7 @@ import pytest
 from federation_for_tests import TestFederation, assert_alike, environment
 
 from populace.engines import simulation
-from populace.engines.exchange import make_key
+from populace.engines.runtime import make_key
 from populace.methods.gan.fl_gan import UflGan
 from populace.tables.partition import split
 

@@ -11,7 +11,7 @@ import pytest
 from populace.engines import simulation
 from populace.engines.agreement import Agreement
 from populace.engines.checkpoint import Checkpoint
-from populace.engines.exchange import population_of
+from populace.engines.runtime import population_of
 from populace.engines.link import Coordinator, InProcess, enrol
 from populace.engines.site import Hosted, Site
 from populace.methods.genfl.protocol import DpFl, GenFl

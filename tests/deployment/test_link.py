@@ -10,7 +10,7 @@ from protocols_for_deployment import CentralMean, Relay, debug_state
 
 from populace.engines.agreement import Agreement, agreement_from_json
 from populace.engines.checkpoint import Checkpoint
-from populace.engines.exchange import Keys, population_of
+from populace.engines.runtime import Keys, population_of
 from populace.engines.link import Coordinator, InProcess, Link, enrol, roster_from_json
 from populace.engines.messages import make_reply
 from populace.engines.site import Site

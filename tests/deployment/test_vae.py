@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from populace.engines import simulation
-from populace.engines.exchange import population_of
+from populace.engines.runtime import population_of
 from populace.errors import RunError
 from populace.methods.vae.c_dpd_vae import CDpdVae
 from populace.methods.vae.central_vae import CentralVae

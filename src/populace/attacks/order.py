@@ -16,7 +16,7 @@ import numpy as np
 
 from populace.attacks.memorise import Memorise
 from populace.attacks.shadows import Report, Setting, play_all
-from populace.engines.exchange import check_kind
+from populace.engines.runtime import check_kind
 from populace.errors import RunError, SpecError
 from populace.evaluation.attacks.attribute import infer_attribute
 from populace.evaluation.attacks.distances import compare_distances

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from populace.engines import simulation
-from populace.engines.exchange import Keys
+from populace.engines.runtime import Keys
 from populace.errors import DataError, RunError, out_of_range
 from populace.evaluation.attacks.membership import LEAST_RUNS, Games
 from populace.evaluation.attacks.summaries import SUMMARIES, rarity, summarise

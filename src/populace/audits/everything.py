@@ -12,7 +12,7 @@ import jax
 from populace.audits import gaussian_noise
 from populace.audits.messages import FACES, MECHANISMS, Effort, audit_mechanism, make_mechanism
 from populace.audits.methods import Audits, Subject, audit_subject
-from populace.engines.exchange import make_key
+from populace.engines.runtime import make_key
 from populace.errors import RunError
 from populace.runs.workers import begin_worker
 

@@ -21,7 +21,7 @@ from populace.audits import shapes
 from populace.audits.grey_box import GreyBox, audit_grey_box
 from populace.audits.messages import Effort, audit_as_gaussian, audit_method, audit_part
 from populace.audits.release_canaries import audit_canaries
-from populace.engines.exchange import make_key
+from populace.engines.runtime import make_key
 from populace.errors import SpecError
 from populace.evaluation.audit import Finding
 from populace.methods.base import ImageShape, Kind, Population, Protocol

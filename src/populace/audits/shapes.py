@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from populace.audits.grey_box import Neighbours
-from populace.engines.exchange import population_of
+from populace.engines.runtime import population_of
 from populace.methods.base import ImageShape, Kind, Population
 from populace.tables.columns import Column
 from populace.tables.images import Images

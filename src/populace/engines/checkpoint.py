@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from populace.engines.exchange import Traffic
+from populace.engines.runtime import Traffic
 from populace.errors import RunError
 from populace.privacy.ledger import MemoryLedger
 from populace.tables.files import read_arrays, replacing

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from populace.engines.exchange import Keys, Outcome, Progress, Report, Traffic, check_kind, new_ledger, population_of
+from populace.engines.runtime import Keys, Outcome, Progress, Report, Traffic, check_kind, new_ledger, population_of
 from populace.errors import PopulaceError
 from populace.methods.base import Ask, Population, Protocol, Replies, Shard
 from populace.privacy.source import Keyed, Source, System

@@ -21,7 +21,7 @@ import numpy as np
 from populace.engines import messages, wire
 from populace.engines.agreement import Agreement, shapes_of
 from populace.engines.checkpoint import Checkpoint
-from populace.engines.exchange import Keys, Traffic, new_ledger
+from populace.engines.runtime import Keys, Traffic, new_ledger
 from populace.errors import PopulaceError, RunError, SpecError, WireError
 from populace.methods.base import Ask, Population, Replies
 from populace.privacy.ledger import MemoryLedger

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 
 from populace.engines.agreement import Agreement, agreement_from_json
 from populace.engines.checkpoint import Checkpoint
-from populace.engines.exchange import make_key
+from populace.engines.runtime import make_key
 from populace.engines.link import (
     Coordinator,
     Link,

@@ -18,7 +18,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from populace.engines.checkpoint import Checkpoint
-from populace.engines.exchange import Keys, Outcome, Progress, Report, Traffic, check_kind, new_ledger, population_of
+from populace.engines.runtime import Keys, Outcome, Progress, Report, Traffic, check_kind, new_ledger, population_of
 from populace.methods.base import Ask, Population, Protocol, Replies, Shard
 from populace.privacy.ledger import Budget, MemoryLedger
 from populace.tables.images import Images

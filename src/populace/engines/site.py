@@ -29,7 +29,7 @@ import numpy as np
 from populace.engines import wire
 from populace.engines.agreement import Agreement, Shapes, shapes_of
 from populace.engines.asked import Asked, read_ask
-from populace.engines.exchange import Keys, make_key
+from populace.engines.runtime import Keys, make_key
 from populace.engines.messages import (
     Code,
     Facts,

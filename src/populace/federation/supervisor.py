@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from populace.engines.exchange import Keys
+from populace.engines.runtime import Keys
 from populace.engines.flare import processes, session
 from populace.engines.link import InProcess
 from populace.engines.segment import Plan, checkpoint_of, coordinator_of, read_roster, read_status

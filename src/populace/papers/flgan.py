@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.engines import simulation
-from populace.engines.exchange import Outcome, population_of
+from populace.engines.runtime import Outcome, population_of
 from populace.evaluation.attacks.scores import Scored, attack_scores
 from populace.evaluation.cnn import Cnn
 from populace.methods.blocks.training import generator_of

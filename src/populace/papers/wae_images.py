@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.engines import simulation
-from populace.engines.exchange import population_of
+from populace.engines.runtime import population_of
 from populace.evaluation.prediction import LEARNERS, resamples, score_arrays
 from populace.methods.blocks.dense_networks import ClassAutoencoder
 from populace.methods.blocks.generator import Synthesizer

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from populace.engines import simulation
-from populace.engines.exchange import Progress
+from populace.engines.runtime import Progress
 from populace.methods.base import Plan, Population, Protocol
 from populace.tables.partition import Clients, split
 from populace.tables.schema import Schema

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from populace.engines import simulation
-from populace.engines.exchange import Keys, Outcome, Report, check_kind, population_of
-from populace.engines.exchange import make_key as make_key
+from populace.engines.runtime import Keys, Outcome, Report, check_kind, population_of
+from populace.engines.runtime import make_key as make_key
 from populace.engines.statement import stated_simulation
 from populace.errors import RunError
 from populace.methods.base import Population, Protocol

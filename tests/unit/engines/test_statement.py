@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from populace.engines.exchange import population_of
+from populace.engines.runtime import population_of
 from populace.engines.statement import stated_simulation
 from populace.errors import DataError
 from populace.privacy.guarantee import Guarantee

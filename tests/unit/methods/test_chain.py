@@ -10,7 +10,7 @@ import pytest
 
 from populace.engines import debug, simulation
 from populace.engines.checkpoint import Checkpoint
-from populace.engines.exchange import population_of
+from populace.engines.runtime import population_of
 from populace.errors import SpecError
 from populace.methods.base import Replies
 from populace.methods.blocks.code_law import make_standard_law

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from populace.engines import simulation
-from populace.engines.exchange import population_of
+from populace.engines.runtime import population_of
 from populace.errors import BudgetError, SpecError
 from populace.methods.base import Replies, Shard
 from populace.methods.blocks.dense_networks import ClassAutoencoder, DenseAutoencoder

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from populace.engines import simulation
-from populace.engines.exchange import population_of
+from populace.engines.runtime import population_of
 from populace.errors import BudgetError, SpecError
 from populace.methods.wae.fedsel_wae import FedSelWae
 from populace.privacy.events import Pure

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from populace.engines import simulation
-from populace.engines.exchange import new_ledger, population_of
+from populace.engines.runtime import new_ledger, population_of
 from populace.errors import BudgetError, SpecError
 from populace.methods.base import ImageShape, Population, Replies, Shard
 from populace.methods.blocks.dp_sgd import Examples, fresh

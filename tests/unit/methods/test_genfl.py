@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from populace.engines import debug, simulation
-from populace.engines.exchange import Keys, new_ledger, population_of
+from populace.engines.runtime import Keys, new_ledger, population_of
 from populace.errors import BudgetError, DataError, SpecError
 from populace.methods.base import ImageShape, Population, Replies, Shard
 from populace.methods.genfl.linear import in_whole, pairs, restored

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from populace.engines import simulation
-from populace.engines.exchange import Keys, population_of
+from populace.engines.runtime import Keys, population_of
 from populace.errors import SpecError
 from populace.evaluation.marginals import mean_over_pairs, two_way_distances
 from populace.methods.blocks.frequency_estimation import NoisyTable

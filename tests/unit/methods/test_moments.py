@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from populace.engines import debug, simulation
-from populace.engines.exchange import population_of
+from populace.engines.runtime import population_of
 from populace.errors import SpecError
 from populace.methods.base import ImageShape, Population, Shard
 from populace.methods.blocks.generator import load_generator

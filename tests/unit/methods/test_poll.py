@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from populace.engines import simulation
-from populace.engines.exchange import population_of
+from populace.engines.runtime import population_of
 from populace.errors import SpecError
 from populace.evaluation.marginals import mean_over_pairs, two_way_distances
 from populace.methods.base import Population, Replies

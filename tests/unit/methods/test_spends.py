@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from populace.engines import simulation
-from populace.engines.exchange import population_of
+from populace.engines.runtime import population_of
 from populace.errors import SpecError
 from populace.methods.registry import make_protocol
 from populace.privacy.accounting import epsilon_of

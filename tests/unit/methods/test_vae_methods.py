@@ -11,7 +11,7 @@ import pytest
 from dp_accounting import pld
 
 from populace.engines import debug, simulation
-from populace.engines.exchange import Keys, Traffic, new_ledger, population_of
+from populace.engines.runtime import Keys, Traffic, new_ledger, population_of
 from populace.errors import BudgetError, PopulaceError, SpecError
 from populace.methods.base import ImageShape, Population, Replies
 from populace.methods.blocks.dp_sgd import Examples

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from populace.engines import simulation
-from populace.engines.exchange import new_ledger
+from populace.engines.runtime import new_ledger
 from populace.errors import BudgetError, DataError, SpecError
 from populace.methods.base import ImageShape, Population, Shard
 from populace.methods.blocks.conv_networks import ConvAutoencoder, ConvDecoder, convolve

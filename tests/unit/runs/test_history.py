@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from booked_runs import ROWS, StopError, history, interrupt, published, spec_of
 
-from populace.engines.exchange import population_of
+from populace.engines.runtime import population_of
 from populace.errors import BudgetError, DataError, RunError, SpecError
 from populace.methods.baselines.independent import Independent
 from populace.privacy.run_ledger import RunLedger, make_ledger

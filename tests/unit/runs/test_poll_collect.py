@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from populace.engines import debug, simulation
-from populace.engines.exchange import Keys
+from populace.engines.runtime import Keys
 from populace.errors import BudgetError, DataError, RunError, SpecError
 from populace.methods.base import Population, Shard
 from populace.methods.poll.protocol import Poll

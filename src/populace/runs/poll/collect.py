@@ -21,7 +21,7 @@ import jax
 import numpy as np
 import pyarrow as pa
 
-from populace.engines.exchange import Keys, Progress, Report
+from populace.engines.runtime import Keys, Progress, Report
 from populace.errors import BudgetError, RunError, SpecError, out_of_range
 from populace.methods.base import Ask, Population, Shard
 from populace.methods.blocks.one_report import Survey

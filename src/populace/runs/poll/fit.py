@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from populace.engines.exchange import Keys, Progress, Report, Traffic
+from populace.engines.runtime import Keys, Progress, Report, Traffic
 from populace.errors import DataError, SpecError
 from populace.methods.base import Population
 from populace.methods.poll.protocol import Poll
