@@ -130,6 +130,8 @@ class Facts:
     unit: Unit
     kinds: tuple[Kind, ...]
     traffic: str
+    #: What it is in at most 39 characters, for a list that fits a terminal.
+    line: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -150,6 +152,8 @@ class Protocol(abc.ABC):
     facts: ClassVar[Facts]
     #: Settings that files of earlier versions call by another name: the old name, and the present one.
     renamed: ClassVar[Mapping[str, str]] = {}
+    #: What each setting means, a sentence each: `populace methods NAME` shows them.
+    meanings: ClassVar[Mapping[str, str]] = {}
     #: Settings with which a run on a few dozen records takes seconds and still several rounds: for conformance tests.
     small: ClassVar[Mapping[str, Any]] = {}
     #: Whether ask and absorb can be traced by JAX and the cohorts are known ahead, so that rounds compile into one scan.

@@ -52,6 +52,7 @@ class Independent(survey.OneShot):
 
     facts: ClassVar[Facts] = Facts(
         name="independent",
+        line="one-way tables, columns independent",
         title="one-way tables, columns drawn independently",
         paper="baseline (subset selection: Ye and Barg 2018)",
         trust=("local",),

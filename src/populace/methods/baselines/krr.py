@@ -52,6 +52,7 @@ class Krr(survey.OneShot):
 
     facts: ClassVar[Facts] = Facts(
         name="krr",
+        line="every column by randomised response",
         title="every attribute by randomised response, epsilon split evenly",
         paper="baseline of Chen et al. 2023 (kRR: Kairouz et al. 2014)",
         trust=("local",),

@@ -111,6 +111,7 @@ class FlGan(GanRounds):
 
     facts: ClassVar[Facts] = Facts(
         name="fl-gan",
+        line="GAN passed on from silo to silo",
         title="a GAN that travels from silo to silo and learns by DP-SGD at each; record level (private FL-GAN)",
         paper="Xin et al., Neurocomputing 2021; clipping, sampling and accounting corrected",
         trust=("silo",),
@@ -271,6 +272,7 @@ class UflGan(FlGan):
     facts: ClassVar[Facts] = dataclasses.replace(
         FlGan.facts,
         name="ufl-gan",
+        line="fl-gan for silos that differ",
         title="fl-gan for silos that are not alike: samples are replayed and the critic is held back (universal FL-GAN)",
     )
 

@@ -109,6 +109,7 @@ class GenFl(GanRounds):
 
     facts: ClassVar[Facts] = Facts(
         name="genfl",
+        line="classifier and GAN by DP-SGD",
         title="a classifier learned together from records and generated images, both by DP-SGD; record level (DP-GenFL)",
         paper="Li et al., Science China Information Sciences 2023; its generator and its ledger corrected",
         trust=("silo",),
@@ -373,7 +374,8 @@ class DpFl(GenFl):
             raise SpecError(f"expected gamma 0 for dp-fl, got {self.gamma!r}; genfl mixes generated images in")
 
     facts: ClassVar[Facts] = dataclasses.replace(
-        GenFl.facts, name="dp-fl", title="a classifier learned together from records by DP-SGD; record level (DP-FL)",
+        GenFl.facts, name="dp-fl", line="classifier by DP-SGD",
+        title="a classifier learned together from records by DP-SGD; record level (DP-FL)",
         traffic="a classifier down and its noised slope up, per round",
     )  # fmt: skip
 

@@ -111,6 +111,7 @@ class Calm(survey.OneShot):
 
     facts: ClassVar[Facts] = Facts(
         name="calm",
+        line="consistent multi-way marginals",
         title="marginals of several columns, one per client, made consistent",
         paper="Zhang et al. 2018; baseline of Chen et al. 2023",
         trust=("local",),

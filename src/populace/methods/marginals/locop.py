@@ -30,6 +30,7 @@ class LoCop(BloomProtocol):
 
     facts: ClassVar[Facts] = Facts(
         name="locop",
+        line="Bloom filters, Gaussian copula",
         title="Bloom filters on every attribute, Gaussian copula",
         paper="Wang et al. 2019; baseline of Jiang et al. 2022",
         trust=("local",),

@@ -44,6 +44,7 @@ class LoPub(BloomProtocol):
 
     facts: ClassVar[Facts] = Facts(
         name="lopub",
+        line="Bloom filters, junction tree",
         title="Bloom filters on every attribute, dependency graph, junction tree",
         paper="Ren et al. 2018; baseline of Chen et al. 2023 and Jiang et al. 2022",
         trust=("local",),

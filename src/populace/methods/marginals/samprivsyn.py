@@ -87,6 +87,7 @@ class SamPrivSyn(survey.OneShot):
 
     facts: ClassVar[Facts] = Facts(
         name="samprivsyn",
+        line="two-way tables, chosen adaptively",
         title="two-way tables of pairs chosen as answers come in",
         paper="Chen et al., Sci. China Inf. Sci. 2023",
         trust=("local",),

@@ -101,6 +101,7 @@ class Moments(Protocol):
 
     facts: ClassVar[Facts] = Facts(
         name="moments",
+        line="noisy class means and covariances",
         title="counts, means and covariances per class in one noisy message; Gaussians at the server",
         paper="populace",
         trust=("silo", "central"),

@@ -102,6 +102,7 @@ class DpFedWae(Passes):
 
     facts: ClassVar[Facts] = Facts(
         name="dp-fed-wae",
+        line="autoencoder, one sign per client",
         title="autoencoder trained by one index and one sign per client (SignDS)",
         paper="Jiang, Zhou and Grossklags, PoPETs 2022",
         trust=("local",),
