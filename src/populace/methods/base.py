@@ -130,7 +130,7 @@ class Facts:
     unit: Unit
     kinds: tuple[Kind, ...]
     traffic: str
-    #: What it is in at most 39 characters, for a list that fits a terminal.
+    #: What it is in at most 36 characters, for a list that fits a terminal.
     line: str = ""
 
 

@@ -100,7 +100,7 @@ class Poll(survey.OneShot):
 
     facts: ClassVar[Facts] = Facts(
         name="poll",
-        line="one question per person, latent classes",
+        line="one question each, latent classes",
         title="one question about a few columns per person, latent classes by likelihood",
         paper="our own",
         trust=("local",),

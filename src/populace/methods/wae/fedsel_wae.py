@@ -77,7 +77,7 @@ class FedSelWae(Passes):
 
     facts: ClassVar[Facts] = Facts(
         name="fedsel-wae",
-        line="autoencoder, one coordinate per client",
+        line="autoencoder, one value per client",
         title="the published autoencoder trained by one coordinate and one bit of its value per client (FedSel)",
         paper="Liu et al., DASFAA 2020, as the baseline of Jiang et al., PoPETs 2022",
         trust=("local",),
