@@ -29,7 +29,9 @@ import pyarrow.parquet as pq
 from populace.engines import simulation
 from populace.engines.agreement import Agreement
 from populace.engines.checkpoint import Checkpoint
-from populace.engines.link import Coordinator, InProcess, enrol
+from populace.engines.coordinator import Coordinator
+from populace.engines.link import InProcess
+from populace.engines.roster import enrol
 from populace.engines.segment import Plan
 from populace.engines.site_file import open_site
 from populace.federation.coordinator import Federation, Proposal

@@ -8,9 +8,12 @@ if TYPE_CHECKING:
     import jax
     import numpy as np
 
+    #: An array of NumPy's, where one of JAX's would not do: on the host, and often written to in place.
+    NumpyArray: TypeAlias = np.ndarray[Any, Any]
     #: An array of NumPy's or of JAX's.
-    Array: TypeAlias = jax.Array | np.ndarray[Any, Any]
+    Array: TypeAlias = jax.Array | NumpyArray
 else:
+    NumpyArray = object
     Array = object
 
 #: A nest of tuples, dictionaries and dataclasses whose leaves are arrays: states, questions, replies, parameters.

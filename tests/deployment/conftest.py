@@ -14,7 +14,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from populace.engines.agreement import Agreement
 from populace.engines.checkpoint import Checkpoint
-from populace.engines.link import Coordinator, InProcess, enrol
+from populace.engines.coordinator import Coordinator
+from populace.engines.link import InProcess
+from populace.engines.roster import enrol
 from populace.engines.site import Hosted, Site
 from populace.privacy.ledger import Budget
 from populace.privacy.sqlite_ledger import SqliteLedger

@@ -14,8 +14,8 @@ import pytest
 from federation_for_tests import TestFederation, environment
 
 from populace.engines import simulation
-from populace.engines.runtime import make_key
 from populace.engines.flare import processes
+from populace.engines.runtime import make_key
 from populace.engines.segment import read_status
 from populace.methods.registry import make_protocol
 from populace.tables.files import read_json

@@ -13,8 +13,8 @@ from federation_for_tests import TestFederation, client_job, environment, files_
 from protocols_for_deployment import Relay, debug_state
 
 from populace.engines import simulation
-from populace.engines.runtime import make_key
 from populace.engines.flare import kits, policy, processes
+from populace.engines.runtime import make_key
 from populace.engines.segment import read_status
 from populace.errors import InputError, RunError
 from populace.federation.site import SiteFolder
@@ -196,6 +196,7 @@ def test_a_site_certificate_does_not_serve_for_another_site(federation, tmp_path
     _never_connects(federation, kit, "site-9", said="authenticated as 'site-1' but claimed")
 
 
+@pytest.mark.slow
 def test_a_foreign_certificate_does_not_connect(federation, tmp_path):
     """A site with a kit of another root, sent to this server."""
     other = tmp_path / "other"
@@ -255,6 +256,7 @@ def test_a_loosened_policy_file_stops_the_start(federation, tmp_path):
         policy.check_site_policy(kit)
 
 
+@pytest.mark.slow
 def test_no_words_of_a_site_reach_the_coordinator(federation):
     """A site fails over a value in its rows: its own log names it, and nothing of the coordinator's holds it."""
     marker, site = "secret-value-42", federation.sites["site-3"]

@@ -11,8 +11,10 @@ import pytest
 from populace.engines import simulation
 from populace.engines.agreement import Agreement
 from populace.engines.checkpoint import Checkpoint
+from populace.engines.coordinator import Coordinator
+from populace.engines.link import InProcess
+from populace.engines.roster import enrol
 from populace.engines.runtime import population_of
-from populace.engines.link import Coordinator, InProcess, enrol
 from populace.engines.site import Hosted, Site
 from populace.methods.genfl.protocol import DpFl, GenFl
 from populace.privacy.ledger import Budget

@@ -10,9 +10,11 @@ from protocols_for_deployment import CentralMean, Relay, debug_state
 
 from populace.engines.agreement import Agreement, agreement_from_json
 from populace.engines.checkpoint import Checkpoint
-from populace.engines.runtime import Keys, population_of
-from populace.engines.link import Coordinator, InProcess, Link, enrol, roster_from_json
+from populace.engines.coordinator import Coordinator
+from populace.engines.link import InProcess, Link
 from populace.engines.messages import make_reply
+from populace.engines.roster import enrol, roster_from_json
+from populace.engines.runtime import Keys, population_of
 from populace.engines.site import Site
 from populace.engines.site_file import SiteFile, read_hosted
 from populace.engines.wire import HEAD, MAGIC, VERSION

@@ -7,8 +7,9 @@ import pytest
 
 from populace.engines import messages, wire
 from populace.engines.agreement import Agreement
-from populace.engines.link import InProcess, Roster, Seat, enrol, roster_from_json
+from populace.engines.link import InProcess
 from populace.engines.messages import Facts
+from populace.engines.roster import Roster, Seat, enrol, roster_from_json
 from populace.errors import WireError
 from populace.methods.base import Population
 from populace.methods.registry import make_protocol

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import secrets
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
@@ -18,7 +17,8 @@ from populace.privacy.ledger import Budget, MemoryLedger
 from populace.privacy.source import Keyed
 from populace.tables.images import Images
 from populace.tables.partition import Clients
-from populace.types import Array
+from populace.tables.schema import Schema
+from populace.types import Array, ArrayTree
 
 SAMPLERS_SHARE = (
     1e-6  # of the delta asked for, that a sampler's distance from its law may add to it; stated with the claim
@@ -71,7 +71,7 @@ class Outcome:
     ledger: MemoryLedger
     traffic: Traffic
     rounds: int
-    state: Any
+    state: ArrayTree
     noise: Noise = "keyed"
 
 
@@ -96,7 +96,7 @@ class Keys:
     def begin(self) -> Array:
         return jax.random.fold_in(self.root, 0)
 
-    def memory(self, client: Array) -> Array:
+    def memory(self, client: Array | int) -> Array:
         return jax.random.fold_in(jax.random.fold_in(self.root, 1), client)
 
     def finish(self) -> Array:
@@ -105,16 +105,16 @@ class Keys:
     def sample(self) -> Array:
         return jax.random.fold_in(self.root, 3)
 
-    def ask(self, round_id: Array) -> Array:
+    def ask(self, round_id: Array | int) -> Array:
         return jax.random.fold_in(self._round(round_id), 0)
 
-    def absorb(self, round_id: Array) -> Array:
+    def absorb(self, round_id: Array | int) -> Array:
         return jax.random.fold_in(self._round(round_id), 1)
 
-    def answer(self, round_id: Array, client: Array) -> Array:
+    def answer(self, round_id: Array | int, client: Array | int) -> Array:
         return jax.random.fold_in(jax.random.fold_in(self._round(round_id), 2), client)
 
-    def _round(self, round_id: Array) -> Array:
+    def _round(self, round_id: Array | int) -> Array:
         return jax.random.fold_in(jax.random.fold_in(self.root, 4), round_id)
 
 
@@ -132,7 +132,8 @@ def population_of(clients: Clients) -> Population:
     return Population(schema=shape_of(clients), clients=len(clients), records=max(1, int(most)))
 
 
-def shape_of(clients: Clients) -> Any:
+def shape_of(clients: Clients) -> Schema | ImageShape:
+    """The schema of a table's clients, or the public shape of images."""
     data = clients.data
     if isinstance(data, Images):
         marked = ("classes",) if data.domain == "read-from-data" else ()

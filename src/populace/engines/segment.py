@@ -24,18 +24,11 @@ import jax.numpy as jnp
 
 from populace.engines.agreement import Agreement, agreement_from_json
 from populace.engines.checkpoint import Checkpoint
-from populace.engines.runtime import make_key
-from populace.engines.link import (
-    Coordinator,
-    Link,
-    LinkClosedError,
-    QuorumError,
-    Roster,
-    Round,
-    enrol,
-    roster_from_json,
-)
+from populace.engines.coordinator import Coordinator, QuorumError, Round
+from populace.engines.link import Link, LinkClosedError
 from populace.engines.messages import make_facts_request
+from populace.engines.roster import Roster, enrol, roster_from_json
+from populace.engines.runtime import make_key
 from populace.errors import PopulaceError, RunError
 from populace.tables.files import read_json, write_json
 

@@ -29,7 +29,6 @@ import numpy as np
 from populace.engines import wire
 from populace.engines.agreement import Agreement, Shapes, shapes_of
 from populace.engines.asked import Asked, read_ask
-from populace.engines.runtime import Keys, make_key
 from populace.engines.messages import (
     Code,
     Facts,
@@ -41,6 +40,7 @@ from populace.engines.messages import (
     make_reply,
     read_request,
 )
+from populace.engines.runtime import Keys, make_key
 from populace.engines.wire import Message
 from populace.errors import BudgetError, RunError, WireError
 from populace.methods.base import Ask, Population, Protocol, Shard

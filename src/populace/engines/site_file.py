@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from populace.engines.agreement import Agreement, agreement_from_json, schema_digest
-from populace.engines.runtime import make_key
 from populace.engines.messages import Hosts
+from populace.engines.runtime import make_key
 from populace.engines.site import MOST_CLIENTS, MOST_RECORDS, Hosted, Site
 from populace.errors import DataError, InputError, PopulaceError, RunError, SpecError
 from populace.methods.base import ImageShape

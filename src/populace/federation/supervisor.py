@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from populace.engines.runtime import Keys
 from populace.engines.flare import processes, session
 from populace.engines.link import InProcess
+from populace.engines.runtime import Keys
 from populace.engines.segment import Plan, checkpoint_of, coordinator_of, read_roster, read_status
 from populace.errors import InputError, RunError
 from populace.federation.coordinator import Federation

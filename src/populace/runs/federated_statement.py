@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from populace.engines.link import Roster
 from populace.engines.messages import Hosts
+from populace.engines.roster import Roster
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.shuffling import with_shuffling
 

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from populace.engines.link import Roster, roster_from_json
+from populace.engines.roster import Roster, roster_from_json
 from populace.engines.statement import Simulated, simulated_of, stated_simulation
 from populace.errors import RunError
 from populace.methods.base import ImageShape, Population, Protocol

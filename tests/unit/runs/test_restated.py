@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
+from populace.engines.roster import Roster, Seat
 from populace.engines.runtime import population_of
-from populace.engines.link import Roster, Seat
 from populace.engines.statement import stated_simulation
 from populace.errors import PopulaceError, RunError
 from populace.methods.base import Population

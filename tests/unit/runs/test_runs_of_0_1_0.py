@@ -5,9 +5,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from populace.runs.run import load_run
 
 from populace.cli.main import call
+from populace.runs.run import load_run
 
 WRITTEN = Path(__file__).parent / "runs_of_0_1_0"
 
