@@ -15,10 +15,10 @@ from populace.evaluation.baselines import SYNTHETIC
 from populace.evaluation.evaluate import Evaluated, evaluate_tables
 from populace.evaluation.traffic import cost
 from populace.methods.blocks.generator import load_generator
-from populace.report import comparison, glance, leaks, pictures, sections, value_sections
+from populace.report import attack_results, comparison, pictures, sections, tiles, value_sections
 from populace.report.statement import PAGE, todays_words, write_statement
 from populace.report.templating import environment
-from populace.report.words import in_plain_words
+from populace.report.plain_language import in_plain_language
 from populace.runs.folder import RunFolder
 from populace.runs.sources import EMBEDDED, read_rows
 from populace.tables.files import read_json, write_json, write_text
@@ -119,8 +119,8 @@ def _open(folder: RunFolder, name: str) -> dict[str, Any]:
         "details": details,
         "privacy": todays_words(read_json(folder / "privacy.json")),
         "command": details.get("command") or sections.command_of(details["spec"]),
-        "audit": leaks.read_audit(folder / "audit.json"),
-        "attacks": leaks.read_attacks(folder / "attacks.json"),
+        "audit": attack_results.read_audit(folder / "audit.json"),
+        "attacks": attack_results.read_attacks(folder / "attacks.json"),
         "kind": "images" if (folder / "synthetic.npz").is_file() else "table",
     }
     if run["kind"] == "table":
@@ -146,14 +146,14 @@ def render_run(
     target = document["prediction"].get("target")
     privacy = run.get("privacy")
     return environment().get_template("run.html").render(
-        title=title, run=run, document=document, plain=in_plain_words(privacy) if privacy else None, privacy=privacy,
-        tiles=glance.tiles(run), flags=value_sections.flag_box(document), values=value_sections.value_table(document),
+        title=title, run=run, document=document, plain=in_plain_language(privacy) if privacy else None, privacy=privacy,
+        tiles=tiles.make_tiles(run), flags=value_sections.flag_box(document), values=value_sections.value_table(document),
         correlations=value_sections.correlation_maps(run["values"]), group_means=value_sections.group_table(document),
         table=sections.metric_table(document), width_chart=sections.width_chart(document),
         columns=sections.column_cards(run, schema), overview=sections.pair_overview(run, schema),
         pair_cards=sections.pair_cards(run, schema, target) if len(schema.columns) > 1 else [],
         prediction=sections.prediction_parts(document), domains=sections.domain_table(declared), schema=declared,
-        audit=run.get("audit"), attacks=run.get("attacks"), how=leaks.commands(run, real_file), in_bytes=glance.in_bytes,
+        audit=run.get("audit"), attacks=run.get("attacks"), how=attack_results.commands(run, real_file), in_bytes=tiles.in_bytes,
         evaluated_by=evaluated_by, details=run.get("details"),
     )  # fmt: skip
 
@@ -163,7 +163,7 @@ def render_comparison(runs: Sequence[Mapping[str, Any]], schema: Schema, *, eval
         title=f"{len(runs)} runs compared", runs=runs, groups=comparison.groups(runs), charts=comparison.charts(runs),
         seeds=comparison.repeated_seeds(runs), columns=comparison.column_table(runs, schema),
         flags={run["name"]: value_sections.flag_box(run["metrics"]) for run in runs}, values=comparison.value_table(runs),
-        gaps=comparison.gap_maps(runs, schema), plain={run["name"]: in_plain_words(run["privacy"]) for run in runs},
+        gaps=comparison.gap_maps(runs, schema), plain={run["name"]: in_plain_language(run["privacy"]) for run in runs},
         table={run["name"]: sections.metric_table(run["metrics"]) for run in runs}, evaluated_by=evaluated_by,
-        first=runs[0]["metrics"], in_bytes=glance.in_bytes, how={run["name"]: leaks.commands(run, "FILE") for run in runs},
+        first=runs[0]["metrics"], in_bytes=tiles.in_bytes, how={run["name"]: attack_results.commands(run, "FILE") for run in runs},
     )  # fmt: skip

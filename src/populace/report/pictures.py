@@ -13,10 +13,10 @@ import numpy as np
 from populace.errors import DataError
 from populace.evaluation.images import evaluate_images
 from populace.evaluation.traffic import cost
-from populace.report import leaks, sections
+from populace.report import attack_results, sections
 from populace.report.png import data_address, sample_grid
 from populace.report.svg import percent
-from populace.report.words import in_plain_words
+from populace.report.plain_language import in_plain_language
 from populace.tables.files import write_json, write_text
 from populace.tables.images import Images, read_images
 
@@ -56,9 +56,9 @@ def render(
 ) -> str:  # fmt: skip
     return environment.get_template("images.html").render(
         title=f"{run['name']}: synthetic images by {run['details']['method']}", run=run, document=document,
-        plain=in_plain_words(run["privacy"]), privacy=run["privacy"], classes=class_cards(real, synthetic),
+        plain=in_plain_language(run["privacy"]), privacy=run["privacy"], classes=class_cards(real, synthetic),
         table=sections.metric_table(document), prediction=sections.prediction_parts(document), audit=run["audit"],
-        attacks=run["attacks"], how=leaks.commands(run, real_file), details=run["details"],
+        attacks=run["attacks"], how=attack_results.commands(run, real_file), details=run["details"],
         evaluated_by=shlex.join(["populace", "evaluate", str(run["folder"].path), "--real", real_file]),
     )  # fmt: skip
 

@@ -19,7 +19,7 @@ from populace.privacy.consequences import Consequences, consequences
 from populace.privacy.guarantee import FORMAT, NEIGHBOURS, Guarantee, guarantee_from_json
 from populace.privacy.noised_steps import BATCHES
 from populace.report.templating import environment
-from populace.report.words import TRUST, in_plain_words, trust_of
+from populace.report.plain_language import TRUST, in_plain_language, trust_of
 from populace.runs.folder import RunFolder, claim_json
 from populace.runs.ledger.wording import FIXED, PLANNED
 from populace.runs.verify.documents import DAMAGED, Check, Papers
@@ -95,7 +95,7 @@ def statement(privacy: Mapping[str, Any], *, digest: str = "") -> str:
     event = events.from_json(privacy["event"]) if privacy.get("event") else None
     meaning = None if guarantee.trust == "not-private" else consequences(guarantee, event)
     run = privacy.get("run") or {}
-    plain, said = in_plain_words(privacy), meaning.sentences() if meaning else ()
+    plain, said = in_plain_language(privacy), meaning.sentences() if meaning else ()
     return environment().get_template(PAGE).render(
         alarm=plain.alarm and plain.short, short=plain.short, guarantee=guarantee, neighbours=NEIGHBOURS[guarantee.neighbours],
         run=run, made=_made(privacy, run), strength=dict(plain.answers).get("How well?", "Nothing is guaranteed."),

@@ -4,7 +4,7 @@ import numpy as np
 
 from populace.evaluation.baselines import ABOUT, SYNTHETIC
 from populace.privacy.guarantee import Guarantee
-from populace.report import comparison, glance, sections
+from populace.report import comparison, sections, tiles
 from populace.report.comparison import COLUMNS
 
 
@@ -68,7 +68,7 @@ def test_the_command_is_one_that_can_be_typed():
 def test_verdicts_say_on_which_side_of_the_baselines_a_figure_lies():
     def said(own, real=0.02, product=0.1):
         names = ("real", "product of the true one-way tables", "synthetic")
-        return glance.verdict({name: {"value": v} for name, v in zip(names, (real, product, own), strict=True)})
+        return tiles.verdict({name: {"value": v} for name, v in zip(names, (real, product, own), strict=True)})
 
     assert said(0.06).startswith("50 % of the way")
     assert "farther off than independent" in said(0.11)
@@ -77,7 +77,7 @@ def test_verdicts_say_on_which_side_of_the_baselines_a_figure_lies():
 
 
 def test_sizes_in_the_unit_that_reads_best():
-    assert glance.in_bytes(8) == "8 bits"
-    assert glance.in_bytes(8.6) == "8.6 bits"
-    assert glance.in_bytes(8 * 2_000) == "2000 bytes"
-    assert glance.in_bytes(8 * 20_000) == "20 kB"
+    assert tiles.in_bytes(8) == "8 bits"
+    assert tiles.in_bytes(8.6) == "8.6 bits"
+    assert tiles.in_bytes(8 * 2_000) == "2000 bytes"
+    assert tiles.in_bytes(8 * 20_000) == "20 kB"

@@ -1,6 +1,6 @@
 """Attack and audit files: absent, damaged, or read; never passed over."""
 
-from populace.report.leaks import PROVES_NOTHING, commands, read_attacks, read_audit
+from populace.report.attack_results import PROVES_NOTHING, commands, read_attacks, read_audit
 from populace.runs.folder import RunFolder
 from populace.tables.files import write_json
 

@@ -6,14 +6,14 @@ import pytest
 
 from populace.privacy.consequences import share_in_words
 from populace.privacy.guarantee import Guarantee, best_guess
-from populace.report.words import in_plain_words
+from populace.report.plain_language import in_plain_language
 
 
 def statement(**changes):
     values = {
         "epsilon": 1.0, "unit": "client", "neighbours": "replace", "trust": "local", "mechanism": "randomised response",
     }  # fmt: skip
-    return in_plain_words(Guarantee(**(values | changes)).to_json())
+    return in_plain_language(Guarantee(**(values | changes)).to_json())
 
 
 def test_the_guess_is_that_of_randomised_response():

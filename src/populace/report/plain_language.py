@@ -47,7 +47,7 @@ class Plain:
     beliefs: tuple[tuple[str, str], ...]
 
 
-def in_plain_words(privacy: Mapping[str, Any]) -> Plain:
+def in_plain_language(privacy: Mapping[str, Any]) -> Plain:
     """Plain words for a privacy.json. Bounds follow from the relation between neighbours; the words for how strong they are,
     are ours."""
     claim = guarantee_from_json(dict(privacy))
