@@ -70,6 +70,7 @@ def told_along(epsilon, filled, turns=1):
     return np.mean(found), gain(epsilon, mechanism.chosen / size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [2.0, 8.0])
 def test_mean_report_points_along_the_vector_with_the_predicted_length(epsilon):
     """For a vector far from Gaussian, half of whose coordinates are zero: the gain of the closed form."""
@@ -78,6 +79,7 @@ def test_mean_report_points_along_the_vector_with_the_predicted_length(epsilon):
     assert along != pytest.approx(1.2 * expected, rel=0.05)
 
 
+@pytest.mark.slow
 def test_of_a_vector_with_few_coordinates_one_turn_tells_less_and_two_tell_all():
     """Sums of forty terms have thinner tails than a Gaussian: a quarter of the gain is lost where k/d is small."""
     along, expected = told_along(8.0, 40)

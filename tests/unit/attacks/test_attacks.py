@@ -44,6 +44,7 @@ def test_a_memorising_generator_is_found_out(table, tmp_path):
     assert not (tmp_path / "attack-runs").exists()
 
 
+@pytest.mark.slow
 def test_independent_stays_within_its_interval_of_a_coin(table, tmp_path):
     document, _ = run_attack(Setting(protocol=Independent(epsilon=4.0), table=table, **SMALL), tmp_path)
     membership = document["membership"]
@@ -85,6 +86,7 @@ def test_interrupted_work_goes_on_in_other_processes_with_the_same_result(table,
             np.testing.assert_array_equal(found.summaries[name], values)
 
 
+@pytest.mark.slow
 def test_another_holdout_is_another_attack(table, tmp_path):
     """A finished attack is not made again, unless any of its rows changed."""
     setting = Setting(protocol=Memorise(), table=table, targets=1, shadows=6, attacked=6, rows=30)

@@ -158,6 +158,7 @@ def test_methods_lists_everything(capsys):
     assert "default for table" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_demo_runs_twice(tmp_path, capsys):
     for _ in range(2):
         assert call(["demo", "--out", str(tmp_path / "demo")]) == 0

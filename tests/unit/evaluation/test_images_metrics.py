@@ -39,6 +39,7 @@ def test_the_interval_of_the_distance_has_the_width_of_repeated_draws():
     assert 0.8 < stated / spread < 1.3
 
 
+@pytest.mark.slow
 def test_too_few_images_leave_the_distance_out_in_words():
     rng = np.random.default_rng(4)
     values = evaluate_images(bars(rng, 2), bars(rng, 60))["metrics"]["frechet"]["values"]
@@ -46,6 +47,7 @@ def test_too_few_images_leave_the_distance_out_in_words():
     assert "value" in values[REAL]
 
 
+@pytest.mark.slow
 def test_a_class_that_is_missing_shows_and_every_figure_has_its_baselines():
     rng = np.random.default_rng(1)
     document = evaluate_images(bars(rng, 150, missing=(2,)), bars(rng, 300))

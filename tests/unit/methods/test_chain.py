@@ -65,6 +65,7 @@ def test_the_claim_is_what_dp_accounting_finds_for_the_events(clients):
     assert claim.epsilon > 0.97 * 5.0  # and little of the budget is left
 
 
+@pytest.mark.slow
 def test_a_larger_share_gives_the_first_method_less_noise(clients):
     population = population_of(clients)
     noises = [
@@ -126,6 +127,7 @@ def test_as_many_samples_as_are_looked_at_and_fit(shape, steps, wanted):
     assert vae_rounds.warm_samples(BasisVae(shape=shape, classes=2), steps) == wanted
 
 
+@pytest.mark.slow
 def test_one_client_at_a_time_gives_the_same(clients, outcome):
     other = debug.run(CHAIN, clients, root=KEY)
     np.testing.assert_allclose(other.state.then.theta, outcome.state.then.theta, atol=1e-4)

@@ -59,6 +59,7 @@ def learned(epsilon, target=None):
     return found[0, 1:].mean(), found[1:, 1:][~np.eye(7, dtype=bool)].mean(), codes.mean(axis=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", [None, "c0"])
 def test_learns_the_dependence_there_is(target):
     """It is .49 between any two columns; independent columns have none."""
@@ -183,6 +184,7 @@ def test_a_part_of_the_model_is_sent_and_moves_that_part_only():
         DpFedWae(epsilon=8.0, recipe="paper", submodel=0.5)
 
 
+@pytest.mark.slow
 def test_a_part_of_the_model_still_learns():
     """Half of the columns at a time: correlations of .49 come out above a third."""
     clients = binary_people(6_000)

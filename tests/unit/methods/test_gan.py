@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from populace.methods.blocks.dense_networks import Blocks
-from populace.methods.blocks.dp_sgd import Examples, fresh
+from populace.methods.blocks.dp_sgd import Examples, start_training
 from populace.methods.blocks.gan_networks import ConvGan, DenseGan
 from populace.methods.blocks.gan_training import (
     drawn_labels,
@@ -140,8 +140,8 @@ def test_replayed_examples_are_the_generator_s(gan):
 
 def test_a_step_of_the_generator_raises_its_score(gan):
     omega, theta = gan.start(jax.random.key(9))
-    generator, shares = fresh(theta, 1e-3, (0.5, 0.9)), jnp.ones(max(1, gan.maker.classes))
+    generator, shares = start_training(theta, 1e-3, (0.5, 0.9)), jnp.ones(max(1, gan.maker.classes))
     labels, codes = jax.random.split(jax.random.key(10))
     z, y = jax.random.normal(codes, (32, 2)), drawn_labels(gan, shares, 32, labels)
     after = generator_step(gan, generator, omega, shares, 32, jax.random.key(10), 1e-3)
-    assert gan.generator_loss(after.values, omega, z, y) < gan.generator_loss(theta, omega, z, y)
+    assert gan.generator_loss(after.parameters, omega, z, y) < gan.generator_loss(theta, omega, z, y)

@@ -15,7 +15,7 @@ from populace.engines import simulation
 from populace.engines.runtime import new_ledger, population_of
 from populace.errors import BudgetError, SpecError
 from populace.methods.base import ImageShape, Population, Replies, Shard
-from populace.methods.blocks.dp_sgd import Examples, fresh
+from populace.methods.blocks.dp_sgd import Examples, start_training
 from populace.methods.blocks.gan_training import BETAS, replayed, slope_of_row
 from populace.methods.blocks.gan_visit import Visit, fisher_sum, noised_sum
 from populace.methods.gan.fedavg_gan import FedAvgGan
@@ -51,9 +51,9 @@ one_step = jax.jit(Visit.step)
 
 
 def critic_after_one_step(visit, drawn, omega=None):
-    critic = fresh(visit.common["omega"] if omega is None else omega, 1e-3, BETAS)
-    generator = fresh(visit.common["theta"], 1e-3, BETAS)
-    return one_step(visit, (critic, generator, visit.common["theta"]), jnp.int32(0), drawn)[0].values
+    critic = start_training(visit.common["omega"] if omega is None else omega, 1e-3, BETAS)
+    generator = start_training(visit.common["theta"], 1e-3, BETAS)
+    return one_step(visit, (critic, generator, visit.common["theta"]), jnp.int32(0), drawn)[0].parameters
 
 
 @functools.lru_cache(maxsize=8)
@@ -164,6 +164,7 @@ def test_a_sum_is_divided_by_the_batch_expected_and_never_by_more_than_a_silo_ho
     assert float(fewer.denominator()) == pytest.approx(expected / 2)
 
 
+@pytest.mark.slow
 def test_generator_steps_follow_from_the_budget_and_the_noise():
     settings = {**TINY, "iterations": 60, "critics": 5}
     protocol = FlGan(epsilon=3.0, noise=3.0, **settings)
@@ -232,6 +233,7 @@ def test_ewc_pulls_back_after_the_noise():
     assert (critic_after_one_step(visit, drawn, away) < away).all()
 
 
+@pytest.mark.slow
 def test_a_keyed_and_a_system_source_take_the_same_path():
     """Both train; the second draws step by step from the operating system."""
     protocol = UflGan(epsilon=2.0, **TINY)

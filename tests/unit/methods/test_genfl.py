@@ -243,6 +243,7 @@ def simulated(clients):
 SLOWLY = [pytest.param(ALL_MADE, marks=pytest.mark.slow), ALONE, pytest.param(PAPER, marks=pytest.mark.slow)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", [MIXED, *SLOWLY], ids=["mixed", "all made", "alone", "paper"])
 def test_simulation_and_debug_engine_end_alike(protocol, clients, simulated):
     fast = simulated(protocol)
@@ -348,6 +349,7 @@ def right(outcome):
     return float((outcome.generator.classify(test) == test.y).mean())
 
 
+@pytest.mark.slow
 def test_records_alone_teach_bars_where_noise_is_small():
     outcome = simulation.run(
         DpFl(epsilon=50.0, **LEARNS), split(bars(360), records_per_client=120), root=jax.random.key(0)

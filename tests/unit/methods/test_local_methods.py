@@ -116,6 +116,7 @@ class InFileOrder(SamPrivSyn):
     shuffles = False
 
 
+@pytest.mark.slow
 def test_the_order_of_the_file_does_not_matter(chain):
     """Rows sorted, as in a file kept by time: as near as shuffled ones, where asking in the order of the file leans."""
     kept_by_time = chain.take(np.lexsort(chain.codes.T))
@@ -155,6 +156,7 @@ def test_a_client_is_asked_once(chain, name):
     assert spent["epsilon"] == pytest.approx(2.0)
 
 
+@pytest.mark.slow
 def test_noise_is_not_followed(chain):
     """At a small epsilon the corrected method is well ahead of the published one.
 
@@ -194,6 +196,7 @@ def test_single_columns_are_asked_where_pairs_would_drown(chain):
     assert len(published.questions(chain.schema).groups) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
 def test_where_nothing_depends_it_does_as_well_as_the_independent_method(epsilon, monkeypatch):
     """And with power: planted, a belief that every table depends strongly loses."""

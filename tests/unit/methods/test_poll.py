@@ -148,6 +148,7 @@ def test_with_little_noise_it_finds_the_dependence_independence_misses(small_tab
 BEHIND = pytest.mark.xfail(reason="4,000 answers are spread over 55 pairs: 3 to 8 % behind", strict=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, pytest.param(3.0, marks=BEHIND), 10.0])
 def test_it_does_as_well_as_independent(epsilon):
     """On the embedded survey; the benchmarks do the same on Adult, Bank and a9a, with settings chosen from the answers."""
@@ -163,6 +164,7 @@ def test_it_does_as_well_as_independent(epsilon):
     assert np.mean(errors["poll"]) <= 1.02 * np.mean(errors["independent"])
 
 
+@pytest.mark.slow
 def test_settings_come_from_held_out_answers_and_the_target_is_read_in_two_ways(small_table):
     clients = split(small_table)
     schema, population = small_table.schema, population_of(clients)
@@ -297,6 +299,7 @@ def test_no_question_has_too_many_cells(sizes, target):
         assert all(len(g) == 1 or math.prod(sizes[c] for c in g) <= MOST_CELLS for g in design.groups)
 
 
+@pytest.mark.slow
 def test_every_value_of_the_target_has_a_class():
     codes = np.stack([np.arange(600) % 5, np.arange(600) % 2], axis=1)
     table = from_codes(codes, schema_of((5, 2), target="c0"), np.random.default_rng(0))

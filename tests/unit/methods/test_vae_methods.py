@@ -21,7 +21,7 @@ from populace.methods.vae import rounds as vae_rounds
 from populace.methods.vae.c_dpd_vae import CDpdVae
 from populace.methods.vae.central_vae import CentralVae
 from populace.methods.vae.fed_vae import FedVae
-from populace.methods.vae.l_dpd_vae import LDpdVae, noised_sum
+from populace.methods.vae.l_dpd_vae import LDpdVae, noised_gradient
 from populace.privacy.accounting import default_delta, epsilon_of, sampled_gaussian
 from populace.privacy.source import Keyed
 from populace.tables.images import Images
@@ -134,6 +134,7 @@ def test_with_noise_given_rounds_end_before_the_step_that_would_overspend(protoc
         ledger.book(np.array([2]), charge, round_id=rounds)
 
 
+@pytest.mark.slow
 def test_noise_that_does_not_allow_one_round_is_refused():
     with pytest.raises(SpecError, match="choose more noise"):
         CDpdVae(epsilon=0.1, noise=0.5, **TINY).round_count(MANY)
@@ -285,7 +286,7 @@ def test_a_clients_noisy_count_is_of_its_short_slopes(clients):
         "drawn": jnp.arange(RECORDS) > 0, "noise": jnp.zeros(design.mechanism.size, jnp.int32),
         "codes": jnp.zeros((RECORDS, 2)), "count": jnp.full(1, 64, jnp.int32),
     }  # fmt: skip
-    told = jax.jit(lambda bound: noised_sum(protocol, design, phi, theta, bound, examples, draws)[1])
+    told = jax.jit(lambda bound: noised_gradient(protocol, design, phi, theta, bound, examples, draws)[1])
     noise = 64 * design.count.grid
     assert float(told(jnp.float32(1e3))) == pytest.approx(3 / 2 + noise)
     assert float(told(jnp.float32(1e-6))) == pytest.approx(-3 / 2 + noise)
@@ -373,6 +374,7 @@ def crowd():
     return pictures(clients=150)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if name != "l-dpd-vae" else name for name in LEARNERS]
 )

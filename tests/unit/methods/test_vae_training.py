@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from populace.methods.blocks.code_law import CodeLaw, make_standard_law
-from populace.methods.blocks.dp_sgd import Examples, drawn_at_once, fresh, total_of
+from populace.methods.blocks.dp_sgd import Examples, examples_at_once, start_training, sum_over_batch
 from populace.methods.blocks.vae_networks import BasisVae
 from populace.methods.vae.training import fit, mean_loss, measure_codes, train_asleep, train_at_client
 
@@ -17,7 +17,7 @@ VALUES = np.random.default_rng(0).integers(-100, 100, (ROWS, 2)).astype(np.int32
 
 @jax.jit
 def total(drawn):
-    return total_of(lambda row: (jnp.asarray(VALUES)[row], row + 0.5), drawn, AT_ONCE)
+    return sum_over_batch(lambda row: (jnp.asarray(VALUES)[row], row + 0.5), drawn, AT_ONCE)
 
 
 @pytest.mark.parametrize("count", range(ROWS + 1))
@@ -33,7 +33,7 @@ def test_a_sum_counts_every_row_drawn_once_however_many_they_are(count):
 
 @pytest.mark.parametrize(("rows", "probability"), [(1, 1.0), (600, 0.05), (600, 1.0), (20, 1e-6)])
 def test_few_batches_take_a_second_pass_and_none_more_rows_than_there_are(rows, probability):
-    at_once = drawn_at_once(rows, probability)
+    at_once = examples_at_once(rows, probability)
     assert 1 <= at_once <= rows
     drawn = np.random.default_rng(0).binomial(rows, probability, 10_000)
     assert (drawn > at_once).mean() < 1e-3
@@ -48,8 +48,8 @@ def client(rows=4, there=3):
 @jax.jit
 def trained(examples, key):
     phi, theta = VAE.start(jax.random.key(0))
-    encoder, after = train_at_client(VAE, fresh(phi, 0.01), theta, examples, key, epochs=2, batch=4, rate=0.01)
-    return encoder.values, after, theta
+    encoder, after = train_at_client(VAE, start_training(phi, 0.01), theta, examples, key, epochs=2, batch=4, rate=0.01)
+    return encoder.parameters, after, theta
 
 
 def test_what_is_padding_does_not_matter_and_a_client_without_records_sends_no_change():
@@ -69,9 +69,10 @@ FAR = CodeLaw(means=jnp.asarray([[2.0, 0.0], [-2.0, 1.0]]), roots=0.3 * STANDARD
 
 @jax.jit
 def asleep(phi, theta, law):
-    return train_asleep(VAE, fresh(phi, 0.02), theta, law, jax.random.key(2), steps=60, rate=0.02).values
+    return train_asleep(VAE, start_training(phi, 0.02), theta, law, jax.random.key(2), steps=60, rate=0.02).parameters
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", [STANDARD, FAR], ids=["standard", "elsewhere"])
 def test_asleep_the_encoder_learns_the_codes_of_the_decoders_samples(law):
     """Of those that lie where its codes do: trained on the others it knows them less well."""

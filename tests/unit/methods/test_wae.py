@@ -178,6 +178,7 @@ def test_estimated_shares_become_logits_even_where_they_are_negative():
     assert p[2] / p[1] == pytest.approx(4.5, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_published_network_has_the_printed_structures_parameters():
     """Table 2 prints 16,060, which leaves the latent layers out; with them it is 18,188."""
     net = DenseAutoencoder(Blocks((2,) * 124), hidden=64, latent=16)

@@ -84,6 +84,7 @@ def contrast(images):
     return images.x[inside].mean() - images.x[~inside].mean()
 
 
+@pytest.mark.slow
 def test_learns_the_labels_and_their_images():
     outcome = simulation.run(DpFedWae(epsilon=8.0, classes=2, cohort=6), shapes(600), root=jax.random.key(0))
     assert isinstance(outcome.generator, ImageClasses)
@@ -94,11 +95,13 @@ def test_learns_the_labels_and_their_images():
     assert outcome.ledger.spent()["charges"] == 600
 
 
+@pytest.mark.slow
 def test_with_next_to_no_epsilon_next_to_nothing_is_learned():
     outcome = simulation.run(DpFedWae(epsilon=0.05, classes=2, cohort=6), shapes(600), root=jax.random.key(0))
     assert abs(contrast(outcome.generator.sample(600, jax.random.key(1)))) < 40
 
 
+@pytest.mark.slow
 def test_published_recipe_gives_images_without_labels():
     clients = shapes(6)
     outcome = simulation.run(
@@ -113,6 +116,7 @@ def test_published_recipe_gives_images_without_labels():
         outcome.generator.sample(5, jax.random.key(1), {"label": "1"})
 
 
+@pytest.mark.slow
 def test_a_client_without_images_and_one_class_answer_too():
     population = Population(schema=ImageShape(shape=(3, 3), classes=1), clients=4, records=2)
     protocol = DpFedWae(epsilon=1.0, classes=2)
@@ -141,6 +145,7 @@ def test_convolutions_agree_with_those_of_the_library(stride):
     np.testing.assert_allclose(convolve(x, kernel.reshape(27, 5), stride=stride), wanted, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_local_training_of_the_convolutional_autoencoder_lowers_its_loss():
     net = ConvAutoencoder((5, 6), 2, 2)
     theta = net.start(jax.random.key(0))

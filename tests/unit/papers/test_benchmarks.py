@@ -184,6 +184,7 @@ def test_registered_benchmarks_list_cells_and_show_partial_results(name):
     assert benchmark.charts(results)
 
 
+@pytest.mark.slow
 def test_a_cell_of_the_local_benchmark_is_measured(monkeypatch, small_table):
     monkeypatch.setattr(local, "load", lambda name, part: small_table)
     monkeypatch.setattr(local, "ROWS", 500)

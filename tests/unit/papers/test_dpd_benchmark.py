@@ -65,6 +65,7 @@ def test_trusts_and_units_never_share_a_table_or_a_chart(quick, images):
     assert len({picture.name for picture in pictures}) == len(pictures) > 5
 
 
+@pytest.mark.slow
 def test_a_small_cell_is_measured(images, monkeypatch):
     """Without its classifiers, which other tests run."""
     monkeypatch.setattr(dpd, "load", lambda data, part: images)

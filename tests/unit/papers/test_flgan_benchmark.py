@@ -153,6 +153,7 @@ def test_a_score_is_one_where_all_look_alike_and_the_number_of_classes_where_all
     assert seen([1, 0, 1, 0])["inception"] == pytest.approx(2)
 
 
+@pytest.mark.slow
 def test_a_skewed_cell_is_measured(tiny):
     found = flgan.measure("fashion_mnist", cell_of(flgan.OPEN, None))
     assert (found["trust"], found["unit"], found["holds"]) == ("not-private", "record", False)
@@ -165,6 +166,7 @@ def test_a_skewed_cell_is_measured(tiny):
     assert found["shape"][:1] == [8]
 
 
+@pytest.mark.slow
 def test_an_attack_is_measured(tiny):
     found = flgan.measure("mnist", cell_of(flgan.OPEN, None, "attack"))
     assert found["n"] == 60

@@ -48,6 +48,7 @@ def test_trusts_never_share_a_table_and_there_is_something_to_see(quick, images)
     assert len({picture.name for picture in pictures}) == len(pictures)
 
 
+@pytest.mark.slow
 def test_a_small_cell_is_synthesised(images, monkeypatch):
     monkeypatch.setattr(moments, "load", lambda data, part: images)
     for spread in ("even", "skewed"):

@@ -45,6 +45,7 @@ def test_cells_cover_the_papers_figures_and_differ():
     }
 
 
+@pytest.mark.slow
 def test_without_noise_the_model_learns_and_is_shown(few_rows):
     cell = {"part": "limits", "method": "noise off", "clients": 60, "seed": 0}
     found = wae.measure(cell)

@@ -40,6 +40,7 @@ def test_cells_cover_the_papers_figure_and_differ():
     assert find_benchmark("wae-images") is wae_images.IMAGES
 
 
+@pytest.mark.slow
 def test_cells_are_measured_shown_and_drawn(few_images, tmp_path):
     document = run_benchmark(wae_images.IMAGES, tmp_path / "bench", quick=True)
     by = {(cell["cell"]["method"], cell["cell"]["epsilon"]): cell for cell in document["cells"]}
