@@ -49,7 +49,7 @@ def command(
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Try to tell from synthetic rows who is behind them. Interrupted work goes on when the command is given again."""
-    from populace.attacks.order import Order, perform
+    from populace.attacks.request import AttackRequest, perform
     from populace.cli import show
     from populace.errors import SpecError
 

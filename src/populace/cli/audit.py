@@ -55,7 +55,7 @@ def command(
 
     Exit code 1 if a claim is refuted: at confidence 1 - 1e-6, or at --confidence with `canaries`.
     """
-    from populace.audits.order import Order, perform, write
+    from populace.audits.request import AuditRequest, perform, write
     from populace.cli import show
 
     order = Order(

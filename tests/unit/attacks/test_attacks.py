@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from populace.attacks.memorise import Memorise
-from populace.attacks.order import Order, _allowed, perform, run_attack
+from populace.attacks.request import AttackRequest, _allowed, perform, run_attack
 from populace.attacks.shadows import Setting, play_all
 from populace.errors import DataError, RunError, SpecError
 from populace.methods.base import Population
