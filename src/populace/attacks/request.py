@@ -45,7 +45,7 @@ WARNING = "made from real rows without noise: not covered by any guarantee; keep
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Order:
+class AttackRequest:
     """An attack as asked for. `what` is a method, `memorise`, or the folder of a run; `data` are real rows like the run's."""
 
     what: str
@@ -74,7 +74,7 @@ class Order:
 
 
 def perform(
-    order: Order,
+    request: AttackRequest,
     *,
     out: Path | None = None,
     command: str = "",
@@ -82,61 +82,61 @@ def perform(
     say: Say = lambda _: None,
 ) -> tuple[dict[str, Any], Path]:
     """attacks.json, and where it was written. Interrupted work resumes from the folder; finished work is not done again."""
-    protocol, table, synthetic, records = _read(order)
+    protocol, table, synthetic, records = _read(request)
     setting = Setting(
-        protocol=protocol, table=table, targets=order.targets, shadows=order.shadows, attacked=order.attacked,
-        rows=order.rows or _default_rows(len(table), order.targets), drawn=order.drawn, records_per_client=records,
-        seed=order.seed,
+        protocol=protocol, table=table, targets=request.targets, shadows=request.shadows, attacked=request.attacked,
+        rows=request.rows or _default_rows(len(table), request.targets), drawn=request.drawn, records_per_client=records,
+        seed=request.seed,
     )  # fmt: skip
     return run_attack(
-        setting, out or order.folder, sensitive=order.sensitive, jobs=order.jobs or cores(), released=synthetic,
+        setting, out or request.folder, sensitive=request.sensitive, jobs=request.jobs or cores(), released=synthetic,
         command=command, progress=progress, say=say,
     )  # fmt: skip
 
 
-def _read(order: Order) -> tuple[Protocol, Table, tuple[Table, Table] | None, int]:
+def _read(request: AttackRequest) -> tuple[Protocol, Table, tuple[Table, Table] | None, int]:
     """The method, the rows, and for a run with a holdout its synthetic rows and the holdout."""
-    if order.is_run:
-        given = (order.epsilon, order.schema, order.settings or None, order.records_per_client)
+    if request.is_run:
+        given = (request.epsilon, request.schema, request.settings or None, request.records_per_client)
         if any(value is not None for value in given):
             raise SpecError(
                 "a run carries its own epsilon, schema, parameters and clients; leave --epsilon, --schema, --set and "
                 "--records-per-client out"
             )
-        run = load_run(order.what)
+        run = load_run(request.what)
         spec = make_spec(**run.details["spec"])
         if spec.client_column is not None:
             raise SpecError("shadow runs deal rows out evenly; a run with --client-column cannot be attacked yet")
-        schema = load_table_generator(Path(order.what)).schema
-        table = _rows(order.data, schema)
+        schema = load_table_generator(Path(request.what)).schema
+        table = _rows(request.data, schema)
         released = None
-        if order.holdout is not None:
-            synthetic = read_table(Path(order.what) / "synthetic.parquet", schema)
-            released = (synthetic, _rows(order.holdout, schema))
+        if request.holdout is not None:
+            synthetic = read_table(Path(request.what) / "synthetic.parquet", schema)
+            released = (synthetic, _rows(request.holdout, schema))
         return make_method(spec), table, released, spec.records_per_client
-    if order.holdout is not None:
+    if request.holdout is not None:
         raise SpecError("--holdout belongs to the attack on a run: rows like those of --real that were not used in it")
-    table = _rows(order.data, order.schema)
-    return make_attacked(order), table, None, 1 if order.records_per_client is None else order.records_per_client
+    table = _rows(request.data, request.schema)
+    return make_attacked(request), table, None, 1 if request.records_per_client is None else request.records_per_client
 
 
 def _rows(data: str, schema: Schema | str | None) -> Table:
     return read_rows(data, schema)[1]
 
 
-def make_attacked(order: Order) -> Protocol:
+def make_attacked(request: AttackRequest) -> Protocol:
     """The method to attack; `memorise`, which is no method, shows what the attack can do at all."""
-    if order.what == CALIBRATION:
-        if order.epsilon is not None or order.settings:
+    if request.what == CALIBRATION:
+        if request.epsilon is not None or request.settings:
             raise SpecError(f"{CALIBRATION!r} has no epsilon and no parameters; leave --epsilon and --set out")
         return Memorise()
-    if order.what not in METHODS:
+    if request.what not in METHODS:
         raise SpecError(
-            f"{order.what!r} is neither a method ({', '.join(METHODS)}) nor {CALIBRATION!r} nor the folder of a run"
+            f"{request.what!r} is neither a method ({', '.join(METHODS)}) nor {CALIBRATION!r} nor the folder of a run"
         )
-    epsilon = DEFAULT_EPSILON if order.epsilon is None else order.epsilon
+    epsilon = DEFAULT_EPSILON if request.epsilon is None else request.epsilon
     check_epsilon(epsilon)
-    return make_method(make_spec(data=order.data, epsilon=epsilon, method=order.what, settings=dict(order.settings)))
+    return make_method(make_spec(data=request.data, epsilon=epsilon, method=request.what, settings=dict(request.settings)))
 
 
 def _default_rows(rows: int, targets: int) -> int:

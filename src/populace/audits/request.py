@@ -40,7 +40,7 @@ CANARY_NOTES = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Order:
+class AuditRequest:
     """An audit as asked for. `what` is a mechanism, a method, `all`, `canaries`, or the folder of a run."""
 
     what: str
@@ -97,54 +97,54 @@ class Order:
         return self.what not in known and Path(self.what).is_dir()
 
 
-def perform(order: Order, *, command: str = "", say: Say = lambda _: None) -> dict[str, Any]:
+def perform(request: AuditRequest, *, command: str = "", say: Say = lambda _: None) -> dict[str, Any]:
     """audit.json of what was asked for."""
-    if order.what == "canaries":
-        return _canaries(order, command)
-    if order.canaries or order.guesses or order.correct or order.delta:
+    if request.what == "canaries":
+        return _canaries(request, command)
+    if request.canaries or request.guesses or request.correct or request.delta:
         raise SpecError(
             "--canaries, --guesses, --correct and --delta belong to `populace audit canaries`; leave them out"
         )
-    if order.is_run:
-        return _run(order, command, say)
-    if order.what == "all":
-        return _all(order, command, say)
-    if order.what in (*MECHANISMS, GAUSSIAN):
-        if order.settings or order.schema or order.images:
-            raise SpecError(f"{order.what} is a mechanism: it takes --size, neither --schema nor --set nor --images")
-        return document(_mechanism(order.what, order), {"epsilon": order.claim, "of": order.what}, command=command)
-    if order.what not in METHODS:
+    if request.is_run:
+        return _run(request, command, say)
+    if request.what == "all":
+        return _all(request, command, say)
+    if request.what in (*MECHANISMS, GAUSSIAN):
+        if request.settings or request.schema or request.images:
+            raise SpecError(f"{request.what} is a mechanism: it takes --size, neither --schema nor --set nor --images")
+        return document(_mechanism(request.what, request), {"epsilon": request.claim, "of": request.what}, command=command)
+    if request.what not in METHODS:
         raise SpecError(
-            f"{order.what!r} is neither a method ({', '.join(METHODS)}) nor a mechanism ({', '.join((*MECHANISMS, GAUSSIAN))}) "
+            f"{request.what!r} is neither a method ({', '.join(METHODS)}) nor a mechanism ({', '.join((*MECHANISMS, GAUSSIAN))}) "
             "nor the folder of a run"
         )
-    subject = order.subject(order.what)
-    found = audit_subject(subject, exact=order.exact, say=say)
+    subject = request.subject(request.what)
+    found = audit_subject(subject, exact=request.exact, say=say)
     return document(found, subject.claim.to_json(), command=command)
 
 
-def _all(order: Order, command: str, say: Say) -> dict[str, Any]:
+def _all(request: AuditRequest, command: str, say: Say) -> dict[str, Any]:
     """Every mechanism and every method, in every way it can be run."""
-    if order.settings or order.images or order.exact:
+    if request.settings or request.images or request.exact:
         raise SpecError("--set, --images and --exact belong to one method; leave it out with `all`")
-    if order.jobs < 0:
-        raise SpecError(f"expected jobs of at least 1, got {order.jobs}")
+    if request.jobs < 0:
+        raise SpecError(f"expected jobs of at least 1, got {request.jobs}")
     subjects = [
-        order.subject(name, kind=kind, settings={"trust": trust} if "trust" in parameters(name) else {})
+        request.subject(name, kind=kind, settings={"trust": trust} if "trust" in parameters(name) else {})
         for name, trust, kind in audited_methods()
     ]
     found = audit_all(
-        subjects, epsilon=order.claim, size=order.size, effort=order.effort, jobs=order.jobs or cores(), say=say
+        subjects, epsilon=request.claim, size=request.size, effort=request.effort, jobs=request.jobs or cores(), say=say
     )
-    return document(found, {"epsilon": order.claim, "of": "every mechanism and method"}, command=command)
+    return document(found, {"epsilon": request.claim, "of": "every mechanism and method"}, command=command)
 
 
 def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _mechanism(name: str, order: Order) -> Audits:
-    return audit_named(name, epsilon=order.claim, size=order.size, effort=order.effort)
+def _mechanism(name: str, request: AuditRequest) -> Audits:
+    return audit_named(name, epsilon=request.claim, size=request.size, effort=request.effort)
 
 
 def _schema(given: str | None) -> Schema | None:
@@ -153,19 +153,19 @@ def _schema(given: str | None) -> Schema | None:
     return load_schema(given) if Path(given).suffix == ".toml" else read_table(given).schema
 
 
-def _run(order: Order, command: str, say: Say) -> dict[str, Any]:
+def _run(request: AuditRequest, command: str, say: Say) -> dict[str, Any]:
     """The method of a run with its parameters; a local one with the run's schema and number of clients too."""
-    given = (order.epsilon, order.schema, order.settings or None, order.clients, order.records, order.images or None)
+    given = (request.epsilon, request.schema, request.settings or None, request.clients, request.records, request.images or None)
     if any(value is not None for value in given):
         raise SpecError(
             "a run carries its own epsilon, schema, parameters and clients; leave --epsilon, --schema, --set, --clients, "
             "--records-per-client and --images out"
         )
-    run = load_run(order.what)
+    run = load_run(request.what)
     spec = make_spec(**run.details["spec"])
     settings = {name: str(value) for name, value in spec.settings.items()}
     settings |= {"trust": run.guarantee.trust} if "trust" in parameters(spec.method_name) else {}
-    subject = dataclasses.replace(order, epsilon=spec.epsilon, settings=settings).subject(
+    subject = dataclasses.replace(request, epsilon=spec.epsilon, settings=settings).subject(
         spec.method_name, hurried=True, kind="table" if isinstance(run.generator, Generator) else "images"
     )
     notes = [FEW_STEPS]
@@ -174,34 +174,34 @@ def _run(order: Order, command: str, say: Say) -> dict[str, Any]:
             subject, schema=run.generator.schema, clients=int(run.details["clients"]), records=spec.records_per_client
         )
         notes = [] if spec.client_column is None else [ONE_RECORD]
-    found = document(audit_subject(subject, exact=order.exact, say=say), run.guarantee.to_json(), command=command)
+    found = document(audit_subject(subject, exact=request.exact, say=say), run.guarantee.to_json(), command=command)
     return {**found, "notes": [*found["notes"], *notes]}
 
 
-def _canaries(order: Order, command: str) -> dict[str, Any]:
+def _canaries(request: AuditRequest, command: str) -> dict[str, Any]:
     """The bound from one training run, in the same form."""
-    if order.schema or order.settings or order.exact or order.images:
+    if request.schema or request.settings or request.exact or request.images:
         raise SpecError("`populace audit canaries` takes --canaries, --guesses, --correct, --delta and --epsilon only")
-    if order.canaries < 1:
+    if request.canaries < 1:
         raise SpecError("expected --canaries of at least 1: how many records were put in or left out by a fair coin")
     measured = epsilon_from_guesses(
-        canaries=order.canaries, guesses=order.guesses, correct=order.correct, delta=order.delta,
-        confidence=order.confidence,
+        canaries=request.canaries, guesses=request.guesses, correct=request.correct, delta=request.delta,
+        confidence=request.confidence,
     )  # fmt: skip
-    claim = None if order.epsilon is None else order.claim
+    claim = None if request.epsilon is None else request.claim
     row = {
-        "what": f"{order.correct} of {order.guesses} guesses right about {order.canaries} canaries",
-        "claimed_epsilon": claim, "delta": order.delta, "measured_epsilon": measured, "confidence": order.confidence,
-        "samples": order.canaries, "flagged": claim is not None and measured > claim, "certain_epsilon": None,
+        "what": f"{request.correct} of {request.guesses} guesses right about {request.canaries} canaries",
+        "claimed_epsilon": claim, "delta": request.delta, "measured_epsilon": measured, "confidence": request.confidence,
+        "samples": request.canaries, "flagged": claim is not None and measured > claim, "certain_epsilon": None,
         "certain_confidence": None,
     }  # fmt: skip
-    whole = document(Audits(), {"epsilon": claim, "delta": order.delta, "of": "a training run"}, command=command)
+    whole = document(Audits(), {"epsilon": claim, "delta": request.delta, "of": "a training run"}, command=command)
     return {**whole, "rows": [row], "flagged": row["flagged"], "notes": list(CANARY_NOTES)}
 
 
-def write(found: dict[str, Any], order: Order, out: Path | None) -> Path | None:
+def write(found: dict[str, Any], request: AuditRequest, out: Path | None) -> Path | None:
     """Where the result goes: a run's own folder, or the file named."""
-    path = RunFolder(order.what) / "audit.json" if order.is_run and out is None else out
+    path = RunFolder(request.what) / "audit.json" if request.is_run and out is None else out
     if path is not None:
         if path.is_dir():
             path = path / "audit.json"

@@ -57,14 +57,14 @@ def command(
         raise SpecError("give the real rows once: `populace attack METHOD DATA`, or `populace attack RUN --real FILE`")
     if jobs < 0:
         raise SpecError(f"expected jobs of at least 1, got {jobs}")
-    order = Order(
+    request = AttackRequest(
         what=what, data=str(data or real), holdout=holdout, epsilon=epsilon, schema=schema, settings=show.settings(pairs),
         targets=targets, shadows=shadows, attacked=attacked, rows=rows, drawn=drawn, records_per_client=records,
         sensitive=sensitive, seed=seed, jobs=jobs,
     )  # fmt: skip
     with show.steps("attack") as report:
         document, written = perform(
-            order, out=out, command=shlex.join(["populace", *sys.argv[1:]]), progress=_now_and_then(report),
+            request, out=out, command=shlex.join(["populace", *sys.argv[1:]]), progress=_now_and_then(report),
             say=lambda line: typer.echo(line, err=True),
         )  # fmt: skip
     if as_json:

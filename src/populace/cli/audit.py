@@ -58,15 +58,15 @@ def command(
     from populace.audits.request import AuditRequest, perform, write
     from populace.cli import show
 
-    order = Order(
+    request = AuditRequest(
         what=what, epsilon=epsilon, schema=schema, images=images, settings=show.settings(pairs), clients=clients,
         records=records, size=size, samples=samples, confidence=confidence, exact=exact, seed=seed, canaries=canaries,
         guesses=guesses, correct=correct, delta=delta, jobs=jobs,
     )  # fmt: skip
     document = perform(
-        order, command=shlex.join(["populace", *sys.argv[1:]]), say=lambda line: typer.echo(line, err=True)
+        request, command=shlex.join(["populace", *sys.argv[1:]]), say=lambda line: typer.echo(line, err=True)
     )
-    written = write(document, order, out)
+    written = write(document, request, out)
     if as_json:
         show.say_json(document)
     else:

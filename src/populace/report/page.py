@@ -16,9 +16,9 @@ from populace.evaluation.evaluate import Evaluated, evaluate_tables
 from populace.evaluation.traffic import cost
 from populace.methods.blocks.generator import load_generator
 from populace.report import attack_results, comparison, pictures, sections, tiles, value_sections
+from populace.report.plain_language import in_plain_language
 from populace.report.statement import PAGE, todays_words, write_statement
 from populace.report.templating import environment
-from populace.report.plain_language import in_plain_language
 from populace.runs.folder import RunFolder
 from populace.runs.sources import EMBEDDED, read_rows
 from populace.tables.files import read_json, write_json, write_text
@@ -153,8 +153,8 @@ def render_run(
         columns=sections.column_cards(run, schema), overview=sections.pair_overview(run, schema),
         pair_cards=sections.pair_cards(run, schema, target) if len(schema.columns) > 1 else [],
         prediction=sections.prediction_parts(document), domains=sections.domain_table(declared), schema=declared,
-        audit=run.get("audit"), attacks=run.get("attacks"), how=attack_results.commands(run, real_file), in_bytes=tiles.in_bytes,
-        evaluated_by=evaluated_by, details=run.get("details"),
+        audit=run.get("audit"), attacks=run.get("attacks"), how=attack_results.commands(run, real_file),
+        in_bytes=tiles.in_bytes, evaluated_by=evaluated_by, details=run.get("details"),
     )  # fmt: skip
 
 
@@ -165,5 +165,6 @@ def render_comparison(runs: Sequence[Mapping[str, Any]], schema: Schema, *, eval
         flags={run["name"]: value_sections.flag_box(run["metrics"]) for run in runs}, values=comparison.value_table(runs),
         gaps=comparison.gap_maps(runs, schema), plain={run["name"]: in_plain_language(run["privacy"]) for run in runs},
         table={run["name"]: sections.metric_table(run["metrics"]) for run in runs}, evaluated_by=evaluated_by,
-        first=runs[0]["metrics"], in_bytes=tiles.in_bytes, how={run["name"]: attack_results.commands(run, "FILE") for run in runs},
+        first=runs[0]["metrics"], in_bytes=tiles.in_bytes,
+        how={run["name"]: attack_results.commands(run, "FILE") for run in runs},
     )  # fmt: skip

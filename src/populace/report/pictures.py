@@ -14,9 +14,9 @@ from populace.errors import DataError
 from populace.evaluation.images import evaluate_images
 from populace.evaluation.traffic import cost
 from populace.report import attack_results, sections
+from populace.report.plain_language import in_plain_language
 from populace.report.png import data_address, sample_grid
 from populace.report.svg import percent
-from populace.report.plain_language import in_plain_language
 from populace.tables.files import write_json, write_text
 from populace.tables.images import Images, read_images
 

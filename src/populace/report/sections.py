@@ -15,8 +15,8 @@ from populace.evaluation.marginals import Pairs, association
 from populace.evaluation.prediction_figures import CLASS_SCORES, NUMBER, NUMBER_SCORES
 from populace.evaluation.value_text import value_text
 from populace.report import figures, maps, value_sections
-from populace.report.tiles import CLASSES
 from populace.report.svg import percent
+from populace.report.tiles import CLASSES
 from populace.report.value_charts import STEPS, value_chart
 from populace.tables.schema import Schema
 

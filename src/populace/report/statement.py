@@ -18,8 +18,8 @@ from populace.privacy import events
 from populace.privacy.consequences import Consequences, consequences
 from populace.privacy.guarantee import FORMAT, NEIGHBOURS, Guarantee, guarantee_from_json
 from populace.privacy.noised_steps import BATCHES
-from populace.report.templating import environment
 from populace.report.plain_language import TRUST, in_plain_language, trust_of
+from populace.report.templating import environment
 from populace.runs.folder import RunFolder, claim_json
 from populace.runs.ledger.wording import FIXED, PLANNED
 from populace.runs.verify.documents import DAMAGED, Check, Papers

@@ -22,7 +22,7 @@ SHOWN = (SYNTHETIC, REAL, PRODUCT)
 NO_DEPENDENCE = 0.002  # columns so near to independent that there is no dependence to keep
 
 
-def tiles(run: Mapping[str, Any]) -> list[dict[str, Any]]:
+def make_tiles(run: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What the top of the page shows."""
     metrics = run["metrics"]["metrics"]
     found = [_values(run["metrics"]), _columns(metrics), _pairs(metrics), _prediction(run["metrics"], metrics)]

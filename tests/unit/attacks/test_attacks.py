@@ -158,11 +158,11 @@ def test_bad_input_is_refused(table, tmp_path):
     with pytest.raises(SpecError, match="jobs"):
         play_all(Setting(protocol=Memorise(), table=table, **SMALL), tmp_path, jobs=0)
     with pytest.raises(SpecError, match="neither a method"):
-        perform(Order(what="magic", data="embedded:harbour"), out=tmp_path)
+        perform(AttackRequest(what="magic", data="embedded:harbour"), out=tmp_path)
     with pytest.raises(SpecError, match="no epsilon"):
-        perform(Order(what="memorise", data="embedded:harbour", epsilon=1.0), out=tmp_path)
+        perform(AttackRequest(what="memorise", data="embedded:harbour", epsilon=1.0), out=tmp_path)
     with pytest.raises(SpecError, match="holdout"):
-        perform(Order(what="memorise", data="embedded:harbour", holdout="x.csv"), out=tmp_path)
+        perform(AttackRequest(what="memorise", data="embedded:harbour", holdout="x.csv"), out=tmp_path)
     (tmp_path / "attack-runs").mkdir()
     (tmp_path / "attack-runs/letter.txt").write_text("dear")
     with pytest.raises(RunError, match="not empty"):
