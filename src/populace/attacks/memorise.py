@@ -22,7 +22,7 @@ from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.source import Source
 from populace.tables.schema import Schema
-from populace.types import Array
+from populace.types import Array, ArrayTree
 
 REASON = "every record is sent and handed out as it is"
 
@@ -95,7 +95,9 @@ class Memorise(Protocol):
     def charge(self, ask: Ask, population: Population) -> Charge:
         return Charge(event=NonPrivate(REASON), unit="client")
 
-    def answer(self, common: Any, own: Array, shard: Shard, memory: Any, source: Source) -> tuple[Array, Any]:
+    def answer(
+        self, common: ArrayTree, own: Array, shard: Shard, memory: ArrayTree, source: Source
+    ) -> tuple[Array, Any]:
         record, any_record = choose_record(shard, source)
         return jnp.where(any_record, jnp.asarray(record), 0), memory
 

@@ -10,7 +10,6 @@ import secrets
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -34,6 +33,7 @@ from populace.runs.spec import make_method, make_spec
 from populace.tables.files import read_json, write_json
 from populace.tables.schema import Schema
 from populace.tables.table import Table, read_table
+from populace.types import JsonObject
 from populace.version import __version__
 
 Say = Callable[[str], None]
@@ -80,7 +80,7 @@ def perform(
     command: str = "",
     progress: Report = lambda _: None,
     say: Say = lambda _: None,
-) -> tuple[dict[str, Any], Path]:
+) -> tuple[JsonObject, Path]:
     """attacks.json, and where it was written. Interrupted work resumes from the folder; finished work is not done again."""
     protocol, table, synthetic, records = _read(request)
     setting = Setting(
@@ -136,7 +136,9 @@ def make_attacked(request: AttackRequest) -> Protocol:
         )
     epsilon = DEFAULT_EPSILON if request.epsilon is None else request.epsilon
     check_epsilon(epsilon)
-    return make_method(make_spec(data=request.data, epsilon=epsilon, method=request.what, settings=dict(request.settings)))
+    return make_method(
+        make_spec(data=request.data, epsilon=epsilon, method=request.what, settings=dict(request.settings))
+    )
 
 
 def _default_rows(rows: int, targets: int) -> int:
@@ -157,7 +159,7 @@ def run_attack(
     command: str = "",
     progress: Report = lambda _: None,
     say: Say = lambda _: None,
-) -> tuple[dict[str, Any], Path]:
+) -> tuple[JsonObject, Path]:
     """Attack a method: membership by shadow runs, attributes and distances on one more run, or on what was `released`
     (synthetic rows, with rows that were not used; the table's are those that were)."""
     schema = setting.table.schema
@@ -231,7 +233,7 @@ def _digest(setting: Setting, column: str, released: bool) -> str:
     return hashlib.sha256(json.dumps(public, sort_keys=True).encode()).hexdigest()
 
 
-def _finished(out: Path, digest: str, tables: Sequence[Table]) -> dict[str, Any] | None:
+def _finished(out: Path, digest: str, tables: Sequence[Table]) -> JsonObject | None:
     """The document, if the same attack on the same rows (real, synthetic, held out) was finished here."""
     if not (out / "attacks.json").is_file():
         return None
@@ -277,7 +279,7 @@ def _allowed(claim: Guarantee) -> dict[str, float]:
     return {"allowed_accuracy": 1.0 if found is None else found.content}
 
 
-def _notes(membership: Mapping[str, Any], setting: Setting) -> list[str]:
+def _notes(membership: JsonObject, setting: Setting) -> list[str]:
     verdict = "better than a coin" if membership["low"] > 0.5 else "the interval does not rule out a coin"
     text = f"{membership['accuracy']:.3f} ({membership['low']:.3f} to {membership['high']:.3f})"
     return [

@@ -11,9 +11,8 @@ import concurrent.futures
 import dataclasses
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -29,7 +28,7 @@ from populace.runs.workers import begin_worker
 from populace.tables.files import read_arrays, replacing
 from populace.tables.partition import split
 from populace.tables.table import Table
-from populace.types import Array
+from populace.types import Array, JsonObject
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -126,7 +125,7 @@ class Step:
 
     done: int
     total: int
-    cell: Mapping[str, Any]
+    cell: JsonObject
     skipped: bool
     seconds: float
 

@@ -24,7 +24,7 @@ from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.source import Keyed, Source
 from populace.tables.partition import Clients
-from populace.types import Array
+from populace.types import Array, ArrayTree
 
 BLOCK = 2_048  # clients with each shard in one run of the engine: one shape, compiled once
 MOST_ROUNDS = 8  # of the method, listened to for what it asks
@@ -89,7 +89,7 @@ class Auditor(Protocol):
     def begin(self, population: Population, key: Array, warm: Any = None) -> Any:
         return 0 if self.script is not None else self.method.begin(self.population, key, warm)
 
-    def ask(self, state: Any, population: Population, source: Source) -> Ask | None:
+    def ask(self, state: ArrayTree, population: Population, source: Source) -> Ask | None:
         if self.script is None:
             found = self.method.ask(state, self.population, source) if len(self.asked) < MOST_ROUNDS else None
             self.asked += [found] if found is not None else []
@@ -104,20 +104,22 @@ class Auditor(Protocol):
     def charge(self, ask: Ask, population: Population) -> Charge:
         return self.method.charge(ask, self.population)
 
-    def answer(self, common: Any, own: Any, shard: Shard, memory: Any, source: Source) -> tuple[Any, Any]:
+    def answer(
+        self, common: ArrayTree, own: ArrayTree, shard: Shard, memory: ArrayTree, source: Source
+    ) -> tuple[Any, Any]:
         agreed = dataclasses.replace(shard, population=self.population)
         return self.method.answer(common, own, agreed, memory, source)
 
     def together(self, ask: Ask, population: Population) -> bool:
         return self.method.together(ask, self.population)
 
-    def absorb(self, state: Any, ask: Ask, replies: Replies, source: Source) -> Any:
+    def absorb(self, state: ArrayTree, ask: Ask, replies: Replies, source: Source) -> Any:
         if self.script is None:
             return self.method.absorb(state, ask, replies, source)
         self.heard.append(jax.tree.map(np.asarray, replies))
         return state + 1
 
-    def finish(self, state: Any, population: Population, key: Array) -> Nothing:
+    def finish(self, state: ArrayTree, population: Population, key: Array) -> Nothing:
         """Nothing is made of what was heard."""
         return Nothing()
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from populace.audits.methods import Audits
 from populace.runs.run import versions
+from populace.types import JsonObject
 
 NOTES = (
     "each bound holds at its confidence: the pair of inputs and the event were chosen on other samples than those counted",
@@ -25,7 +24,7 @@ RECORDED = (
 )
 
 
-def document(found: Audits, claimed: dict[str, Any], *, command: str = "") -> dict[str, Any]:
+def document(found: Audits, claimed: JsonObject, *, command: str = "") -> JsonObject:
     """audit.json."""
     rows = [finding.row() for finding in found.findings]
     recorded = [each.row() for each in found.recorded]

@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -23,7 +22,7 @@ from populace.privacy.accounting import epsilon_of
 from populace.privacy.events import Composed, Event, Gaussian, PoissonSampled, Repeated
 from populace.privacy.gaussian import GaussianSum, calibrated
 from populace.privacy.source import Keyed, System
-from populace.types import Array
+from populace.types import Array, JsonObject
 
 DELTA = 1e-5
 NUMBERS = 2**20  # drawn, and coordinates of the mechanism: its grid is then fine enough to show gaps
@@ -45,7 +44,7 @@ class NoiseCheck:
     def flagged(self) -> bool:
         return bool(self.problems)
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> JsonObject:
         return {
             "what": self.what, "noise_numbers": self.numbers, "figures": self.figures, "problems": list(self.problems),
             "flagged": self.flagged,

@@ -16,7 +16,6 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -33,7 +32,7 @@ from populace.privacy.randomizers.base import Randomizer
 from populace.privacy.randomizers.grr import GrrPanel
 from populace.privacy.source import Keyed, Source, System
 from populace.tables.partition import Clients
-from populace.types import Array
+from populace.types import Array, JsonObject
 
 FALSE_ALARM = 1e-6  # of a test of the noise's scale
 DRAWS = 16  # more vectors of noise from every mechanism, from either source
@@ -70,7 +69,7 @@ class GreyBox:
     def flagged(self) -> bool:
         return bool(self.problems)
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> JsonObject:
         return {
             "what": self.what, "unit": self.unit, "neighbours": self.neighbours, "trust": self.trust, "pairs": self.pairs,
             "gaussian_releases": self.sums, "reports": self.reports,

@@ -24,6 +24,7 @@ from populace.runs.spec import make_spec
 from populace.tables.files import write_json
 from populace.tables.schema import Schema, load_schema
 from populace.tables.table import read_table
+from populace.types import JsonObject
 
 Say = Callable[[str], None]
 
@@ -97,7 +98,7 @@ class AuditRequest:
         return self.what not in known and Path(self.what).is_dir()
 
 
-def perform(request: AuditRequest, *, command: str = "", say: Say = lambda _: None) -> dict[str, Any]:
+def perform(request: AuditRequest, *, command: str = "", say: Say = lambda _: None) -> JsonObject:
     """audit.json of what was asked for."""
     if request.what == "canaries":
         return _canaries(request, command)
@@ -112,18 +113,20 @@ def perform(request: AuditRequest, *, command: str = "", say: Say = lambda _: No
     if request.what in (*MECHANISMS, GAUSSIAN):
         if request.settings or request.schema or request.images:
             raise SpecError(f"{request.what} is a mechanism: it takes --size, neither --schema nor --set nor --images")
-        return document(_mechanism(request.what, request), {"epsilon": request.claim, "of": request.what}, command=command)
+        return document(
+            _mechanism(request.what, request), {"epsilon": request.claim, "of": request.what}, command=command
+        )
     if request.what not in METHODS:
         raise SpecError(
-            f"{request.what!r} is neither a method ({', '.join(METHODS)}) nor a mechanism ({', '.join((*MECHANISMS, GAUSSIAN))}) "
-            "nor the folder of a run"
+            f"{request.what!r} is neither a method ({', '.join(METHODS)}) nor a mechanism "
+            f"({', '.join((*MECHANISMS, GAUSSIAN))}) nor the folder of a run"
         )
     subject = request.subject(request.what)
     found = audit_subject(subject, exact=request.exact, say=say)
     return document(found, subject.claim.to_json(), command=command)
 
 
-def _all(request: AuditRequest, command: str, say: Say) -> dict[str, Any]:
+def _all(request: AuditRequest, command: str, say: Say) -> JsonObject:
     """Every mechanism and every method, in every way it can be run."""
     if request.settings or request.images or request.exact:
         raise SpecError("--set, --images and --exact belong to one method; leave it out with `all`")
@@ -153,9 +156,16 @@ def _schema(given: str | None) -> Schema | None:
     return load_schema(given) if Path(given).suffix == ".toml" else read_table(given).schema
 
 
-def _run(request: AuditRequest, command: str, say: Say) -> dict[str, Any]:
+def _run(request: AuditRequest, command: str, say: Say) -> JsonObject:
     """The method of a run with its parameters; a local one with the run's schema and number of clients too."""
-    given = (request.epsilon, request.schema, request.settings or None, request.clients, request.records, request.images or None)
+    given = (
+        request.epsilon,
+        request.schema,
+        request.settings or None,
+        request.clients,
+        request.records,
+        request.images or None,
+    )
     if any(value is not None for value in given):
         raise SpecError(
             "a run carries its own epsilon, schema, parameters and clients; leave --epsilon, --schema, --set, --clients, "
@@ -178,7 +188,7 @@ def _run(request: AuditRequest, command: str, say: Say) -> dict[str, Any]:
     return {**found, "notes": [*found["notes"], *notes]}
 
 
-def _canaries(request: AuditRequest, command: str) -> dict[str, Any]:
+def _canaries(request: AuditRequest, command: str) -> JsonObject:
     """The bound from one training run, in the same form."""
     if request.schema or request.settings or request.exact or request.images:
         raise SpecError("`populace audit canaries` takes --canaries, --guesses, --correct, --delta and --epsilon only")
@@ -199,7 +209,7 @@ def _canaries(request: AuditRequest, command: str) -> dict[str, Any]:
     return {**whole, "rows": [row], "flagged": row["flagged"], "notes": list(CANARY_NOTES)}
 
 
-def write(found: dict[str, Any], request: AuditRequest, out: Path | None) -> Path | None:
+def write(found: JsonObject, request: AuditRequest, out: Path | None) -> Path | None:
     """Where the result goes: a run's own folder, or the file named."""
     path = RunFolder(request.what) / "audit.json" if request.is_run and out is None else out
     if path is not None:

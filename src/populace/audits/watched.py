@@ -15,7 +15,7 @@ from populace.privacy.events import Event
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.source import Source
-from populace.types import Array
+from populace.types import Array, ArrayTree, JsonObject
 
 
 class Watched(Protocol):
@@ -31,7 +31,7 @@ class Watched(Protocol):
     ) -> None:
         self.method, self.population, self.recorder, self.before = method, population, recorder, before
         self.trusts_server = method.guarantee(population).trust not in ("local", "silo")
-        self.kept: dict[str, Any] = {}
+        self.kept: JsonObject = {}
         self.charges: dict[str, tuple[Charge, tuple[str, ...]]] = {}
         self._round, self._turn = 0, 0
         self._members: list[int] = []
@@ -46,7 +46,7 @@ class Watched(Protocol):
     def begin(self, population: Population, key: Array, warm: Any = None) -> Any:
         return self.method.begin(self.population, key, warm)
 
-    def ask(self, state: Any, population: Population, source: Source) -> Ask | None:
+    def ask(self, state: ArrayTree, population: Population, source: Source) -> Ask | None:
         self.recorder.place = f"round {self._round}, ask"
         asked = self.method.ask(state, self.population, source)
         asked = self._leaves("the question", asked)
@@ -69,7 +69,9 @@ class Watched(Protocol):
             self.charges.update({place: (charge, (place,)) for place in places})
         return charge
 
-    def answer(self, common: Any, own: Any, shard: Shard, memory: Any, source: Source) -> tuple[Any, Any]:
+    def answer(
+        self, common: ArrayTree, own: ArrayTree, shard: Shard, memory: ArrayTree, source: Source
+    ) -> tuple[Any, Any]:
         agreed = dataclasses.replace(shard, population=self.population)
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((shard, source))):
             return self.method.answer(common, own, agreed, memory, source)  # only the shape of a reply is wanted
@@ -78,13 +80,13 @@ class Watched(Protocol):
         reply, memory = self.method.answer(common, own, agreed, memory, source)
         return (reply if self.trusts_server else self._leaves("the reply", reply)), memory
 
-    def absorb(self, state: Any, ask: Ask, replies: Replies, source: Source) -> Any:
+    def absorb(self, state: ArrayTree, ask: Ask, replies: Replies, source: Source) -> Any:
         self.recorder.place = f"round {self._round}, absorb"
         found = self._leaves("the server's state", self.method.absorb(state, ask, replies, source))
         self._round += 1
         return found
 
-    def finish(self, state: Any, population: Population, key: Array) -> Synthesizer:
+    def finish(self, state: ArrayTree, population: Population, key: Array) -> Synthesizer:
         """Nothing is made: what the server makes of its state needs no record."""
         self.recorder.place = "after the last question"
         return Nothing()
@@ -146,7 +148,7 @@ class Nothing(Synthesizer):
     def arrays(self) -> dict[str, Array]:
         return {}
 
-    def header(self) -> dict[str, Any]:
+    def header(self) -> JsonObject:
         return {}
 
     @classmethod

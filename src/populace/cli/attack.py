@@ -12,6 +12,8 @@ from typing import Any
 
 import typer
 
+from populace.types import JsonObject
+
 EXAMPLE = "Example:  populace attack run --real adult.parquet --targets 20 --shadows 60"
 SECONDS_BETWEEN_LINES = 5.0
 
@@ -87,7 +89,7 @@ def _now_and_then(report: Callable[[Any], None]) -> Callable[[Any], None]:
     return each
 
 
-def _show(document: dict[str, Any]) -> None:
+def _show(document: JsonObject) -> None:
     from populace.cli import show
 
     membership, attribute, distances = document["membership"], document["attribute"], document["distances"]
@@ -111,5 +113,5 @@ def _show(document: dict[str, Any]) -> None:
         show.say(f"note: {note}")
 
 
-def _figures(part: dict[str, Any], name: str) -> list[str]:
+def _figures(part: JsonObject, name: str) -> list[str]:
     return [f"{part[key]:.3f}" for key in (name, "low", "high")]

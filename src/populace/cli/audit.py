@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
 
 import typer
+
+from populace.types import JsonObject
 
 EXAMPLE = "Example:  populace audit fl-gan --epsilon 2 --images"
 FLAGGED = 1
@@ -75,7 +76,7 @@ def command(
         raise typer.Exit(FLAGGED)
 
 
-def _show(document: dict[str, Any], written: Path | None) -> None:
+def _show(document: JsonObject, written: Path | None) -> None:
     from populace.cli import show
 
     show.table(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any
 
 import typer
 
 from populace.papers.registry import BENCHMARKS, find_benchmark
+from populace.types import JsonObject
 
 EXAMPLE = "Example:  POPULACE_DATA=data populace benchmark local-adult9 --quick"
 
@@ -55,7 +55,7 @@ def command(
     _show(document, [folder / "result.json", *written])
 
 
-def _show(document: dict[str, Any], files: list[Path]) -> None:
+def _show(document: JsonObject, files: list[Path]) -> None:
     from populace.cli import show
 
     show.say(f"{document['title']}\n{document['reference']}\n")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import typer
+
+from populace.types import JsonObject
 
 EXAMPLE = "Example:  populace evaluate run --real adult_test.parquet --target income"
 
@@ -41,7 +42,7 @@ def command(
     show.say(f"{runs[0] / 'metrics.json'}\n{runs[0] / 'report.html'}")
 
 
-def _flags(document: dict[str, Any]) -> list[str]:
+def _flags(document: JsonObject) -> list[str]:
     """Red flags of a run of tables, one line per column, worst first; or that there are none."""
     lines = document.get("red_flags_in_words")
     if lines is None:
@@ -55,7 +56,7 @@ def _flags(document: dict[str, Any]) -> list[str]:
     ]
 
 
-def _table(document: dict[str, Any], shown: dict[str, Any] | None) -> tuple[list[str], list[list[str]], list[str]]:
+def _table(document: JsonObject, shown: JsonObject | None) -> tuple[list[str], list[list[str]], list[str]]:
     """Every metric beside its baselines; of a further run its own figures only, the baselines being the same.
 
     What is left out is a dash with the number of its reason.

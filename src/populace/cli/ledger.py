@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import typer
+
+from populace.types import JsonObject
 
 EXAMPLE = (
     "Example:  populace ledger show adult.csv, and to allow more:  populace ledger limit adult.csv 8 --because WORDS"
@@ -54,7 +55,7 @@ def limit(
         show.say(f"{path}: the limit is epsilon {ledger.limit:g} over all runs on the same rows")
 
 
-def lines(found: dict[str, Any]) -> list[str]:
+def lines(found: JsonObject) -> list[str]:
     """The ledger in 80 columns."""
     limit = (
         "no limit is kept" if found["limit"] in (None, "inf") else f"limit: epsilon {found['limit']:g} over all runs"
@@ -84,7 +85,7 @@ def _raised(epsilon: float | str) -> str:
     return "lifted" if epsilon == "inf" else f"raised to {float(epsilon):g}"
 
 
-def _table(runs: list[dict[str, Any]]) -> list[str]:
+def _table(runs: list[JsonObject]) -> list[str]:
     header = ["date", "run", "method", "epsilon", "delta", "unit", "trust", "so far"]
     rows = [
         [
@@ -101,15 +102,15 @@ def _table(runs: list[dict[str, Any]]) -> list[str]:
             for row in [header, rule, *cut]]  # fmt: skip
 
 
-def _marks(run: dict[str, Any]) -> dict[str, bool]:
+def _marks(run: JsonObject) -> dict[str, bool]:
     return {"seeded": bool(run["seeded"]), "begun": not run["finished"]}
 
 
-def _mark(run: dict[str, Any]) -> str:
+def _mark(run: JsonObject) -> str:
     return _up(run["epsilon"]) + "*" * bool(run["seeded"]) + "+" * (not run["finished"])
 
 
-def _total(total: dict[str, Any]) -> str:
+def _total(total: JsonObject) -> str:
     if total["epsilon"] == "inf":
         return f"total per {total['per']}: no guarantee (epsilon inf): one of the runs guarantees nothing"
     delta = f", delta {_up(total['delta'])}" if total["delta"] else ""

@@ -6,14 +6,15 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import typer
+
+from populace.types import JsonObject
 
 HEADER = ["site", "clients", "replies", "last round", "epsilon asked at most"]
 
 
-def sentence(at: dict[str, Any]) -> str:
+def sentence(at: JsonObject) -> str:
     """Where a run stands, in one line."""
     if not at.get("rounds"):
         return str(at["state"]) + (f": {at['why']}" if at.get("why") else "")
@@ -27,7 +28,7 @@ def sentence(at: dict[str, Any]) -> str:
     return "; ".join(parts) + (f"; {at['why']}" if at.get("why") else "")
 
 
-def lines(at: dict[str, Any]) -> list[list[str]]:
+def lines(at: JsonObject) -> list[list[str]]:
     return [
         [site, f"{one['clients']:,}", f"{one['replies']:,}", one["last"], f"{one['epsilon']:g}"]
         for site, one in at.get("sites", {}).items()
@@ -43,7 +44,7 @@ def _bytes(number: float) -> str:
 
 
 @contextlib.contextmanager
-def rounds(*, as_json: bool) -> Iterator[tuple[Callable[[dict[str, Any]], None], Callable[[str], None]]]:
+def rounds(*, as_json: bool) -> Iterator[tuple[Callable[[JsonObject], None], Callable[[str], None]]]:
     """Callbacks for a run's status and for what is said beside it."""
     if as_json:
         yield (lambda at: typer.echo(json.dumps(at))), (lambda text: typer.echo(text, err=True))
@@ -55,7 +56,7 @@ def rounds(*, as_json: bool) -> Iterator[tuple[Callable[[dict[str, Any]], None],
     from rich.live import Live
     from rich.table import Table
 
-    def drawn(at: dict[str, Any]) -> Table:
+    def drawn(at: JsonObject) -> Table:
         table = Table(*HEADER, title=sentence(at), title_justify="left", box=None)
         for line in lines(at):
             table.add_row(*line)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
+
+from populace.types import JsonObject
 
 if TYPE_CHECKING:
     from populace.federation.site import Hosting, SiteFolder
@@ -155,7 +157,7 @@ def stop(folder: Path = FOLDER) -> None:
     show.say(f"{place.document['name']} {'was stopped' if place.stop() else 'was not running'}")
 
 
-def print_status(found: dict[str, Any]) -> None:
+def print_status(found: JsonObject) -> None:
     """A site's status for people."""
     from populace.cli import show
 
@@ -198,7 +200,7 @@ def print_status(found: dict[str, Any]) -> None:
     )
 
 
-def _hosting(clients: dict[str, Any]) -> str:
+def _hosting(clients: JsonObject) -> str:
     most = clients["most_records"]
     held = f", at most {most:,} record{'s' * (most != 1)} each"
     if clients["by"] == "site":
@@ -209,7 +211,7 @@ def _hosting(clients: dict[str, Any]) -> str:
     return f"one client per {'row' if rows == 1 else f'{rows:,} rows'}{held}"
 
 
-def _settings(parameters: dict[str, Any]) -> str:
+def _settings(parameters: JsonObject) -> str:
     """A method's parameters; those left to the method (empty) are not shown."""
     told = {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in parameters.items()}
     return ", ".join(f"{name} {value}" for name, value in told.items() if value not in ("", "0", "None", "False"))

@@ -19,6 +19,7 @@ from populace.methods.base import ImageShape, Population, Protocol, Shard
 from populace.methods.registry import METHODS, settings_from_file
 from populace.privacy.source import Keyed
 from populace.tables.schema import Schema, schema_from_dict
+from populace.types import ArrayTree, JsonObject
 from populace.version import __version__
 
 FORMAT = 1
@@ -37,11 +38,11 @@ class Agreement:
         return self.protocol.facts.name
 
     @property
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> JsonObject:
         return json.loads(json.dumps(dataclasses.asdict(self.protocol)))  # type: ignore[call-overload,no-any-return]
 
     @functools.cached_property
-    def terms(self) -> dict[str, Any]:
+    def terms(self) -> JsonObject:
         """What a request names, so that a site can tell which part it has not agreed to."""
         return {
             "version": __version__,
@@ -57,7 +58,7 @@ class Agreement:
     def population(self, *, clients: int, records: int) -> Population:
         return Population(schema=self.schema, clients=clients, records=records)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         cls = type(self.protocol)
         image = isinstance(self.schema, ImageShape)
         return {
@@ -100,7 +101,7 @@ def agreement_from_json(document: Any, *, where: str) -> Agreement:
     return Agreement(protocol=protocol, schema=schema)
 
 
-def _present_home(document: Mapping[str, Any]) -> str:
+def _present_home(document: JsonObject) -> str:
     """Where the method's class is now: files written by 0.2.0 and before name a module that has moved."""
     home: str = document["class"]
     return METHODS.get(document["method"], home) if home.startswith(OLD_HOME) else home
@@ -114,10 +115,10 @@ def _frozen(value: Any) -> Any:
 class Shapes:
     """Shapes and types of all that travels in a round, derived alike by both sides."""
 
-    common: Any
-    own: Any
+    common: ArrayTree
+    own: ArrayTree
     reply: Any
-    memory: Any
+    memory: ArrayTree
 
 
 def shapes_of(protocol: Protocol, population: Population, round_id: int) -> Shapes:
@@ -127,12 +128,12 @@ def shapes_of(protocol: Protocol, population: Population, round_id: int) -> Shap
 
 
 @functools.lru_cache(maxsize=64)
-def _shapes(protocol: Protocol, population: Population, tree: Any, leaves: tuple[Any, ...]) -> Shapes:
+def _shapes(protocol: Protocol, population: Population, tree: ArrayTree, leaves: tuple[Any, ...]) -> Shapes:
     common, own = jax.tree.unflatten(tree, leaves)
     memory = jax.eval_shape(lambda key: protocol.remember(population, key), jax.random.key(0))
     records, mask = _empty_records(population)
 
-    def answer(common: Any, own: Any, memory: Any, records: Any, mask: Any, key: Any) -> Any:
+    def answer(common: ArrayTree, own: ArrayTree, memory: ArrayTree, records: Any, mask: Any, key: Any) -> Any:
         shard = Shard(records=records, mask=mask, population=population)
         return protocol.answer(common, own, shard, memory, Keyed(key))
 

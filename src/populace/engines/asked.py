@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,7 @@ from populace.engines import wire
 from populace.engines.agreement import Shapes
 from populace.engines.messages import RefusedError, Request
 from populace.errors import WireError
-from populace.types import Array
+from populace.types import Array, ArrayTree
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,8 +28,8 @@ class Asked:
     clients: Array
     numbers: Array
     heard: Array
-    common: Any
-    own: Any
+    common: ArrayTree
+    own: ArrayTree
     questions: Sequence[str]
 
 
@@ -55,7 +54,7 @@ def read_ask(request: Request, shapes: Shapes, *, hosted: int) -> Asked:
     )  # fmt: skip
 
 
-def _digests(request: Request, common: Any, own: Any, clients: Array) -> list[str]:
+def _digests(request: Request, common: ArrayTree, own: ArrayTree, clients: Array) -> list[str]:
     """What each client is asked, as a hash: the same question has the same one in every round, any other another."""
     shared = hashlib.sha256(json.dumps([request.run, request.terms], sort_keys=True).encode())
     for name, array in wire.leaves(common, "common").items():

@@ -19,16 +19,16 @@ from populace.engines.runtime import Traffic
 from populace.errors import RunError
 from populace.privacy.ledger import MemoryLedger
 from populace.tables.files import read_arrays, replacing
-from populace.types import Array
+from populace.types import Array, ArrayTree, NumpyArray
 
 
-def _to_numpy(leaf: Array) -> np.ndarray[Any, Any]:
+def _to_numpy(leaf: Array) -> NumpyArray:
     if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
     return np.asarray(leaf)
 
 
-def _like(template: Array, stored: np.ndarray[Any, Any]) -> Array:
+def _like(template: Array, stored: NumpyArray) -> Array:
     if isinstance(template, jax.Array) and jnp.issubdtype(template.dtype, jax.dtypes.prng_key):
         return jax.random.wrap_key_data(jnp.asarray(stored))
     if stored.shape != np.shape(template):
@@ -49,7 +49,7 @@ class Checkpoint:
         self.path.unlink(missing_ok=True)
 
     def save(
-        self, *, root: Array, rounds: int, state: Any, memory: Any, ledger: MemoryLedger, traffic: Traffic
+        self, *, root: Array, rounds: int, state: ArrayTree, memory: ArrayTree, ledger: MemoryLedger, traffic: Traffic
     ) -> None:
         arrays, ledger_document = ledger.snapshot()
         arrays = dict(arrays)
@@ -63,7 +63,7 @@ class Checkpoint:
             with temporary.open("wb") as file:
                 np.savez(file, allow_pickle=False, **arrays)  # type: ignore[arg-type]
 
-    def load(self, *, state: Any, memory: Any, ledger: MemoryLedger) -> tuple[Any, Any, int, Traffic]:
+    def load(self, *, state: ArrayTree, memory: ArrayTree, ledger: MemoryLedger) -> tuple[Any, Any, int, Traffic]:
         """State, memory, rounds done and traffic, shaped like the templates; the ledger is restored in place."""
         arrays = self._read()
         document = json.loads(arrays["document"].tobytes())
@@ -79,14 +79,14 @@ class Checkpoint:
         """The key the interrupted run started from, so that its replies are made again, not anew."""
         return jax.random.wrap_key_data(jnp.asarray(self._read()["root"]))
 
-    def _read(self) -> dict[str, np.ndarray[Any, Any]]:
+    def _read(self) -> dict[str, NumpyArray]:
         try:
             return read_arrays(self.path)
         except RunError as error:
             raise RunError(f"cannot resume: {error}; remove the run folder and start again") from error
 
     @staticmethod
-    def _fill(template: Any, arrays: dict[str, np.ndarray[Any, Any]], prefix: str) -> Any:
+    def _fill(template: ArrayTree, arrays: dict[str, NumpyArray], prefix: str) -> Any:
         leaves, tree = jax.tree.flatten(template)
         if sum(name.startswith(f"{prefix}_") for name in arrays) != len(leaves):
             raise RunError(

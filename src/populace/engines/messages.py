@@ -18,8 +18,9 @@ from populace.engines.agreement import Agreement, shapes_of
 from populace.engines.wire import Message
 from populace.errors import PopulaceError, WireError
 from populace.methods.base import Population
+from populace.types import ArrayTree, JsonObject, NumpyArray
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 Code = Literal[
     "malformed", "version", "method", "schema", "parameters", "population", "round", "changed", "repeated", "guarantee",
     "budget", "rolled-back", "old-run", "failed",
@@ -65,7 +66,7 @@ class Request:
 
     run: str
     round: int
-    terms: Mapping[str, Any]
+    terms: JsonObject
     clients_in_all: int
     records: int
     first: int
@@ -96,8 +97,8 @@ def make_ask(
     first: int,
     clients: Array,
     heard: Array,
-    common: Any,
-    own: Any,
+    common: ArrayTree,
+    own: ArrayTree,
 ) -> bytes:
     """What one site is asked in one round; `heard` is how many replies the coordinator has had from each client in this run."""
     fields = {
@@ -114,7 +115,7 @@ def make_facts_request(agreement: Agreement, *, run: str) -> bytes:
     return wire.pack(Message(kind="facts?", fields={"run": run, "terms": agreement.terms}))
 
 
-def read_request(data: bytes) -> Request | Mapping[str, Any]:
+def read_request(data: bytes) -> Request | JsonObject:
     """An ask, or the terms a site is asked to state its facts for."""
     message = wire.unpack(data)
     if message.kind == "facts?":
@@ -142,7 +143,7 @@ def _check_run(run: str) -> None:
         raise WireError("a run's name is made of small letters, digits, dots and dashes, at most 80")
 
 
-def _check_terms(terms: Mapping[str, Any]) -> None:
+def _check_terms(terms: JsonObject) -> None:
     """What is named is kept with the run, so nothing more may ride along."""
     if set(terms) != set(TERMS):
         raise WireError(f"the terms of a request are {', '.join(TERMS)}, and nothing else")

@@ -17,7 +17,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,7 @@ from populace.engines.roster import Roster, enrol, roster_from_json
 from populace.engines.runtime import make_key
 from populace.errors import PopulaceError, RunError
 from populace.tables.files import read_json, write_json
+from populace.types import JsonObject
 
 State = Literal["new", "running", "interrupted", "waiting", "stopped", "finished"]
 SECONDS_FOR_LOCK = 30.0
@@ -79,10 +80,10 @@ def read_roster(folder: Path) -> Roster | None:
     return roster_from_json(read_json(folder / "roster.json")) if (folder / "roster.json").is_file() else None
 
 
-def read_status(folder: Path) -> dict[str, Any]:
+def read_status(folder: Path) -> JsonObject:
     if not (folder / "status.json").is_file():
         return {"state": "new", "round": 0, "why": "", "sites": {}}
-    found: dict[str, Any] = read_json(folder / "status.json")
+    found: JsonObject = read_json(folder / "status.json")
     return found
 
 

@@ -23,7 +23,7 @@ from populace.methods.base import Ask, Population, Protocol, Replies, Shard
 from populace.privacy.ledger import Budget, MemoryLedger
 from populace.tables.images import Images
 from populace.tables.partition import Clients
-from populace.types import Array
+from populace.types import Array, ArrayTree
 
 MOST_BYTES_ON_DEVICE = 4 * 2**30
 MOST_MEMORY_ON_DEVICE = 2 * 2**30  # of what all clients keep at home; more stays with the host
@@ -130,7 +130,7 @@ def _memories(protocol: Protocol, population: Population, keys: Keys) -> Any:
     return kept
 
 
-def _shard(tree: Any) -> Any:
+def _shard(tree: ArrayTree) -> Any:
     """Spread the leading (client) axis over the devices; what does not divide evenly stays whole."""
     devices = jax.devices()
     if len(devices) == 1:
@@ -201,7 +201,7 @@ def _training_at_once(clients: int) -> int:
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _answer_cohort(
-    protocol: Protocol, population: Population, keys: Keys, ask: Ask, records: Any, mask: Array, memory: Any
+    protocol: Protocol, population: Population, keys: Keys, ask: Ask, records: Any, mask: Array, memory: ArrayTree
 ) -> tuple[Replies, Any]:
     """The same with everybody's memory on the device."""
     held = jax.tree.map(lambda leaf: leaf[jnp.maximum(ask.cohort, 0)], memory)
@@ -211,7 +211,7 @@ def _answer_cohort(
 
 
 def _answer_from_host(
-    protocol: Protocol, population: Population, keys: Keys, ask: Ask, records: Any, mask: Array, memory: Any
+    protocol: Protocol, population: Population, keys: Keys, ask: Ask, records: Any, mask: Array, memory: ArrayTree
 ) -> tuple[Replies, Any]:
     """The same with everybody's memory on the host, changed in place: only the cohort's travels."""
     cohort = np.asarray(ask.cohort)
@@ -226,7 +226,7 @@ def _answer_from_host(
     return replies, jax.tree.map(put, memory, kept)
 
 
-def _on_host(memory: Any) -> bool:
+def _on_host(memory: ArrayTree) -> bool:
     return any(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(memory))
 
 
@@ -245,7 +245,7 @@ class _RoundByRound:
         )
 
     def advance(
-        self, state: Any, memory: Any, traffic: Traffic, done: int, rounds: int
+        self, state: ArrayTree, memory: ArrayTree, traffic: Traffic, done: int, rounds: int
     ) -> tuple[Any, Any, Traffic, int]:
         for advanced in range(rounds):
             round_id = done + advanced
@@ -280,7 +280,7 @@ class _Compiled:
         self._starts = jnp.asarray(clients.starts, jnp.int32)
 
     def advance(
-        self, state: Any, memory: Any, traffic: Traffic, done: int, rounds: int
+        self, state: ArrayTree, memory: ArrayTree, traffic: Traffic, done: int, rounds: int
     ) -> tuple[Any, Any, Traffic, int]:
         rounds = min(rounds, self.protocol.round_count(self.population) - done)
         if rounds <= 0:
@@ -304,7 +304,7 @@ def _padded(cohorts: Array, multiple: int) -> Array:
     return np.concatenate([cohorts, np.full((-len(cohorts) % multiple, cohorts.shape[1]), -1, cohorts.dtype)])
 
 
-def _wait(tree: Any) -> Any:
+def _wait(tree: ArrayTree) -> Any:
     return jax.block_until_ready(tree)  # type: ignore[no-untyped-call]
 
 
@@ -313,8 +313,8 @@ def _many_rounds(
     protocol: Protocol,
     population: Population,
     keys: Keys,
-    state: Any,
-    memory: Any,
+    state: ArrayTree,
+    memory: ArrayTree,
     rows: Any,
     starts: Array,
     booked: Array,

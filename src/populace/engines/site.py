@@ -58,7 +58,7 @@ from populace.privacy.sqlite_ledger import (
     SqliteLedger,
 )
 from populace.tables.partition import Clients
-from populace.types import Array
+from populace.types import Array, ArrayTree, JsonObject
 
 #: Size of the runs a site takes part in, unless its own file says otherwise.
 MOST_CLIENTS, MOST_RECORDS = 10**7, 10**4
@@ -125,7 +125,7 @@ class Site:
             self.log(sentence)
             return make_refusal(word)
 
-    def _agreed(self, terms: Mapping[str, Any]) -> Agreement:
+    def _agreed(self, terms: JsonObject) -> Agreement:
         """The site's own agreement that these terms name; says which part was not agreed to."""
         left = list(self.agreements.values())
         for part in ("version", "method", "schema", "parameters"):
@@ -337,7 +337,13 @@ class Site:
         )
 
     def _answer_one(
-        self, agreement: Agreement, population: Population, request: Request, batch: _Batch, slot: int, memory: Any
+        self,
+        agreement: Agreement,
+        population: Population,
+        request: Request,
+        batch: _Batch,
+        slot: int,
+        memory: ArrayTree,
     ) -> tuple[Any, Any]:
         records, mask = self.hosted.clients.gather(batch.places[slot : slot + 1], population.records)
         shard = Shard(records=jax.tree.map(lambda rows: rows[0], records), mask=mask[0], population=population)

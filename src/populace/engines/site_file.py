@@ -33,6 +33,7 @@ from populace.tables.images import Images, read_images
 from populace.tables.partition import Clients, split, split_by_column
 from populace.tables.schema import Schema
 from populace.tables.table import make_table, read_frame
+from populace.types import JsonObject
 
 FORMAT = 1
 KEYED = re.compile(r"client #[0-9a-f]{32}")  # of an account's name that does not say whose it is
@@ -59,7 +60,7 @@ class SiteFile:
     delta: float
     unit: Unit
     seed: int | None
-    agreed: tuple[dict[str, Any], ...]
+    agreed: tuple[JsonObject, ...]
     most_clients: int = MOST_CLIENTS
     most_records: int = MOST_RECORDS
     records_declared: bool = False
@@ -68,7 +69,7 @@ class SiteFile:
     def budget(self) -> Budget:
         return Budget(epsilon=self.epsilon, delta=self.delta, unit=self.unit)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return {"format": FORMAT, **dataclasses.asdict(self), "agreed": list(self.agreed)}
 
     def agreements(self) -> dict[str, Agreement]:
@@ -233,7 +234,7 @@ def _data_path(file: SiteFile) -> Path:
     return Path(file.ledger).with_name("data.json")
 
 
-def _hosting(file: SiteFile) -> dict[str, Any]:
+def _hosting(file: SiteFile) -> JsonObject:
     """How clients are told apart, as far as it matters for `by`."""
     rows = file.records_per_client if file.by == "rows" else None
     return {
@@ -243,7 +244,7 @@ def _hosting(file: SiteFile) -> dict[str, Any]:
     }
 
 
-def _in_words(hosting: dict[str, Any]) -> str:
+def _in_words(hosting: JsonObject) -> str:
     if hosting["by"] == "site":
         return "the site as one client"
     if hosting["by"] == "column":

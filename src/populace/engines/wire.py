@@ -19,8 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.errors import WireError
+from populace.types import ArrayTree, JsonObject, NumpyArray
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 
 MAGIC = b"PPLC"
 VERSION = 1
@@ -41,7 +42,7 @@ class Message:
     """A kind, a few small fields (text, numbers, booleans, lists and mappings of them), and named arrays."""
 
     kind: str
-    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    fields: JsonObject = dataclasses.field(default_factory=dict)
     arrays: Mapping[str, Array] = dataclasses.field(default_factory=dict)
 
 
@@ -85,7 +86,7 @@ def unpack(data: bytes, *, most_bytes: int = MOST_BYTES) -> Message:
     return Message(kind=kind, fields=fields, arrays=_arrays(entries, view[HEAD.size + header_bytes :]))
 
 
-def _header(text: bytes) -> tuple[str, dict[str, Any], list[Any]]:
+def _header(text: bytes) -> tuple[str, JsonObject, list[Any]]:
     try:
         document = json.loads(text.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_no_doubles)
     except (ValueError, RecursionError) as error:
@@ -102,7 +103,7 @@ def _no_constant(text: str) -> Any:
     raise ValueError(f"{text} is not a number that travels")
 
 
-def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _no_doubles(pairs: list[tuple[str, Any]]) -> JsonObject:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a name occurs twice")
@@ -146,12 +147,12 @@ def take_fields(message: Message, kinds: Mapping[str, type]) -> list[Any]:
     return [message.fields[name] for name in kinds]
 
 
-def leaves(tree: Any, prefix: str) -> dict[str, Array]:
+def leaves(tree: ArrayTree, prefix: str) -> dict[str, Array]:
     """A tree's arrays under numbered names; its structure does not travel, both sides derive it."""
     return {f"{prefix}/{i}": _plain(leaf) for i, leaf in enumerate(jax.tree.leaves(tree))}
 
 
-def shapes(tree: Any) -> Any:
+def shapes(tree: ArrayTree) -> Any:
     """Shapes and types of a tree, to check what arrives against."""
     return jax.tree.map(lambda leaf: shaped(np.shape(leaf), _dtype(leaf)), tree)
 
@@ -160,7 +161,7 @@ def shaped(shape: tuple[int, ...], dtype: Any) -> Any:
     return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
 
 
-def fill(template: Any, arrays: Mapping[str, Array], prefix: str, *, rows: int | None = None) -> Any:
+def fill(template: ArrayTree, arrays: Mapping[str, Array], prefix: str, *, rows: int | None = None) -> Any:
     """The tree whose arrays travelled under `prefix`; raises WireError unless number, types and shapes are the template's
     (each with `rows` rows, where given) and every float is finite."""
     wanted, structure = jax.tree.flatten(template)

@@ -25,7 +25,7 @@ from scipy.special import ndtri
 from populace.errors import DataError, out_of_range
 from populace.evaluation.binomial import check_confidence, lower_bound, upper_bound
 from populace.evaluation.scores import SCORES, Score
-from populace.types import Array
+from populace.types import Array, JsonObject
 
 #: Messages about the two inputs of a pair: (number of the pair, messages per input, part) -> two arrays [count, features].
 Draw = Callable[[int, int, int], tuple[Array, Array]]
@@ -86,7 +86,7 @@ class Finding:
     def flagged(self) -> bool:
         return self.certain.epsilon > self.claimed
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> JsonObject:
         """As it stands in audit.json."""
         return {
             "what": self.what,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from populace.tables.table import Table
+from populace.types import NumpyArray
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 
 SYNTHETIC = "synthetic"
 REAL = "real"

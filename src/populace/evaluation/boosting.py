@@ -18,8 +18,9 @@ from populace.evaluation.prediction import Score, resamples, score_arrays, train
 from populace.evaluation.targets import Target
 from populace.evaluation.values import Categories, ValueTable, value_tables
 from populace.tables.table import Table
+from populace.types import NumpyArray
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 
 BOOSTING = "gradient boosting"
 ROUNDS = 100

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from populace.types import Array
+from populace.types import Array, ArrayTree
 
 Parameters = dict[str, Array]
 
@@ -125,7 +125,7 @@ def _logits(parameters: Parameters, x: Array, key: Array | None = None) -> Array
 
 
 @jax.jit
-def _step(parameters: Parameters, state: Any, x: Array, y: Array, key: Array) -> tuple[Parameters, Any]:
+def _step(parameters: Parameters, state: ArrayTree, x: Array, y: Array, key: Array) -> tuple[Parameters, Any]:
     def loss(parameters: Parameters) -> Array:
         logits = _logits(parameters, x, key)
         return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
@@ -136,7 +136,7 @@ def _step(parameters: Parameters, state: Any, x: Array, y: Array, key: Array) ->
 
 
 @jax.jit
-def _steps(parameters: Parameters, state: Any, x: Array, y: Array, rows: Array, key: Array) -> Parameters:
+def _steps(parameters: Parameters, state: ArrayTree, x: Array, y: Array, rows: Array, key: Array) -> Parameters:
     """All steps as one compiled loop, the images on the device."""
 
     def one(carry: tuple[Parameters, Any], item: tuple[Array, Array]) -> tuple[tuple[Parameters, Any], None]:

@@ -7,15 +7,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from populace.evaluation.estimate import Estimate, from_influence
 from populace.evaluation.marginals import check_comparable
 from populace.tables.table import Table
+from populace.types import NumpyArray
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 
 
 def correlation_matrix(codes: Array) -> Array:

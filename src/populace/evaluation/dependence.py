@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from scipy.stats import rankdata
 
 from populace.evaluation.marginals import association, co_occurrence_of
 from populace.evaluation.values import Categories, ValueTable, sample, spikes
+from populace.types import NumpyArray
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 
 ROWS = 50_000  # rows, drawn at random and always the same, on which pairs of columns are compared
 LEAST_GROUP = 30  # rows of a category below which its mean is left out

@@ -16,12 +16,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from scipy.special import stdtrit
 
-Array = np.ndarray[Any, Any]
+from populace.types import JsonObject, NumpyArray
+
+Array = NumpyArray
 
 NORMAL = 1.959964  # 97.5 % of a normal variable lie below
 FROM_ROWS = "95 %, linearised bootstrap over the rows (infinitesimal jackknife); the method's own noise is not in it"
@@ -43,10 +44,10 @@ class Estimate:
     def known(self) -> bool:
         return math.isfinite(self.value)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         if not self.known:
             return {"left_out": self.why}
-        document: dict[str, Any] = {"value": self.value}
+        document: JsonObject = {"value": self.value}
         if math.isfinite(self.low):
             document |= {"low": self.low, "high": self.high}
         return document | ({"why": self.why} if self.why else {})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -20,8 +19,9 @@ from populace.evaluation.prediction_figures import best_model, guess_of, predict
 from populace.evaluation.sets import average_distances
 from populace.evaluation.value_figures import ValueComparison, compare_values
 from populace.tables.table import Table
+from populace.types import JsonObject, NumpyArray
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 Figures = dict[str, dict[str, Estimate]]  # metric -> table -> figure
 
 WARNING = (
@@ -44,12 +44,12 @@ TITLES: dict[str, tuple[str, str]] = {
 class Evaluated:
     """A document of figures, and the pair tables and values behind it, for charts."""
 
-    document: dict[str, Any]
+    document: JsonObject
     pairs: Pairs
     values: ValueComparison
 
 
-def evaluate_table(synthetic: Table, real: Table, *, target: str | None = None, seed: int = 0) -> dict[str, Any]:
+def evaluate_table(synthetic: Table, real: Table, *, target: str | None = None, seed: int = 0) -> JsonObject:
     """The document of one synthetic table."""
     return evaluate_tables({SYNTHETIC: synthetic}, real, target=target, seed=seed)[SYNTHETIC].document
 
@@ -141,10 +141,10 @@ def _document(
     pairs: Pairs,
     values: Mapping[str, ValueComparison],
     figures: Figures,
-    facts: dict[str, Any],
-) -> dict[str, Any]:
+    facts: JsonObject,
+) -> JsonObject:
     """What metrics.json holds about one table."""
-    metrics: dict[str, Any] = {}
+    metrics: JsonObject = {}
     missing: dict[str, str] = {}
     for key, (title, better) in (TITLES | prediction_titles(facts)).items():
         own = {SYNTHETIC: figures[key][name], **{other: figures[key][other] for other in baselines.ABOUT}}
@@ -176,7 +176,7 @@ def _document(
     }
 
 
-def _prediction_flags(metrics: Mapping[str, Any], facts: Mapping[str, Any]) -> list[Flag]:
+def _prediction_flags(metrics: JsonObject, facts: JsonObject) -> list[Flag]:
     model, values = best_model(metrics, facts)
     if not model:
         return []
@@ -184,12 +184,12 @@ def _prediction_flags(metrics: Mapping[str, Any], facts: Mapping[str, Any]) -> l
     return prediction_flag(facts["target"], model, what, values[SYNTHETIC], values[REAL], guess)
 
 
-def _halves(halves: ValueComparison) -> dict[str, Any]:
+def _halves(halves: ValueComparison) -> JsonObject:
     """The same figures of each column for one half of the real rows (as if real) against the other (as if synthetic)."""
     return {column.name: {"kind": column.kind, **column.to_json()} for column in halves.columns}
 
 
-def _one_way(real: Table, pairs: Pairs) -> dict[str, Any]:
+def _one_way(real: Table, pairs: Pairs) -> JsonObject:
     found = dict(zip(real.schema.names, pairs.one_way(), strict=True))
     return {
         "mean_tvd": float(np.mean([one.value for one in found.values()])),
@@ -198,7 +198,7 @@ def _one_way(real: Table, pairs: Pairs) -> dict[str, Any]:
     }
 
 
-def _two_way(real: Table, pairs: Pairs, mean: Estimate) -> dict[str, Any]:
+def _two_way(real: Table, pairs: Pairs, mean: Estimate) -> JsonObject:
     if not mean.known:
         return {"left_out": mean.why}
     columns = list(real.schema.names)

@@ -10,15 +10,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from populace.evaluation.value_figures import ColumnFigures, ValueComparison
 from populace.evaluation.value_text import figure_text, share_text, spread_text, value_text
 from populace.evaluation.values import Categories, Sample, distinct
+from populace.types import JsonObject, NumpyArray
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 
 KS = 0.15
 SHARE = 0.10  # a spike, a category or missing values: percentage points off
@@ -64,7 +64,7 @@ class Flag:
     def sentence(self) -> str:
         return f"{' and '.join(self.columns)}: {self.finding}"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return {
             "columns": list(self.columns),
             "sort": self.sort,
@@ -91,7 +91,7 @@ def ordered(flags: Sequence[Flag]) -> list[Flag]:
     return sorted(flags, key=lambda flag: (-worst[flag.columns], flag.columns, -flag.size))
 
 
-def flag_lines(flags: Sequence[Mapping[str, Any]]) -> list[str]:
+def flag_lines(flags: Sequence[JsonObject]) -> list[str]:
     """One line per column (from metrics.json): "capital-gain: 92 % had the value 0, now 0 %; the mean ..."."""
     lines: dict[tuple[str, ...], list[str]] = {}
     for flag in flags:

@@ -7,14 +7,14 @@ middle 99.8 % of the real values, and all of them where tails are short; what li
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
 from populace.evaluation.value_figures import ColumnFigures
 from populace.evaluation.values import Sample
+from populace.types import NumpyArray
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 
 BINS = 24
 TAIL = 0.001

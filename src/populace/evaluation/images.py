@@ -27,8 +27,9 @@ from populace.evaluation.estimate import FROM_ROWS, FROM_TESTS, Estimate, from_i
 from populace.evaluation.evaluate import WARNING
 from populace.evaluation.prediction import Epochs, Score
 from populace.tables.images import Images
+from populace.types import JsonObject, NumpyArray
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 
 MOST_IMAGES = 5_000  # of each kind, drawn at random, for classifiers and features
 GROUPS = 20  # of the jackknife
@@ -49,7 +50,7 @@ ABOUT = {
 }
 
 
-def evaluate_images(synthetic: Images, real: Images, *, seed: int = 0) -> dict[str, Any]:
+def evaluate_images(synthetic: Images, real: Images, *, seed: int = 0) -> JsonObject:
     """All figures of synthetic images against real ones, beside their baselines, as one document."""
     if synthetic.shape != real.shape:
         raise DataError(f"expected synthetic images of shape {real.shape}, got {synthetic.shape}")

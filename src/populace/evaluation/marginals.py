@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import Any
 
 import numpy as np
 
@@ -20,8 +19,9 @@ from populace.errors import DataError
 from populace.evaluation.estimate import Estimate, from_influence
 from populace.tables.codec import one_hot
 from populace.tables.table import Table
+from populace.types import NumpyArray
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 
 CHUNK = 65_536
 COUNTING_COST = 100  # counting a row's pair costs about as much as so many products of one-hot entries

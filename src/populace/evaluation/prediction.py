@@ -28,8 +28,9 @@ from populace.evaluation.estimate import Estimate, from_draws, left_out
 from populace.evaluation.marginals import check_comparable
 from populace.tables.codec import one_hot
 from populace.tables.table import Table
+from populace.types import NumpyArray
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 
 MOST_TRAINING_ROWS = 50_000
 MOST_CLASSES = 50

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from populace.evaluation.estimate import FROM_SEEDS, Estimate, left_out, over_se
 from populace.evaluation.prediction import MOST_CLASSES, Score
 from populace.evaluation.targets import Target, target_of
 from populace.tables.table import Table
+from populace.types import JsonObject
 
 Figures = dict[str, dict[str, Estimate]]  # metric -> table -> figure
 
@@ -30,7 +30,7 @@ def class_models() -> tuple[str, ...]:
     return (*prediction.LEARNERS, BOOSTING)
 
 
-def prediction_titles(facts: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+def prediction_titles(facts: JsonObject) -> dict[str, tuple[str, str]]:
     """AUC and accuracy, or R^2 where the target is a number."""
     said = NUMBER_SCORES if facts.get("task") == NUMBER else CLASS_SCORES
     models = facts.get("models", class_models())
@@ -39,7 +39,7 @@ def prediction_titles(facts: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
 
 def predict(
     synthetic: Mapping[str, Table], real: Table, target: str | None, rng: np.random.Generator, seed: int
-) -> tuple[Figures, dict[str, Any]]:
+) -> tuple[Figures, JsonObject]:
     """The figures, and what has to be said about them."""
     everyone = [*synthetic, REAL, PRODUCT, SHUFFLED, MAJORITY]
     why = NO_TARGET if target is None else _why_not(real, target)
@@ -124,12 +124,12 @@ def _by_construction(majority: Score) -> Score:
     )
 
 
-def guess_of(facts: Mapping[str, Any]) -> tuple[str, float]:
+def guess_of(facts: JsonObject) -> tuple[str, float]:
     """The headline score of the task, and what a guess has."""
     return ("R²", 0.0) if facts.get("task") == NUMBER else ("AUC", 0.5)
 
 
-def best_model(metrics: Mapping[str, Any], facts: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+def best_model(metrics: JsonObject, facts: JsonObject) -> tuple[str, JsonObject]:
     """The model with the highest score when trained on synthetic rows; an empty name where none has one."""
     key = "r2" if facts.get("task") == NUMBER else "auc"
     found = {

@@ -28,8 +28,9 @@ from populace.evaluation.estimate import Estimate, from_draws, left_out
 from populace.evaluation.prediction import features_and_target, resamples, training_rows
 from populace.evaluation.targets import Target
 from populace.tables.table import Table
+from populace.types import NumpyArray
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 
 MODELS = ("ridge regression", "random forest", "MLP", BOOSTING)
 LEAST_ROWS = 5

@@ -23,8 +23,9 @@ from populace.errors import DataError, out_of_range
 from populace.evaluation.estimate import Estimate, from_influence, left_out
 from populace.evaluation.marginals import check_comparable
 from populace.tables.table import Table
+from populace.types import NumpyArray
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 Sets = Sequence[Sequence[int]]
 Tally = tuple[Array, Array, Array]
 

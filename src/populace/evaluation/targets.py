@@ -8,13 +8,13 @@ class, so that a yes or no written as 0 and 1 has an AUC; a synthetic value coun
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
 from populace.tables.table import Table
+from populace.types import NumpyArray
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+
+from populace.types import JsonObject
 
 COUNTED = "counted, not estimated: no interval"
 MEASURED_ONCE = "measured once, on one machine: no interval; evaluate runs with other seeds together for one"
 
 
-def cost(details: Mapping[str, Any], sizes: Sequence[int]) -> dict[str, Any]:
+def cost(details: JsonObject, sizes: Sequence[int]) -> JsonObject:
     """Traffic and time of a run (its run.json), beside what sending the record itself would take."""
     traffic, clients = details.get("traffic"), details.get("clients")
-    document: dict[str, Any] = {"traffic": {"left_out": "run.json holds no traffic"}, "time": _time(details)}
+    document: JsonObject = {"traffic": {"left_out": "run.json holds no traffic"}, "time": _time(details)}
     if traffic and clients:
         document["traffic"] = {
             "bits_from_one_client": 8 * traffic["bytes_from_clients"] / clients,
@@ -29,7 +30,7 @@ def cost(details: Mapping[str, Any], sizes: Sequence[int]) -> dict[str, Any]:
     return document
 
 
-def _time(details: Mapping[str, Any]) -> dict[str, Any]:
+def _time(details: JsonObject) -> JsonObject:
     seconds = details.get("seconds")
     if not seconds:
         return {"left_out": "run.json holds no times"}

@@ -26,8 +26,9 @@ from populace.evaluation.values import (
     value_tables,
 )  # fmt: skip
 from populace.tables.table import Table
+from populace.types import JsonObject, NumpyArray
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 
 INFLUENCE_ROWS = 20_000
 GROUPS_OF_A_COLUMN = 3  # of the worst means by category
@@ -80,7 +81,7 @@ class ColumnFigures:
             return 0.0 if self.wasserstein == 0 else math.nan
         return self.wasserstein / self.real.sd
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return {
             "ks": _known(self.ks), "wasserstein": _known(self.wasserstein),
             "wasserstein_over_sd": _known(self.wasserstein_over_sd),
@@ -94,7 +95,7 @@ def compare_columns(name: str, kind: str, real: Sample, synthetic: Sample, atoms
     return ColumnFigures(name=name, kind=kind, real=real, synthetic=synthetic, gap=gap, spikes=atoms)
 
 
-def summary(column: Sample, atoms: Sequence[float]) -> dict[str, Any]:
+def summary(column: Sample, atoms: Sequence[float]) -> JsonObject:
     """Mean, SD, quantiles and shares, as metrics.json has them; in the column's units, dates as days since 1970."""
     return {
         "mean": _known(column.mean), "sd": _known(column.sd), "missing": column.missing,
@@ -203,9 +204,9 @@ class ValueComparison:
         ]
         return from_influence(float(errors.mean()), *influences, rows=[table.rows for table in self.some], most=2.0)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Column by column and the pairs that are farthest off."""
-        pairs: dict[str, Any] = {}
+        pairs: JsonObject = {}
         for what, names in (
             ("pearson", self.dependence.numbers), ("spearman", self.dependence.numbers),
             ("association", self.dependence.columns),

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +18,9 @@ import pyarrow.compute as pc
 
 from populace.tables.columns import Column, Kind
 from populace.tables.table import Table
+from populace.types import NumpyArray
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 SPIKE, ZERO_SPIKE, LEAST_ROWS_OF_A_SPIKE, MOST_SPIKES = 0.03, 0.01, 10, 8

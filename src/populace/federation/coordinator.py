@@ -20,6 +20,7 @@ from populace.engines.flare import kits, policy, processes, session
 from populace.engines.segment import read_status
 from populace.errors import InputError, RunError
 from populace.tables.files import read_json, write_json
+from populace.types import JsonObject
 
 FORMAT = 1
 SECONDS_TO_ANSWER = 60.0
@@ -70,10 +71,10 @@ class Federation:
         self.path = Path(path).resolve()
 
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JsonObject:
         if not (self.path / "federation.json").is_file():
             raise InputError(f"{self.path} is not a federation's folder; `populace federation init` makes one")
-        found: dict[str, Any] = read_json(self.path / "federation.json")
+        found: JsonObject = read_json(self.path / "federation.json")
         return found
 
     @property
@@ -150,7 +151,7 @@ class Federation:
             )
         return session.connect(self.lead_kit, seconds=seconds)
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> JsonObject:
         """Server, connected sites and runs, for people and for `--json`."""
         document = self.document
         running = processes.alive(self.server_kit)

@@ -12,7 +12,6 @@ import math
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from populace.engines.agreement import Agreement
 from populace.engines.flare import kits, policy, processes
@@ -37,6 +36,7 @@ from populace.privacy.relation import SEEN_WITHOUT_NOISE, Relation, relation_of
 from populace.privacy.sqlite_ledger import SqliteLedger, check_same_unit, kept_budget
 from populace.runs.federated_statement import stated_site
 from populace.tables.files import read_json, replacing, write_json
+from populace.types import JsonObject
 
 Say = Callable[[str], None]
 
@@ -201,10 +201,10 @@ class SiteFolder:
         _ = self.document
         return processes.stop(self.kit)
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> JsonObject:
         """What leaves, what was spent, what was agreed: all from the site's own files."""
         who = self.document
-        found: dict[str, Any] = {
+        found: JsonObject = {
             "site": who["name"],
             "org": who["org"],
             "federation": who["federation"],

@@ -10,7 +10,6 @@ import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from populace.engines.flare import processes, session
 from populace.engines.link import InProcess
@@ -23,9 +22,10 @@ from populace.runs.folder import RunFolder
 from populace.runs.restated import sites_population
 from populace.runs.run import Run, versions
 from populace.tables.files import read_json, write_json
+from populace.types import JsonObject
 from populace.version import __version__
 
-Watch = Callable[[dict[str, Any]], None]
+Watch = Callable[[JsonObject], None]
 Say = Callable[[str], None]
 SECONDS_BETWEEN_LOOKS = 0.2
 SECONDS_BETWEEN_QUESTIONS = 2.0
@@ -57,7 +57,7 @@ def run_federation(
         raise InputError("expected rows and sites of at least 1 and a timeout above 0")
     began = time.monotonic()
     agreement, folder = federation.agreement(), RunFolder(out)
-    spec: dict[str, Any] = {
+    spec: JsonObject = {
         "data": f"federation:{federation.name}", "method": agreement.method, "parameters": agreement.parameters,
         "schema": agreement.terms["schema"], "rows": rows, "seed": seed, "run": _run_name(federation, folder),
         "epsilon": agreement.parameters.get("epsilon"), "version": __version__,
@@ -89,7 +89,7 @@ class Supervisor:
     def __init__(self, federation: Federation, place: Path, options: Options, watch: Watch, say: Say) -> None:
         self._federation, self._place, self._options, self._watch, self._say = federation, place, options, watch, say
         self._progress = time.monotonic()
-        self._seen: dict[str, Any] = {}
+        self._seen: JsonObject = {}
         self._missing: dict[str, float] = {}
         self._bear: dict[str, float] = {}
 
@@ -170,7 +170,7 @@ class Supervisor:
             if back:
                 return f"{', '.join(back)} can be asked again"
 
-    def _look(self) -> dict[str, Any]:
+    def _look(self) -> JsonObject:
         status = read_status(self._place)
         if status.get("round") != self._seen.get("round"):
             self._progress = time.monotonic()
@@ -178,7 +178,7 @@ class Supervisor:
         self._seen = status
         return status
 
-    def _returned(self, status: dict[str, Any], connected: list[str]) -> list[str]:
+    def _returned(self, status: JsonObject, connected: list[str]) -> list[str]:
         """Sites that missed rounds of this segment although their client has reported for a while since: worth a new segment.
 
         Each time a site is missed again, twice as long.
@@ -219,7 +219,7 @@ class Supervisor:
 
 
 def _finish(
-    place: Path, folder: RunFolder, spec: dict[str, Any], digest: str, *, rows: int, seconds: Callable[[], float]
+    place: Path, folder: RunFolder, spec: JsonObject, digest: str, *, rows: int, seconds: Callable[[], float]
 ) -> Run:
     """Generator, rows and documents from the run's last checkpoint."""
     coordinator = coordinator_of(place, InProcess({}))

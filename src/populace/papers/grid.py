@@ -19,10 +19,11 @@ from typing import Any
 from populace.errors import RunError, out_of_range
 from populace.runs.run import versions
 from populace.tables.files import read_json, write_json
+from populace.types import JsonObject
 
 Scalar = str | int | float | bool | None
 Cell = Mapping[str, Scalar]
-Result = Mapping[str, Any]
+Result = JsonObject
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -142,7 +143,7 @@ def run_benchmark(
     seeds: int = 1,
     command: str = "",
     progress: Callable[[Step], None] = lambda _: None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Measure what is missing, then write and return the document of all cells."""
     if seeds < 1:
         raise out_of_range("seeds", "at least 1", seeds)
@@ -188,9 +189,9 @@ def run_part(
 
 def _results(
     benchmark: Benchmark, folder: Path, cells: Sequence[Cell], progress: Callable[[Step], None]
-) -> list[dict[str, Any]]:
+) -> list[JsonObject]:
     """The results of these cells, measured where they are missing."""
-    results: list[dict[str, Any]] = []
+    results: list[JsonObject] = []
     for number, cell in enumerate(cells, start=1):
         path = folder / "cells" / f"{slug(cell, benchmark.revision)}.json"
         skipped = path.is_file()
@@ -201,7 +202,7 @@ def _results(
     return results
 
 
-def _measured(benchmark: Benchmark, cell: Cell) -> dict[str, Any]:
+def _measured(benchmark: Benchmark, cell: Cell) -> JsonObject:
     began = time.monotonic()
     result = benchmark.measure(cell)
     return {"cell": dict(cell), "seconds": round(time.monotonic() - began, 3), **result}

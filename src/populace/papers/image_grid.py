@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import base64
 import zlib
-from typing import Any
 
 import numpy as np
 
 from populace.papers.grid import Result
 from populace.tables.images import Images
-from populace.types import Array
+from populace.types import Array, JsonObject
 
 SHOWN = 4  # images of each class
 GAP = 2
 COLUMNS = 10  # for images without labels
 
 
-def packed(made: Images, shown: int = SHOWN) -> dict[str, Any]:
+def packed(made: Images, shown: int = SHOWN) -> JsonObject:
     """Some images of each class, the first that were drawn, as text that fits a cell's file."""
     if made.classes > 1:
         x = [made.x[np.flatnonzero(made.y == label)] for label in range(made.classes)]

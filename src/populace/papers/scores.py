@@ -14,7 +14,7 @@ from populace.evaluation.images import frechet
 from populace.papers.grid import Benchmark, Cell, Chart, Picture, Result, View
 from populace.tables import datasets
 from populace.tables.images import Images
-from populace.types import Array
+from populace.types import Array, JsonObject
 
 BATCH = 128
 FEATURES = 10_000  # images whose features a Frechet distance is taken from
@@ -43,7 +43,7 @@ def shaped(images: Images) -> Array:
     return images.x.reshape(*images.x.shape[:3], -1).astype(np.float32) / 255
 
 
-def scores(sets: Sequence[Images], data: str, *, steps: int, images: int, tested: int, seed: int) -> dict[str, Any]:
+def scores(sets: Sequence[Images], data: str, *, steps: int, images: int, tested: int, seed: int) -> JsonObject:
     """Accuracies on the test images, averaged over the sets, and the Frechet distance of the first.
 
     `steps` are those of a classifier's training; the CNN whose features measure the distance sees `images` real ones.
@@ -53,7 +53,7 @@ def scores(sets: Sequence[Images], data: str, *, steps: int, images: int, tested
     return {**found, "frechet": distance(sets[0], test, judge(load(data, "train"), images, steps))}
 
 
-def accuracies(sets: Sequence[Images], test: Images, *, steps: int, seed: int) -> dict[str, Any]:
+def accuracies(sets: Sequence[Images], test: Images, *, steps: int, seed: int) -> JsonObject:
     """Of the three classifiers, trained on each set and tested on the test images; averaged over the sets."""
     each: dict[str, list[float]] = {"logistic": [], "mlp": [], "cnn": []}
     for number, made in enumerate(sets):
@@ -82,7 +82,7 @@ def distance(made: Images, test: Images, by: Cnn) -> float:
     return frechet(by.features(shaped(test)), by.features(shaped(some_of(made))))
 
 
-def seen_in(made: Images, by: Cnn, classes: int) -> dict[str, Any]:
+def seen_in(made: Images, by: Cnn, classes: int) -> JsonObject:
     """Shares of the classes that a CNN sees, the smallest of them, and the score exp(E KL(p(y|x) || p(y)))."""
     posteriors = by.predict_proba(shaped(some_of(made)))
     shares = np.bincount(by.classes_[posteriors.argmax(axis=1)], minlength=classes) / len(posteriors)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from populace.tables.files import read_json
+from populace.types import JsonObject
 
 PROVES_NOTHING = (
     "An attack that does no better than a coin (50 %) proves nothing: another attacker, or another target, may do better. Only "
@@ -15,19 +14,19 @@ PROVES_NOTHING = (
 )
 
 
-def read_audit(path: Path) -> dict[str, Any] | None:
+def read_audit(path: Path) -> JsonObject | None:
     """`audit.json`, or None; a damaged one is said to be so and not passed over."""
     return _read(path, "rows", list)
 
 
-def read_attacks(path: Path) -> dict[str, Any] | None:
+def read_attacks(path: Path) -> JsonObject | None:
     found = _read(path, "membership", dict)
     if found is None or "damaged" in found:
         return found
     return {"membership": {}, "attribute": {}, "distances": {}, "notes": [], **found}
 
 
-def _read(path: Path, key: str, kind: type) -> dict[str, Any] | None:
+def _read(path: Path, key: str, kind: type) -> JsonObject | None:
     if not path.is_file():
         return None
     document = read_json(path)
@@ -36,7 +35,7 @@ def _read(path: Path, key: str, kind: type) -> dict[str, Any] | None:
     return document
 
 
-def commands(run: Mapping[str, Any], real_file: str) -> dict[str, str]:
+def commands(run: JsonObject, real_file: str) -> dict[str, str]:
     """What to type to run what was not run."""
     name = str(run["folder"].path) if "folder" in run else "RUN"
     return {

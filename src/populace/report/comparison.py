@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,10 @@ from populace.evaluation.marginals import association
 from populace.report import figures, maps
 from populace.report.svg import WIDTH, chart, short, tag, text, title
 from populace.tables.schema import Schema
+from populace.types import JsonObject, NumpyArray
 
-Array = np.ndarray[Any, Any]
-Run = Mapping[str, Any]
+Array = NumpyArray
+Run = JsonObject
 
 COLUMNS = (
     ("ks_worst", "worst KS"), ("one_way", "one-way distance"), ("two_way", "two-way distance"),
@@ -38,7 +39,7 @@ def shown_columns(runs: Sequence[Run]) -> list[tuple[str, str]]:
     return [(key, name) for key, name in (*COLUMNS, *OF_A_NUMBER) if key in runs[0]["metrics"]["metrics"]]
 
 
-def groups(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def groups(runs: Sequence[Run]) -> list[JsonObject]:
     """Runs by what is protected, against what and who is trusted; within a group the best figure of a column is marked."""
     found: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
@@ -53,7 +54,7 @@ def groups(runs: Sequence[Run]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def _rows(runs: Sequence[Run]) -> list[JsonObject]:
     best = {key: _best(runs, key) for key, _ in shown_columns(runs)}
     rows = []
     for run in runs:
@@ -79,7 +80,7 @@ def _best(runs: Sequence[Run], key: str) -> float | None:
     return float(max(known) if runs[0]["metrics"]["metrics"][key]["better"] == "higher" else min(known))
 
 
-def charts(runs: Sequence[Run]) -> dict[str, Any]:
+def charts(runs: Sequence[Run]) -> JsonObject:
     """AVD by number of columns for all runs, and dots with intervals for single figures."""
     first = runs[0]["metrics"]["metrics"]
     classes = {run["name"]: f"series-{i % COLOURS + 1}" for i, run in enumerate(runs)}
@@ -95,11 +96,11 @@ def charts(runs: Sequence[Run]) -> dict[str, Any]:
     return {"lines": figures.line_chart(lines, classes, across="columns at a time"), "classes": classes, "dots": dots}
 
 
-def _widths(metrics: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _widths(metrics: JsonObject, name: str) -> JsonObject:
     return {key.removeprefix("avd_"): m["values"][name] for key, m in metrics.items() if key.startswith("avd_")}
 
 
-def _dots(runs: Sequence[Run], key: str, metric: Mapping[str, Any]) -> Any:
+def _dots(runs: Sequence[Run], key: str, metric: JsonObject) -> Any:
     """One line per run, with real data and independent columns as upright lines."""
     values = {run["name"]: run["metrics"]["metrics"][key]["values"][SYNTHETIC] for run in runs}
     beside = {name: metric["values"][name] for name in (REAL, PRODUCT) if "value" in metric["values"][name]}
@@ -134,7 +135,7 @@ def _dots(runs: Sequence[Run], key: str, metric: Mapping[str, Any]) -> Any:
     return chart(bottom + 20, parts, label=str(metric["title"]))
 
 
-def repeated_seeds(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def repeated_seeds(runs: Sequence[Run]) -> list[JsonObject]:
     """Runs that differ in their seed alone, as one line each: mean and Student's interval over the seeds.
 
     A run that is there twice, with the same seed, counts once: it would say that there is no noise.
@@ -162,7 +163,7 @@ def repeated_seeds(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return lines
 
 
-def value_table(runs: Sequence[Run]) -> dict[str, Any]:
+def value_table(runs: Sequence[Run]) -> JsonObject:
     """KS distance of the values of each column of numbers in each run, shaded by size."""
     columns = [run["metrics"]["values"]["columns"] for run in runs]
     most = max((found["ks"] for figures in columns for found in figures.values()), default=1.0) or 1.0
@@ -176,7 +177,7 @@ def value_table(runs: Sequence[Run]) -> dict[str, Any]:
     return {"header": [run["name"] for run in runs], "rows": rows}
 
 
-def column_table(runs: Sequence[Run], schema: Schema) -> dict[str, Any]:
+def column_table(runs: Sequence[Run], schema: Schema) -> JsonObject:
     """One-way distance of each column in each run, shaded by size."""
     rows = []
     most = max(max(run["metrics"]["one_way"]["tvd"].values()) for run in runs) or 1.0
@@ -186,7 +187,7 @@ def column_table(runs: Sequence[Run], schema: Schema) -> dict[str, Any]:
     return {"header": [run["name"] for run in runs], "rows": rows}
 
 
-def gap_maps(runs: Sequence[Run], schema: Schema) -> list[dict[str, Any]]:
+def gap_maps(runs: Sequence[Run], schema: Schema) -> list[JsonObject]:
     """How dependence between columns differs from the real rows, one map per run, on one scale."""
     if len(schema.columns) < 2:
         return []

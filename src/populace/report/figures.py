@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import markupsafe
 import numpy as np
 
 from populace.report.svg import LETTER, WIDTH, chart, percent, polyline, short, tag, text, ticks, title
 from populace.tables.schema import Column
+from populace.types import JsonObject, NumpyArray
 
-Array = np.ndarray[Any, Any]
-Values = Mapping[str, Mapping[str, Any]]  # name -> {"value", "low", "high"} or {"left_out"}
+Array = NumpyArray
+Values = Mapping[str, JsonObject]  # name -> {"value", "low", "high"} or {"left_out"}
 
 MOST_BARS = 16
 ROW = 30.0
@@ -148,7 +148,7 @@ def scale_chart(values: Values, classes: Mapping[str, str], *, label: str) -> ma
     return chart(28, parts, label=label, width=260)
 
 
-def interval_text(v: Mapping[str, Any], digits: int = 3) -> str:
+def interval_text(v: JsonObject, digits: int = 3) -> str:
     if "value" not in v:
         return f"left out: {v.get('left_out', 'not computed')}"
     if "low" not in v:

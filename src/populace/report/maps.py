@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import markupsafe
 import numpy as np
@@ -12,8 +11,9 @@ from populace.report.figures import label_room
 from populace.report.png import data_address
 from populace.report.svg import WIDTH, chart, percent, tag, text, title
 from populace.tables.schema import Column
+from populace.types import NumpyArray
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 
 MOST_DRAWN = 40  # columns up to which every cell is an element of its own that says its value
 MOST_LEVELS = 10

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -25,6 +24,7 @@ from populace.tables.files import read_json, write_json, write_text
 from populace.tables.schema import Schema, schema_from_dict
 from populace.tables.table import Table, make_table, read_frame
 from populace.tables.widening import widened
+from populace.types import JsonObject
 
 TITLE = "What the synthetic rows are worth"
 
@@ -33,7 +33,7 @@ TITLE = "What the synthetic rows are worth"
 class Evaluation:
     """Metrics of a synthetic table against a real one."""
 
-    metrics: dict[str, Any]
+    metrics: JsonObject
     real: Table
     synthetic: Table
     evaluated: Evaluated
@@ -58,7 +58,7 @@ def evaluate(synthetic: Table, *, real: Table, target: str | None = None, seed: 
     return Evaluation(metrics=found.document, real=real, synthetic=synthetic, evaluated=found)
 
 
-def evaluate_runs(folders: Sequence[Path], real_file: str, *, target: str | None = None) -> list[dict[str, Any]]:
+def evaluate_runs(folders: Sequence[Path], real_file: str, *, target: str | None = None) -> list[JsonObject]:
     """metrics.json and report.html into the first run's folder; returns one document per run.
 
     Several runs make one page that compares them. Runs under the same schema share the baselines.
@@ -110,10 +110,10 @@ def _names(folders: Sequence[Path]) -> list[str]:
     return chosen
 
 
-def _open(folder: RunFolder, name: str) -> dict[str, Any]:
+def _open(folder: RunFolder, name: str) -> JsonObject:
     """A finished run's documents, its synthetic rows, and its generator where it can be read."""
     details = folder.document()
-    run: dict[str, Any] = {
+    run: JsonObject = {
         "name": name,
         "folder": folder,
         "details": details,
@@ -137,9 +137,7 @@ def read_table_schema(folder: RunFolder) -> Schema:
     return schema_from_dict(read_json(folder / "generator.json")["schema"])
 
 
-def render_run(
-    title: str, run: Mapping[str, Any], schema: Schema, *, evaluated_by: str = "", real_file: str = "FILE"
-) -> str:
+def render_run(title: str, run: JsonObject, schema: Schema, *, evaluated_by: str = "", real_file: str = "FILE") -> str:
     """The page of one run, or of two tables alone (a run without details); `schema` is the one they were compared under."""
     document = run["metrics"]
     declared = run.get("schema", schema)
@@ -158,7 +156,7 @@ def render_run(
     )  # fmt: skip
 
 
-def render_comparison(runs: Sequence[Mapping[str, Any]], schema: Schema, *, evaluated_by: str) -> str:
+def render_comparison(runs: Sequence[JsonObject], schema: Schema, *, evaluated_by: str) -> str:
     return environment().get_template("comparison.html").render(
         title=f"{len(runs)} runs compared", runs=runs, groups=comparison.groups(runs), charts=comparison.charts(runs),
         seeds=comparison.repeated_seeds(runs), columns=comparison.column_table(runs, schema),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import jinja2
 import numpy as np
@@ -19,15 +18,14 @@ from populace.report.png import data_address, sample_grid
 from populace.report.svg import percent
 from populace.tables.files import write_json, write_text
 from populace.tables.images import Images, read_images
+from populace.types import JsonObject
 
 ACROSS, DOWN = 8, 2
 MOST_CLASSES = 40
 MOST_PIXELS = 600_000  # bytes of pixels of all grids together that keep the page below its size
 
 
-def evaluate_runs(
-    runs: Sequence[Mapping[str, Any]], real_file: str, environment: jinja2.Environment
-) -> list[dict[str, Any]]:
+def evaluate_runs(runs: Sequence[JsonObject], real_file: str, environment: jinja2.Environment) -> list[JsonObject]:
     """metrics.json and report.html of one run of images."""
     if len(runs) > 1:
         raise DataError("runs of images are evaluated one at a time; name one run")
@@ -46,12 +44,12 @@ def evaluate_runs(
     return [document]
 
 
-def _classes(run: Mapping[str, Any]) -> int:
+def _classes(run: JsonObject) -> int:
     return int(run["details"].get("classes", 1))
 
 
 def render(
-    run: Mapping[str, Any], document: Mapping[str, Any], real: Images, synthetic: Images, environment: jinja2.Environment,
+    run: JsonObject, document: JsonObject, real: Images, synthetic: Images, environment: jinja2.Environment,
     real_file: str,
 ) -> str:  # fmt: skip
     return environment.get_template("images.html").render(
@@ -63,7 +61,7 @@ def render(
     )  # fmt: skip
 
 
-def class_cards(real: Images, synthetic: Images) -> dict[str, Any]:
+def class_cards(real: Images, synthetic: Images) -> JsonObject:
     """Samples of each class, real beside synthetic, drawn at random and not chosen."""
     classes = max(real.classes, synthetic.classes)
     size = int(np.prod(real.shape))

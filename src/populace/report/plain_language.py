@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from populace.privacy import events
 from populace.privacy.consequences import Consequences, consequences, share_in_words
 from populace.privacy.guarantee import Guarantee, guarantee_from_json
+from populace.types import JsonObject
 
 PRIORS = (0.01, 0.1, 0.5)
 READ = (
@@ -47,7 +46,7 @@ class Plain:
     beliefs: tuple[tuple[str, str], ...]
 
 
-def in_plain_language(privacy: Mapping[str, Any]) -> Plain:
+def in_plain_language(privacy: JsonObject) -> Plain:
     """Plain words for a privacy.json. Bounds follow from the relation between neighbours; the words for how strong they are,
     are ours."""
     claim = guarantee_from_json(dict(privacy))

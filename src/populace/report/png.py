@@ -7,15 +7,15 @@ import struct
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from populace.errors import DataError
 from populace.tables.files import replacing
 from populace.tables.images import Images
+from populace.types import NumpyArray
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 
 COLOUR_TYPES = {1: 0, 3: 2, 4: 6}  # channels -> grey, red-green-blue, with opacity (PNG specification, 11.2.2)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,9 @@ from populace.report.svg import percent
 from populace.report.tiles import CLASSES
 from populace.report.value_charts import STEPS, value_chart
 from populace.tables.schema import Schema
+from populace.types import JsonObject, NumpyArray
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 
 FIRST_COLUMNS = 30
 PAIRS_OF_EACH_SORT = 3
@@ -39,7 +40,7 @@ FLAGS = (
 )  # fmt: skip
 
 
-def command_of(spec: Mapping[str, Any]) -> str:
+def command_of(spec: JsonObject) -> str:
     """The command that makes this run again."""
     words = ["populace", "synthesize", str(spec["data"])]
     for field, flag in FLAGS:
@@ -52,7 +53,7 @@ def command_of(spec: Mapping[str, Any]) -> str:
     return shlex.join([*words, "--out", "RUN"])
 
 
-def metric_table(document: Mapping[str, Any]) -> dict[str, Any]:
+def metric_table(document: JsonObject) -> JsonObject:
     """Every metric beside every baseline; a figure that is missing has its number in the list of reasons below the table."""
     reasons: list[str] = []
     rows = []
@@ -70,16 +71,16 @@ def metric_table(document: Mapping[str, Any]) -> dict[str, Any]:
     return {"header": ["synthetic", *ABOUT], "rows": rows, "reasons": reasons}
 
 
-def _interval(value: Mapping[str, Any]) -> str:
+def _interval(value: JsonObject) -> str:
     if "low" not in value:
         why = str(value.get("why", ""))
         return "by definition" if "by definition" in why or "by construction" in why else why or "no interval"
     return f"{value['low']:.3f} to {value['high']:.3f}"
 
 
-def width_chart(document: Mapping[str, Any]) -> Any:
+def width_chart(document: JsonObject) -> Any:
     """AVD against the number of columns, with baselines."""
-    lines: dict[str, dict[str, Any]] = {}
+    lines: dict[str, JsonObject] = {}
     for name in (SYNTHETIC, REAL, PRODUCT, SHUFFLED):
         found = {key.removeprefix("avd_"): m["values"][name] for key, m in document["metrics"].items() if "avd_" in key}
         lines[name] = found
@@ -101,7 +102,7 @@ def deviations(generator: Any, columns: Sequence[int], sizes: Sequence[int]) -> 
     return table if table.shape == tuple(sizes[c] for c in columns) and np.isfinite(table).all() else None
 
 
-def column_cards(run: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
+def column_cards(run: JsonObject, schema: Schema) -> JsonObject:
     """A chart per column: all of them; of very many, the farthest off first and the rest folded."""
     one_way = run["metrics"]["one_way"]
     numbers = {column.name: column for column in run["values"].columns}
@@ -130,7 +131,7 @@ def column_cards(run: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     return {"first": cards[:FIRST_COLUMNS], "rest": cards[FIRST_COLUMNS:], "whiskers": whiskers}
 
 
-def pair_overview(run: Mapping[str, Any], schema: Schema) -> list[dict[str, Any]]:
+def pair_overview(run: JsonObject, schema: Schema) -> list[JsonObject]:
     """Strength of dependence of all pairs: real, synthetic, difference; and the distance of their tables."""
     pairs = run["pairs"]
     if len(schema.columns) < 2:
@@ -149,13 +150,13 @@ def pair_overview(run: Mapping[str, Any], schema: Schema) -> list[dict[str, Any]
 
 def _overview(
     key: str, name: str, matrix: Array, names: Sequence[str], most: float, *, signed: bool = False
-) -> dict[str, Any]:
+) -> JsonObject:
     drawn = maps.column_map(matrix, names, most=most, signed=signed, what=f"{name}, all pairs of columns")
     order = "columns in the order of the schema, the first at the top left" if len(names) > maps.MOST_DRAWN else ""
     return {"key": key, "name": name, "chart": drawn, "most": f"{most:.2g}", "signed": signed, "order": order}
 
 
-def pair_cards(run: Mapping[str, Any], schema: Schema, target: str | None) -> list[dict[str, Any]]:
+def pair_cards(run: JsonObject, schema: Schema, target: str | None) -> list[JsonObject]:
     """Joint tables of the pairs that depend most, that are farthest off, and of the target with what it depends on most."""
     pairs = run["pairs"]
     strength, off = association(pairs.real, pairs.sizes), pairs.distances()
@@ -175,9 +176,7 @@ def pair_cards(run: Mapping[str, Any], schema: Schema, target: str | None) -> li
     return [_pair_card(run, schema, pair, why, float(off[pair])) for pair, why in chosen.items()]
 
 
-def _pair_card(
-    run: Mapping[str, Any], schema: Schema, pair: tuple[int, int], why: str, distance: float
-) -> dict[str, Any]:
+def _pair_card(run: JsonObject, schema: Schema, pair: tuple[int, int], why: str, distance: float) -> JsonObject:
     pairs = run["pairs"]
     i, j = pair if schema.sizes[pair[0]] >= schema.sizes[pair[1]] else pair[::-1]  # the longer domain downwards
     parts = pairs.parts
@@ -236,7 +235,7 @@ def _pair_card(
     }
 
 
-def prediction_parts(document: Mapping[str, Any]) -> dict[str, Any]:
+def prediction_parts(document: JsonObject) -> JsonObject:
     """The table of models and what they were trained on, and two charts."""
     facts = document["prediction"]
     if "left_out" in facts:
@@ -268,7 +267,7 @@ def _least(what: str, known: Sequence[float]) -> float:
     return float(np.floor(max(0.0, least - 0.02) * 20) / 20) if what == "accuracy" else (0.0 if least > -0.1 else -0.5)
 
 
-def domain_table(schema: Schema) -> list[dict[str, Any]]:
+def domain_table(schema: Schema) -> list[JsonObject]:
     """Each column's public domain, where it comes from and who says so."""
     rows = []
     for column in schema.columns:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from jinja2 import TemplateError
 
@@ -24,6 +22,7 @@ from populace.runs.folder import RunFolder, claim_json
 from populace.runs.ledger.wording import FIXED, PLANNED
 from populace.runs.verify.documents import DAMAGED, Check, Papers
 from populace.tables.files import read_json, write_text
+from populace.types import JsonObject
 from populace.version import __version__
 
 PAGE = "privacy.html"
@@ -89,7 +88,7 @@ def write_statement(folder: str | Path) -> Path:
     return page
 
 
-def statement(privacy: Mapping[str, Any], *, digest: str = "") -> str:
+def statement(privacy: JsonObject, *, digest: str = "") -> str:
     """The page of a privacy.json; `digest` is the SHA-256 of the file."""
     guarantee = guarantee_from_json(dict(privacy))
     event = events.from_json(privacy["event"]) if privacy.get("event") else None
@@ -116,7 +115,7 @@ def _may(guarantee: Guarantee, private: bool) -> str:
     return MAY_READ if guarantee.read_from_data else MAY
 
 
-def todays_words(privacy: Mapping[str, Any]) -> dict[str, Any]:
+def todays_words(privacy: JsonObject) -> JsonObject:
     """A privacy.json of any version in the words of this one; `renamed` says which words were others in the file."""
     guarantee = guarantee_from_json(dict(privacy))
     return {**privacy, **claim_json(guarantee, privacy.get("history")), "renamed": _renamed(privacy, guarantee)}
@@ -147,7 +146,7 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _made(privacy: Mapping[str, Any], run: Mapping[str, Any]) -> str:
+def _made(privacy: JsonObject, run: JsonObject) -> str:
     """Where and how, in one sentence."""
     if not run:
         return "Made by populace 0.1.0, whose files say less than today's." if _old(privacy) else ""
@@ -172,11 +171,11 @@ def _slack(guarantee: Guarantee, meaning: Consequences | None) -> str:
     return " ".join([said, *(line[:1].upper() + line[1:] for line in total)])
 
 
-def _old(privacy: Mapping[str, Any]) -> bool:
+def _old(privacy: JsonObject) -> bool:
     return int(privacy.get("format", 1)) < FORMAT
 
 
-def _persons(guarantee: Guarantee, run: Mapping[str, Any], meaning: Consequences | None) -> str:
+def _persons(guarantee: Guarantee, run: JsonObject, meaning: Consequences | None) -> str:
     """Does one person appear several times? What is covered then."""
     if meaning is None:
         return "That makes no difference: nobody is protected."
@@ -267,7 +266,7 @@ def _domains(guarantee: Guarantee) -> tuple[tuple[str, str, bool], ...]:
     return tuple(found)
 
 
-def _before(privacy: Mapping[str, Any]) -> str:
+def _before(privacy: JsonObject) -> str:
     """The total with earlier runs, where the bound stands, so that nobody reads the bound alone."""
     history = privacy.get("history") or {}
     if not history.get("runs_before") or "epsilon_added" not in history:
@@ -289,7 +288,7 @@ def _before(privacy: Mapping[str, Any]) -> str:
     )
 
 
-def _history(privacy: Mapping[str, Any]) -> str:
+def _history(privacy: JsonObject) -> str:
     """Other runs on the same data, as far as a ledger knows them."""
     history = privacy.get("history")
     if not history:
@@ -299,7 +298,7 @@ def _history(privacy: Mapping[str, Any]) -> str:
     return f"{said[:1].upper()}{said[1:]}."
 
 
-def _renamed(privacy: Mapping[str, Any], guarantee: Guarantee) -> tuple[str, ...]:
+def _renamed(privacy: JsonObject, guarantee: Guarantee) -> tuple[str, ...]:
     """Words of an old file that are read as others today."""
     found = []
     if privacy["trust"] != guarantee.trust:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from populace.evaluation.baselines import MAJORITY, PRODUCT, REAL, SHUFFLED, SYNTHETIC
 from populace.evaluation.flags import KS
 from populace.evaluation.prediction_figures import best_model, guess_of
@@ -14,6 +11,7 @@ from populace.privacy.consequences import consequences, share_in_words
 from populace.privacy.guarantee import guarantee_from_json
 from populace.report import figures
 from populace.report.svg import percent
+from populace.types import JsonObject
 
 CLASSES = {
     SYNTHETIC: "synthetic", REAL: "real", PRODUCT: "product", SHUFFLED: "shuffled", MAJORITY: "majority",
@@ -22,7 +20,7 @@ SHOWN = (SYNTHETIC, REAL, PRODUCT)
 NO_DEPENDENCE = 0.002  # columns so near to independent that there is no dependence to keep
 
 
-def make_tiles(run: Mapping[str, Any]) -> list[dict[str, Any]]:
+def make_tiles(run: JsonObject) -> list[JsonObject]:
     """What the top of the page shows."""
     metrics = run["metrics"]["metrics"]
     found = [_values(run["metrics"]), _columns(metrics), _pairs(metrics), _prediction(run["metrics"], metrics)]
@@ -34,7 +32,7 @@ def make_tiles(run: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [empty | tile for tile in found]
 
 
-def _privacy(privacy: Mapping[str, Any]) -> dict[str, Any]:
+def _privacy(privacy: JsonObject) -> JsonObject:
     claim = guarantee_from_json(dict(privacy))
     meaning = consequences(claim, events.from_json(privacy["event"]) if privacy.get("event") else None)
     private = meaning is not None and claim.trust != "not-private"
@@ -50,7 +48,7 @@ def _privacy(privacy: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _values(document: Mapping[str, Any]) -> dict[str, Any]:
+def _values(document: JsonObject) -> JsonObject:
     """The column of numbers that is farthest off, in words."""
     columns = document["values"]["columns"]
     if not columns:
@@ -78,7 +76,7 @@ def _in_words(ks: float) -> str:
     return "visibly off" if ks <= KS else "another distribution than the real one"
 
 
-def _columns(metrics: Mapping[str, Any]) -> dict[str, Any]:
+def _columns(metrics: JsonObject) -> JsonObject:
     values = metrics["one_way"]["values"]
     return {
         "name": "Single columns, on the schema’s cells",
@@ -89,7 +87,7 @@ def _columns(metrics: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _pairs(metrics: Mapping[str, Any]) -> dict[str, Any]:
+def _pairs(metrics: JsonObject) -> JsonObject:
     values = metrics["two_way"]["values"]
     if "value" not in values[SYNTHETIC]:
         return {"name": "Pairs of columns", "figure": "–", "words": values[SYNTHETIC]["left_out"], "link": "#utility"}
@@ -105,7 +103,7 @@ def _pairs(metrics: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def verdict(values: Mapping[str, Any]) -> str:
+def verdict(values: JsonObject) -> str:
     """Where the distance lies on the way from real data to independent columns."""
     best, worst, own = (values[name]["value"] for name in (REAL, PRODUCT, SYNTHETIC))
     if worst - best < NO_DEPENDENCE:
@@ -118,7 +116,7 @@ def verdict(values: Mapping[str, Any]) -> str:
     return f"{100 * kept:.0f} % of the way from independent columns to real data"
 
 
-def _prediction(document: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
+def _prediction(document: JsonObject, metrics: JsonObject) -> JsonObject:
     if "left_out" in document["prediction"]:
         return {
             "name": "Prediction", "figure": "–", "words": f"No prediction: {document['prediction']['left_out']}",
@@ -148,7 +146,7 @@ def _prediction(document: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict
     }
 
 
-def _cost(cost: Mapping[str, Any]) -> dict[str, Any]:
+def _cost(cost: JsonObject) -> JsonObject:
     traffic, time = cost["traffic"], cost["time"]
     if "left_out" in traffic:
         return {"name": "Cost", "figure": "–", "words": traffic["left_out"], "link": "#cost"}

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from populace.evaluation.flags import RULES
@@ -12,16 +9,17 @@ from populace.evaluation.value_figures import ValueComparison
 from populace.evaluation.value_text import figure_text, share_text, spread_text, value_text
 from populace.evaluation.values import QUANTILES
 from populace.report import maps
+from populace.types import JsonObject
 
 MOST_GROUPS = 10
 
 
-def flag_box(document: Mapping[str, Any]) -> dict[str, Any]:
+def flag_box(document: JsonObject) -> JsonObject:
     """Red flags, one line per column, and the rules they follow."""
     return {"lines": document["red_flags_in_words"], "rules": RULES}
 
 
-def value_table(document: Mapping[str, Any]) -> dict[str, Any]:
+def value_table(document: JsonObject) -> JsonObject:
     """Every column of numbers: distances beside those of the real halves, and real and synthetic figures side by side."""
     rows = []
     for name, figures in document["values"]["columns"].items():
@@ -51,7 +49,7 @@ def _spread(kind: str, value: float | None) -> str:
     return "–" if value is None else spread_text(kind, value)
 
 
-def _side(figures: Mapping[str, Any], who: str) -> dict[str, Any]:
+def _side(figures: JsonObject, who: str) -> JsonObject:
     side, kind = figures[who], figures["kind"]
     return {
         "who": who,
@@ -62,7 +60,7 @@ def _side(figures: Mapping[str, Any], who: str) -> dict[str, Any]:
     }
 
 
-def _spikes(figures: Mapping[str, Any], half: Mapping[str, Any]) -> list[dict[str, str]]:
+def _spikes(figures: JsonObject, half: JsonObject) -> list[dict[str, str]]:
     found = []
     sides = (figures["real"], figures["synthetic"], half["real"], half["synthetic"])
     for real, own, first, second in zip(*(side["spikes"] for side in sides), strict=True):
@@ -77,7 +75,7 @@ def _spikes(figures: Mapping[str, Any], half: Mapping[str, Any]) -> list[dict[st
     return found
 
 
-def correlation_maps(values: ValueComparison) -> list[dict[str, Any]]:
+def correlation_maps(values: ValueComparison) -> list[JsonObject]:
     """Pearson correlations of the real rows, and what the synthetic rows have more or less of them; Spearman's likewise."""
     real, own = values.real_dependence, values.dependence
     if len(own.numbers) < 2:
@@ -95,7 +93,7 @@ def correlation_maps(values: ValueComparison) -> list[dict[str, Any]]:
     return found
 
 
-def group_table(document: Mapping[str, Any]) -> list[dict[str, str]]:
+def group_table(document: JsonObject) -> list[dict[str, str]]:
     """The means by category that are farthest off."""
     kinds = {name: figures["kind"] for name, figures in document["values"]["columns"].items()}
     return [
@@ -111,7 +109,7 @@ def group_table(document: Mapping[str, Any]) -> list[dict[str, str]]:
     ]
 
 
-def card_words(document: Mapping[str, Any], name: str, cells: str) -> str:
+def card_words(document: JsonObject, name: str, cells: str) -> str:
     """The line below a column's name: KS beside that of the real halves, then the share off on the schema's cells."""
     figures = document["values"]["columns"].get(name)
     if figures is None:

@@ -7,7 +7,6 @@ generator.json. Whoever has these can make the claim again without any record.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 from populace.engines.roster import Roster, roster_from_json
@@ -20,6 +19,7 @@ from populace.runs.federated_statement import LOOPBACK, seated_in_words, stated_
 from populace.runs.poll.statement import FROM_FILES, stated_collection
 from populace.tables.partition import Clients, dealt_in_words
 from populace.tables.schema import Schema
+from populace.types import JsonObject
 
 COMMON = ("kind", "clients", "records", "answered")
 MORE: dict[str, tuple[str, ...]] = {
@@ -39,30 +39,30 @@ class Restated:
     protocol: Protocol
     population: Population
     guarantee: Guarantee
-    facts: Mapping[str, Any]
+    facts: JsonObject
 
 
-def simulated_population(population: Population, clients: Clients, *, answered: int) -> dict[str, Any]:
+def simulated_population(population: Population, clients: Clients, *, answered: int) -> JsonObject:
     """What privacy.json says of the clients of a simulation."""
     facts = simulated_of(clients)
     more = {"records_in_all": facts.records_in_all, "records_declared": facts.declared}
     return {**_common(population, answered), **more}
 
 
-def sites_population(population: Population, roster: Roster, *, answered: int, rehearsal: bool) -> dict[str, Any]:
+def sites_population(population: Population, roster: Roster, *, answered: int, rehearsal: bool) -> JsonObject:
     """What privacy.json says of the sites of a federation and of their clients."""
     sites = [{"site": seat.site, "clients": seat.clients, "hosts": seat.hosts} for seat in roster.seats]
     more = {"records_declared": not roster.records_read, "sites": sites, "rehearsal": rehearsal}
     return {**_common(population, answered), **more}
 
 
-def collected_population(population: Population, *, answered: int) -> dict[str, Any]:
+def collected_population(population: Population, *, answered: int) -> JsonObject:
     """What privacy.json says of the clients whose answers came in files."""
     return _common(population, answered)
 
 
-def _common(population: Population, answered: int) -> dict[str, Any]:
-    found: dict[str, Any] = {
+def _common(population: Population, answered: int) -> JsonObject:
+    found: JsonObject = {
         "kind": population.kind, "clients": population.clients, "records": population.records, "answered": answered,
     }  # fmt: skip
     if isinstance(population.schema, ImageShape):
@@ -70,7 +70,7 @@ def _common(population: Population, answered: int) -> dict[str, Any]:
     return found
 
 
-def restated(privacy: Mapping[str, Any], schema: Schema | None) -> Restated:
+def restated(privacy: JsonObject, schema: Schema | None) -> Restated:
     """The run of this privacy.json, made again; `schema` is that of its table, None for images.
 
     Edge cases: facts that are missing or make no run raise RunError, as do settings that the method refuses.
@@ -84,13 +84,13 @@ def restated(privacy: Mapping[str, Any], schema: Schema | None) -> Restated:
         raise RunError(f"the facts in privacy.json make no run: {error!r}") from error
 
 
-def image_shape(document: Mapping[str, Any]) -> ImageShape:
+def image_shape(document: JsonObject) -> ImageShape:
     """The public shape of images, from JSON."""
     return ImageShape(**{name: _frozen(value) for name, value in document.items()})
 
 
 def _method(
-    run: Mapping[str, Any], shape: Schema | ImageShape, *, clients: int, records: int
+    run: JsonObject, shape: Schema | ImageShape, *, clients: int, records: int
 ) -> tuple[Protocol, Population, Guarantee]:
     parameters = {name: _frozen(value) for name, value in run["parameters"].items()}
     protocol = make_protocol(run["method"], settings_from_file(run["method"], parameters))
@@ -98,7 +98,7 @@ def _method(
     return protocol, population, protocol.guarantee(population)
 
 
-def _simulated(privacy: Mapping[str, Any], shape: Schema | ImageShape) -> Restated:
+def _simulated(privacy: JsonObject, shape: Schema | ImageShape) -> Restated:
     run, said = privacy["run"], privacy["run"]["population"]
     asked, rows = run["asked"], int(said["records_in_all"])
     column, each = asked["client_column"], int(asked["records_per_client"])
@@ -121,7 +121,7 @@ def _simulated(privacy: Mapping[str, Any], shape: Schema | ImageShape) -> Restat
     return _restated(protocol, population, stated, split=how, clients=clients, population_said=again)
 
 
-def _at_sites(privacy: Mapping[str, Any], shape: Schema | ImageShape) -> Restated:
+def _at_sites(privacy: JsonObject, shape: Schema | ImageShape) -> Restated:
     run, said = privacy["run"], privacy["run"]["population"]
     seats = [{**seat, "first": 0} for seat in said["sites"]]
     roster = roster_from_json(
@@ -139,7 +139,7 @@ def _at_sites(privacy: Mapping[str, Any], shape: Schema | ImageShape) -> Restate
     return _restated(protocol, population, stated, split=split, clients=roster.clients, population_said=again)
 
 
-def _collected(privacy: Mapping[str, Any], shape: Schema | ImageShape) -> Restated:
+def _collected(privacy: JsonObject, shape: Schema | ImageShape) -> Restated:
     run, said = privacy["run"], privacy["run"]["population"]
     clients, records = int(said["clients"]), int(said["records"])
     protocol, population, claim = _method(run, shape, clients=clients, records=records)

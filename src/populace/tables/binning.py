@@ -10,14 +10,14 @@ import dataclasses
 import datetime
 import itertools
 import math
-from typing import Any
 
 import numpy as np
 
 from populace.tables.cells import FINE, Law, same_law
 from populace.tables.dates import EPOCH
+from populace.types import NumpyArray
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 
 FEW = 16  # so many distinct values are all spikes
 MASS = 0.055  # of an interval, before any is split

@@ -12,11 +12,13 @@ import itertools
 import math
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from populace.types import NumpyArray
+
+Array = NumpyArray
 Law = Literal["linear", "log"]
 
 LAWS: tuple[str, ...] = ("linear", "log")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +22,9 @@ from populace.tables.conversion import arrow_type
 from populace.tables.conversion import plain as plain
 from populace.tables.dates import number_text
 from populace.tables.schema import Schema
+from populace.types import NumpyArray
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 
 NOUNS = {"integer": "whole number", "decimal": "number"}
 

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +16,9 @@ from populace.tables import conversion
 from populace.tables.cells import LAWS, Cell, Cells, Grid, Law, same_law
 from populace.tables.constraints import NULL
 from populace.tables.dates import number_text
+from populace.types import NumpyArray
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 Kind = Literal["categorical", "boolean", "ordinal", "integer", "decimal", "date", "datetime", "time"]
 Dtype = Literal["string", "integer", "float", "boolean", "date", "datetime", "time"]
 Domain = Literal["declared", "read-from-data", "public-data"]

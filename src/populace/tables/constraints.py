@@ -9,16 +9,17 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from populace.errors import SchemaError
+from populace.types import JsonObject, NumpyArray
 
 if TYPE_CHECKING:
     from populace.tables.schema import Column
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 
 RELATIONS: dict[str, Callable[[Array, Array], Array]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
@@ -64,11 +65,11 @@ class Forbidden:
     def __str__(self) -> str:
         return " and ".join(f"{name} in {{{', '.join(labels)}}}" for name, labels in self.values) + " never occurs"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return {name: list(labels) for name, labels in self.values}
 
     @classmethod
-    def from_dict(cls, entry: Mapping[str, Any]) -> Forbidden:
+    def from_dict(cls, entry: JsonObject) -> Forbidden:
         values = []
         for name, labels in entry.items():
             listed = [labels] if isinstance(labels, str) else labels
@@ -114,11 +115,11 @@ class Comparison:
     def __str__(self) -> str:
         return f"{self.left} {self.relation} {self.right}"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return {"left": self.left, "relation": self.relation, "right": self.right}
 
     @classmethod
-    def from_dict(cls, entry: Mapping[str, Any]) -> Comparison:
+    def from_dict(cls, entry: JsonObject) -> Comparison:
         if set(entry) != {"left", "relation", "right"}:
             raise SchemaError(f"[[constraint]]: expected left, relation and right, got {sorted(entry)}")
         return cls(**entry)

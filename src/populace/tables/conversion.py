@@ -16,11 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from populace.tables.dates import DAY, moment_number
+from populace.types import NumpyArray
 
 if TYPE_CHECKING:
     from populace.tables.columns import Column
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL")
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"

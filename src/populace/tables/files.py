@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from populace.errors import RunError
+from populace.types import NumpyArray
 
 
 @contextlib.contextmanager
@@ -42,7 +43,7 @@ def write_json(path: Path, document: Any, *, mode: int = 0o644) -> None:
     write_text(path, json.dumps(document, indent=2, ensure_ascii=False, allow_nan=True) + "\n", mode=mode)
 
 
-def read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+def read_arrays(path: Path) -> dict[str, NumpyArray]:
     """All arrays of an npz file; never anything that would have to be unpickled."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:

@@ -6,15 +6,15 @@ import dataclasses
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from populace.errors import DataError, InputError, out_of_range
 from populace.tables.columns import Domain
 from populace.tables.files import replacing
+from populace.types import NumpyArray
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 
 KEYS = (("x", "y"), ("x_train", "y_train"))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +18,9 @@ from populace.errors import DataError, out_of_range
 from populace.tables.codec import plain
 from populace.tables.images import Images
 from populace.tables.table import Table
+from populace.types import NumpyArray
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 Records = Array | dict[str, Array]
 
 

@@ -30,8 +30,9 @@ from populace.tables.recognition import (
     time_step,
 )  # fmt: skip
 from populace.tables.schema import Schema
+from populace.types import JsonObject, NumpyArray
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 
 FEW_NUMBERS = 12  # a column of whole numbers with at most so many is ordinal, rather than in cells
 MOST_CATEGORIES = 1_000
@@ -134,7 +135,7 @@ def _joined(frames: Sequence[pa.Table], name: str) -> pa.Array:
 
 
 def _marked(column: Column, *, clip: bool, public: str) -> Column:
-    changes: dict[str, Any] = {"domain": "public-data", "source": public} if public else {}
+    changes: JsonObject = {"domain": "public-data", "source": public} if public else {}
     if clip and column.is_scale:
         changes["clip"] = True
     elif (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
@@ -13,6 +12,7 @@ import pyarrow.parquet
 
 from populace.errors import DataError, InputError
 from populace.tables.files import replacing
+from populace.types import JsonObject
 
 SUFFIXES = (".csv", ".parquet", ".arrow", ".feather")
 DELIMITERS = (",", ";", "\t", "|")
@@ -94,7 +94,7 @@ def delimiter_of(frame: pa.Table) -> str:
     return ((frame.schema.metadata or {}).get(DELIMITER_KEY) or b",").decode()
 
 
-def csv_options(path: Path, *, columns: list[str] | None = None) -> dict[str, Any]:
+def csv_options(path: Path, *, columns: list[str] | None = None) -> JsonObject:
     """How to read a CSV: the delimiter its header shows, every column as text; of `columns` those named."""
     delimiter = sniffed_delimiter(path)
     names = csv_names(path, delimiter)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,8 +27,9 @@ from populace.tables.conversion import (
     without_markers,
 )  # fmt: skip
 from populace.tables.dates import DAY
+from populace.types import JsonObject, NumpyArray
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 
 TRUTH_WORDS = (("0", "1"), ("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t"))
 DATE_FORMS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y")
@@ -82,7 +82,7 @@ def recognise(values: pa.ChunkedArray | pa.Array, *, delimiter: str = ",") -> Re
     if is_text(values.type):
         values, marked = _without_gaps(pc.utf8_trim_whitespace(values))
     present = values.drop_null()
-    facts: dict[str, Any] = {"rows": rows, "gaps": values.null_count, "markers": marked}
+    facts: JsonObject = {"rows": rows, "gaps": values.null_count, "markers": marked}
     if not len(present):
         return Recognised(what="nothing", **facts)
     if pa.types.is_boolean(present.type):
@@ -115,7 +115,7 @@ def _without_gaps(values: pa.Array) -> tuple[pa.Array, tuple[tuple[str, int], ..
     return without_markers(values, (*MISSING, *markers)), tuple((text, found[text]) for text in markers)
 
 
-def _temporal(present: pa.Array, facts: dict[str, Any]) -> Recognised:
+def _temporal(present: pa.Array, facts: JsonObject) -> Recognised:
     kind = present.type
     if pa.types.is_duration(kind):
         return Recognised(what="nested", values=present, **facts)
@@ -132,7 +132,7 @@ def _temporal(present: pa.Array, facts: dict[str, Any]) -> Recognised:
     return Recognised(what="datetime", values=present, numbers=np.round(seconds, 3), **facts)
 
 
-def _number(present: pa.Array, facts: dict[str, Any]) -> Recognised:
+def _number(present: pa.Array, facts: JsonObject) -> Recognised:
     numbers = np.asarray(present.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), np.float64)
     whole = bool(pa.types.is_integer(present.type))
     if not whole and facts["gaps"]:  # pandas turns whole numbers with a gap among them into floats
@@ -141,7 +141,7 @@ def _number(present: pa.Array, facts: dict[str, Any]) -> Recognised:
     return Recognised(what="number", values=present, numbers=numbers, whole=whole, **facts)
 
 
-def _text(present: pa.Array, facts: dict[str, Any], delimiter: str) -> Recognised:
+def _text(present: pa.Array, facts: JsonObject, delimiter: str) -> Recognised:
     distinct = present.unique()
     words = sorted({text.lower() for text in distinct.slice(0, 3).to_pylist()})
     if len(distinct) == 2 and tuple(words) in TRUTH_WORDS:
@@ -175,7 +175,7 @@ def _all_match(distinct: pa.Array, pattern: str) -> bool:
     )
 
 
-def _number_text(present: pa.Array, facts: dict[str, Any]) -> Recognised:
+def _number_text(present: pa.Array, facts: JsonObject) -> Recognised:
     numbers = parse_numbers(present)
     whole = bool(pc.all(pc.match_substring_regex(present, r"^[+-]?\d+$")).as_py())
     if whole:
@@ -193,7 +193,7 @@ def _spread(present: pa.Array, kind: str, form: str = "") -> Array:
     return np.asarray(parse_moments(coded.dictionary, kind, form)[coded.indices.to_numpy()])
 
 
-def _dated(present: pa.Array, distinct: pa.Array, facts: dict[str, Any]) -> Recognised | None:
+def _dated(present: pa.Array, distinct: pa.Array, facts: JsonObject) -> Recognised | None:
     """Dates that are not ISO: the first form that all values fit, day before month."""
     fitting = [
         date + time

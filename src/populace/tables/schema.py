@@ -14,7 +14,6 @@ import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import tomli_w
 
@@ -38,6 +37,7 @@ from populace.tables.schema_file import (
     only_keys,
     other_to_dict,
 )  # fmt: skip
+from populace.types import JsonObject
 
 FORMAT = 2
 FORMATS = (1, 2)
@@ -132,9 +132,9 @@ class Schema:
     def __hash__(self) -> int:
         return hash(self.digest)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The schema as JSON takes it: dates are ISO text."""
-        document: dict[str, Any] = {"format": FORMAT}
+        document: JsonObject = {"format": FORMAT}
         if self.target is not None:
             document["target"] = self.target
         entries = {column.name: column_to_dict(column) for column in self.columns}
@@ -173,7 +173,7 @@ def _toml_moment(text: str, kind: str) -> datetime.date | datetime.time:
     return moment(moment_number(text, kind), kind)
 
 
-def schema_from_dict(document: Mapping[str, Any]) -> Schema:
+def schema_from_dict(document: JsonObject) -> Schema:
     """A schema from the parsed TOML or JSON document; names the key that is wrong."""
     if document.get("format", FORMAT) not in FORMATS:
         raise SchemaError(f"expected schema format 1 or {FORMAT}, got {document['format']!r}; update populace")
@@ -200,7 +200,7 @@ def _of_format_1(column: Column | Other) -> Column | Other:
     return column
 
 
-def _entries(document: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+def _entries(document: JsonObject, key: str) -> list[JsonObject]:
     entries = document.get(key, [])
     if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
         raise SchemaError(

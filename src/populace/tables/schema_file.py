@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 from populace.errors import SchemaError
 from populace.tables.cells import EXACT
 from populace.tables.columns import KINDS, LISTED, OTHER_KINDS, STEPS, STORED, Column, Other
 from populace.tables.dates import moment_number, number_text
+from populace.types import JsonObject
 
 KEYS = (
     "name", "kind", "dtype", "categories", "edges", "spikes", "law", "step", "nullable", "missing", "clip", "other",
@@ -21,9 +22,9 @@ LINE = 120
 MOMENTS = ("date", "datetime", "time")
 
 
-def column_to_dict(column: Column) -> dict[str, Any]:
+def column_to_dict(column: Column) -> JsonObject:
     """The entry of a column, with everything that differs from the default; dates as ISO text."""
-    document: dict[str, Any] = {"name": column.name, "kind": column.kind}
+    document: JsonObject = {"name": column.name, "kind": column.kind}
     if column.is_scale:
         if column.edges:
             document["edges"] = _written(column.edges, column)
@@ -49,8 +50,8 @@ def column_to_dict(column: Column) -> dict[str, Any]:
     return document
 
 
-def other_to_dict(other: Other) -> dict[str, Any]:
-    document: dict[str, Any] = {"name": other.name, "kind": other.kind}
+def other_to_dict(other: Other) -> JsonObject:
+    document: JsonObject = {"name": other.name, "kind": other.kind}
     return document if other.dtype == "string" else {**document, "dtype": other.dtype}
 
 
@@ -65,7 +66,7 @@ def _number(number: float) -> int | float:
     return int(number) if number == int(number) else number
 
 
-def entry_from_dict(entry: Mapping[str, Any], position: int, *, source: str = "") -> Column | Other:
+def entry_from_dict(entry: JsonObject, position: int, *, source: str = "") -> Column | Other:
     """A column from its entry; `source` is the schema's own, for a declared domain that names none."""
     if "name" not in entry:
         raise SchemaError(f"expected a [[column]] with a name, got {entry!r}")
@@ -88,7 +89,7 @@ def entry_from_dict(entry: Mapping[str, Any], position: int, *, source: str = ""
     )  # fmt: skip
 
 
-def _kind(entry: Mapping[str, Any]) -> str:
+def _kind(entry: JsonObject) -> str:
     """The entry's kind; `numeric`, and a categorical truth value, are how format 1 wrote integer, decimal and boolean."""
     kind = entry.get("kind", "numeric" if "edges" in entry else "categorical")
     if kind == "numeric":
@@ -100,7 +101,7 @@ def _kind(entry: Mapping[str, Any]) -> str:
     return str(kind)
 
 
-def _scale_fields(entry: Mapping[str, Any], kind: str, name: str) -> dict[str, Any]:
+def _scale_fields(entry: JsonObject, kind: str, name: str) -> JsonObject:
     edges, spikes = (_numbers(entry, key, kind, name) for key in ("edges", "spikes"))
     categories = _listed(entry, "categories", name)
     if (
@@ -123,7 +124,7 @@ def _scale_fields(entry: Mapping[str, Any], kind: str, name: str) -> dict[str, A
     return {"categories": tuple(categories), "edges": edges, "spikes": spikes, "laws": laws, "step": float(step)}
 
 
-def _listed_fields(entry: Mapping[str, Any], kind: str, name: str) -> dict[str, Any]:
+def _listed_fields(entry: JsonObject, kind: str, name: str) -> JsonObject:
     categories = _listed(entry, "categories", name)
     dtype = entry.get("dtype", "string")
     if "edges" in entry and "categories" not in entry and kind in LISTED:
@@ -136,7 +137,7 @@ def _listed_fields(entry: Mapping[str, Any], kind: str, name: str) -> dict[str, 
     return {"categories": tuple(categories), "dtype": dtype, "other": other}
 
 
-def _whole_numbers(entry: Mapping[str, Any], name: str) -> tuple[str, ...]:
+def _whole_numbers(entry: JsonObject, name: str) -> tuple[str, ...]:
     """All whole numbers between the edges, and the spikes: a column of numbers overruled to be categories."""
     edges, spikes = (_numbers(entry, key, "integer", name) for key in ("edges", "spikes"))
     if not edges or max(edges) - min(edges) >= WIDEST_LIST:
@@ -147,7 +148,7 @@ def _whole_numbers(entry: Mapping[str, Any], name: str) -> tuple[str, ...]:
     return tuple(str(number) for number in sorted(numbers))
 
 
-def _numbers(entry: Mapping[str, Any], key: str, kind: str, name: str) -> tuple[float, ...]:
+def _numbers(entry: JsonObject, key: str, kind: str, name: str) -> tuple[float, ...]:
     values = _listed(entry, key, name)
     try:
         if kind in MOMENTS:
@@ -161,7 +162,7 @@ def _numbers(entry: Mapping[str, Any], key: str, kind: str, name: str) -> tuple[
         raise SchemaError(f"column {name!r}: expected each of its {key} to be a {kind}, got {values!r}") from None
 
 
-def _listed(entry: Mapping[str, Any], key: str, name: str) -> list[Any]:
+def _listed(entry: JsonObject, key: str, name: str) -> list[Any]:
     values = entry.get(key, [])
     if not isinstance(values, list):
         raise SchemaError(f"column {name!r}: expected a list of {key}, got {values!r}; put them in [ ]")
@@ -189,7 +190,7 @@ def folded(text: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def only_keys(entry: Mapping[str, Any], known: Sequence[str], *, where: str) -> None:
+def only_keys(entry: JsonObject, known: Sequence[str], *, where: str) -> None:
     unknown = [key for key in entry if key not in known]
     if unknown:
         raise SchemaError(f"{where}: unknown key {unknown[0]!r}; known keys are {', '.join(known)}")

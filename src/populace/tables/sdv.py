@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from populace.errors import SchemaError
 from populace.tables.proposal import Proposal, propose
 from populace.tables.schema import Schema
+from populace.types import JsonObject
 
 LEFT_OUT = ("unknown", "text")
 SDTYPES = {
@@ -76,7 +76,7 @@ def _kind(frame: pa.Table, name: str, wanted: str) -> str:
     return seen.what if seen.what in FORMS else "datetime"
 
 
-def sdv_columns(path: Path) -> Mapping[str, Any]:
+def sdv_columns(path: Path) -> JsonObject:
     """The columns of the one table the metadata describes."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -95,9 +95,9 @@ def sdv_columns(path: Path) -> Mapping[str, Any]:
     return columns
 
 
-def to_sdv(schema: Schema) -> dict[str, Any]:
+def to_sdv(schema: Schema) -> JsonObject:
     """SDV metadata of a schema: kinds alone, the domains are not kept."""
-    entries: dict[str, dict[str, Any]] = {}
+    entries: dict[str, JsonObject] = {}
     for column in schema.columns:
         entries[column.name] = {"sdtype": SDTYPES[column.kind]}
         if column.kind in FORMS:

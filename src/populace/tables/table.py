@@ -20,11 +20,12 @@ from populace.tables.reading import distinct_names
 from populace.tables.reading import read_frame as read_frame
 from populace.tables.reading import write_frame as write_frame
 from populace.tables.schema import Column, Schema, load_schema
+from populace.types import NumpyArray
 
 if TYPE_CHECKING:
     from narwhals.typing import IntoDataFrame
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

@@ -20,6 +20,7 @@ from populace.engines.flare.executor import REPLY, REQUEST
 from populace.engines.flare.session import TASK
 from populace.engines.link import Link, LinkClosedError
 from populace.engines.segment import advance
+from populace.types import JsonObject
 
 SECONDS_BETWEEN_LOOKS = 0.02
 
@@ -37,7 +38,7 @@ class FlareLink(Link):
     def exchange(self, asks: Mapping[str, bytes], timeout: float) -> dict[str, bytes]:
         if not asks and not self._abort.triggered:
             return {}
-        found: dict[str, Any] = {}
+        found: JsonObject = {}
         lock, done = threading.Lock(), threading.Event()
         wanted = set(asks) - self._suspects or set(asks)
 

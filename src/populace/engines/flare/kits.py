@@ -16,11 +16,11 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any
 
 from populace.engines.flare import require
 from populace.errors import InputError, RunError
 from populace.tables.files import write_json
+from populace.types import JsonObject
 
 Step = list[str | Path]
 
@@ -53,7 +53,7 @@ def found(folder: Path, *, federation: str, host: str, port: int) -> str:
     server = {"host": host, "fed_learn_port": port, "admin_port": port}
     profile = {"name": federation, "scheme": "tcp", "connection_security": "mtls", "server": server}
     write_json(folder / "profile.yml", profile)
-    participants: dict[str, dict[str, Any]] = {
+    participants: dict[str, JsonObject] = {
         "server": {"name": host, "type": "server", "org": "coordinator", "fed_learn_port": port, "admin_port": port},
         "lead": {"name": LEAD, "type": "admin", "org": "coordinator", "role": "lead"},
     }
@@ -86,7 +86,7 @@ def request_site(folder: Path, *, federation: str, name: str, org: str) -> Path:
     return Path(_flare(step, home=folder)[0]["request_zip"])
 
 
-def _request_step(folder: Path, place: str, federation: str, participant: dict[str, Any]) -> Step:
+def _request_step(folder: Path, place: str, federation: str, participant: JsonObject) -> Step:
     (folder / place).mkdir(parents=True, exist_ok=True)
     (folder / place).chmod(0o700)
     definition = folder / place / "participant.yml"
@@ -149,7 +149,7 @@ def assemble(folder: Path, signed: Path, key_folder: Path, expected_fingerprint:
     return kit
 
 
-def _flare(*steps: Step, home: Path) -> list[dict[str, Any]]:
+def _flare(*steps: Step, home: Path) -> list[JsonObject]:
     """Commands of FLARE's tool, one after the other; its audit files go below `home`, not into the user's own folder."""
     require()
     state = home / ".flare"
@@ -172,7 +172,7 @@ def _flare(*steps: Step, home: Path) -> list[dict[str, Any]]:
     return [answer["data"] for answer in answers]
 
 
-def _answer(line: str) -> dict[str, Any] | None:
+def _answer(line: str) -> JsonObject | None:
     try:
         found = json.loads(line)
     except ValueError:

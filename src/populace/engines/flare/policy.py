@@ -9,10 +9,10 @@ populace.json        the site's own data, ledger, limit and agreements
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from populace.errors import RunError
 from populace.tables.files import read_json, write_json
+from populace.types import JsonObject
 
 EXECUTOR = "populace.engines.flare.executor.SiteExecutor"
 GATE = "populace.engines.flare.executor.Gate"
@@ -28,7 +28,7 @@ JOBS_ONLY = {**NOTHING, "submit_job": "any", "manage_job": "any", "view": "any"}
 KEPT_COMPONENTS = ("resource_manager", "resource_consumer", "process_launcher")
 
 
-def site_policy(kit: Path) -> dict[str, Any]:
+def site_policy(kit: Path) -> JsonObject:
     """The three files FLARE reads, as they must stand."""
     given = read_json(kit / "local" / "resources.json.default")
     kept = [component for component in given["components"] if component["id"] in KEPT_COMPONENTS]
@@ -57,7 +57,7 @@ def site_policy(kit: Path) -> dict[str, Any]:
     }
 
 
-def write_site_policy(kit: Path, own: dict[str, Any]) -> None:
+def write_site_policy(kit: Path, own: JsonObject) -> None:
     for name, document in site_policy(kit).items():
         write_json(kit / "local" / name, document)
     write_json(kit / "local" / SITE_FILE, own, mode=0o600)

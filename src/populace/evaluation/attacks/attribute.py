@@ -6,8 +6,6 @@ used, are compared with guesses about others of the same population: the differe
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from scipy.special import ndtri
 from sklearn.ensemble import RandomForestClassifier
@@ -17,12 +15,12 @@ from populace.evaluation.attacks.distances import MOST_ROWS, MOST_SYNTHETIC, dra
 from populace.evaluation.marginals import check_comparable
 from populace.tables.codec import one_hot
 from populace.tables.table import Table
-from populace.types import Array
+from populace.types import Array, JsonObject
 
 
 def infer_attribute(
     synthetic: Table, members: Table, others: Table, column: str, *, confidence: float = 0.95, seed: int = 0
-) -> dict[str, Any]:
+) -> JsonObject:
     """Share of right guesses about members and about others, by two attackers, and their differences.
 
     The intervals hold for both attackers at once.
@@ -37,7 +35,7 @@ def infer_attribute(
     members, others = draw_some(members, MOST_ROWS, rng), draw_some(others, MOST_ROWS, rng)
     common = np.bincount(synthetic.codes[:, place], minlength=members.schema.sizes[place]).argmax()
     attackers = {"nearest synthetic row": _by_nearest, "random forest on the synthetic rows": _by_forest}
-    rows: list[dict[str, Any]] = []
+    rows: list[JsonObject] = []
     for name, guess in attackers.items():
         inside, outside = (guess(synthetic, people, place) == people.codes[:, place] for people in (members, others))
         difference, low, high = _difference(inside, outside, 1 - (1 - confidence) / len(attackers))

@@ -7,8 +7,6 @@ others alike, and a random member is then nearer than a random other row half of
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from scipy.special import ndtri
 
@@ -16,7 +14,7 @@ from populace.errors import DataError
 from populace.evaluation.marginals import check_comparable
 from populace.tables.schema import Schema
 from populace.tables.table import Table
-from populace.types import Array
+from populace.types import Array, JsonObject
 
 CHUNK = 2**24  # comparisons at a time
 MOST_SYNTHETIC = 20_000
@@ -61,7 +59,7 @@ def column_gaps(schema: Schema, column: int) -> Array:
 
 def compare_distances(
     synthetic: Table, members: Table, others: Table, *, confidence: float = 0.95, seed: int = 0
-) -> dict[str, Any]:
+) -> JsonObject:
     """How near members and others are, and how often a random member is the nearer one (half for ties), with its interval."""
     rng = np.random.default_rng(seed)
     synthetic = draw_some(synthetic, MOST_SYNTHETIC, rng)

@@ -28,7 +28,7 @@ from sklearn.svm import SVC
 from populace.errors import out_of_range
 from populace.evaluation.attacks.summaries import SUMMARIES
 from populace.evaluation.binomial import clustered_interval
-from populace.types import Array
+from populace.types import Array, JsonObject
 
 CONFIDENCE = 0.95
 FOLDS = 3
@@ -41,7 +41,7 @@ PROVES_NOTHING = (
 )
 
 
-def _classifiers() -> dict[str, Any]:
+def _classifiers() -> JsonObject:
     return {
         "logistic regression": LogisticRegression(max_iter=200, C=0.1),
         "support vector machine": SVC(C=1.0),
@@ -86,7 +86,7 @@ def attack(
     *,
     confidence: float = CONFIDENCE,
     progress: Callable[[int, int], None] = lambda *_: None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """The chosen attacker's accuracy with its interval, and all attackers' beside it."""
     steps = shadows.included.shape[1] + 1
     per_target = []
@@ -99,7 +99,7 @@ def attack(
     chosen = max(attackers, key=lambda a: a.validation)
     accuracy, low, high = clustered_interval(right[id(chosen)], confidence)
     each = 1 - (1 - confidence) / len(attackers)
-    rows: list[dict[str, Any]] = []
+    rows: list[JsonObject] = []
     for attacker in sorted(attackers, key=lambda a: -a.validation):
         mean, least, most = clustered_interval(right[id(attacker)], each)
         rows.append({

@@ -23,7 +23,7 @@ from sklearn.tree import DecisionTreeClassifier
 from populace.errors import DataError, out_of_range
 from populace.evaluation.attacks.membership import CONFIDENCE, FOLDS, PROVES_NOTHING
 from populace.evaluation.binomial import check_confidence, interval
-from populace.types import Array
+from populace.types import Array, JsonObject
 
 LEAST_RECORDS = 2 * FOLDS  # of each kind
 HIDDEN = (32,) * 5
@@ -68,7 +68,7 @@ class Scored:
         object.__setattr__(self, "members", members[rows])
 
 
-def attack_scores(shadow: Scored, target: Scored, *, confidence: float = CONFIDENCE) -> dict[str, Any]:
+def attack_scores(shadow: Scored, target: Scored, *, confidence: float = CONFIDENCE) -> JsonObject:
     """Precision and accuracy of the chosen attacker on the target's records, with their intervals.
 
     Edge cases: where it calls nobody a member, precision is None and its interval everything.

@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,8 +23,9 @@ from populace.runs.sources import PrivateData
 from populace.tables.images import Images
 from populace.tables.recognition import looks_like_id
 from populace.tables.value_text import fold_name, value_text
+from populace.types import NumpyArray
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 BETWEEN = "\x1f"  # cells; a cell that holds it can only make two rows look alike
 AT_ONCE = 2**17  # rows
 IMAGE_COLUMNS = ("image", "label")

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from populace.errors import BudgetError, RunError, SpecError
 from populace.methods.base import Population, Protocol
@@ -26,6 +25,7 @@ from populace.runs.ledger.wording import NOT_BOOKED as NOT_BOOKED
 from populace.runs.sources import EMBEDDED, PrivateData
 from populace.runs.spec import RunSpec
 from populace.tables.files import read_json, write_json
+from populace.types import JsonObject
 
 LEDGER = "populace-ledger.sqlite"  # beside the data
 TOKEN = "booking.json"  # noqa: S105 -- a file's name
@@ -78,9 +78,7 @@ class History:
         self.limit, self.path, self.other_people = keeping.limit, keeping.path(spec.data), keeping.other_people.strip()
         self.booking = ""
         self._accounts: Accounts | None = None
-        self.document: Mapping[str, Any] = said_alone(
-            EMBEDDED_DATA if keeping.kept and self.path is None else NOT_BOOKED
-        )
+        self.document: JsonObject = said_alone(EMBEDDED_DATA if keeping.kept and self.path is None else NOT_BOOKED)
         if self.limit is not None and not self.limit > 0:
             raise SpecError(f"expected a limit above 0, got {self.limit:g}")
         if self.path is None and self.limit is not None:
@@ -139,7 +137,7 @@ class History:
                 ledger.finish(self.booking, folder=_place(folder))
         (folder / TOKEN).unlink(missing_ok=True)
 
-    def for_run(self) -> dict[str, Any]:
+    def for_run(self) -> JsonObject:
         """What run.json keeps, which is not published: where the run is booked, and which runs share its records."""
         shared = {name: value for name, value in self.document.items() if name != "public"}
         return {
@@ -148,9 +146,9 @@ class History:
         }  # fmt: skip
 
     @property
-    def public(self) -> Mapping[str, Any]:
+    def public(self) -> JsonObject:
         """What the statement says of other runs: computed without looking at a record."""
-        found: Mapping[str, Any] = self.document.get("public", self.document)
+        found: JsonObject = self.document.get("public", self.document)
         return found
 
     def _same_ledger(self, folder: RunFolder, named: Path) -> None:
@@ -197,7 +195,7 @@ class History:
         refuse_beyond(standing, self.cost, max_limit, ledger=ledger.path, method=self.method)
         return standing
 
-    def _document(self, ledger: RunLedger, standing: Standing) -> dict[str, Any]:
+    def _document(self, ledger: RunLedger, standing: Standing) -> JsonObject:
         before, after = standing.before, standing.after
         return {
             "ledger": ledger.path.name,
@@ -268,7 +266,7 @@ def _what_fits(standing: Standing, cost: Cost, limit: float) -> str:
     return f"choose --epsilon {math.floor(left * 1e6) / 1e6:g} or less, " if left > 1e-6 else ""
 
 
-def _token(folder: RunFolder) -> dict[str, Any] | None:
+def _token(folder: RunFolder) -> JsonObject | None:
     """What an unfinished run's folder says of its booking, or None."""
     if not (folder / TOKEN).is_file():
         return None

@@ -15,7 +15,6 @@ import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -24,8 +23,9 @@ from populace.privacy.run_ledger import Booked, Kind, RunLedger, distinct, set_n
 from populace.privacy.run_totals import Cost, Total, plain_sum, shared_relation, total_of
 from populace.runs.ledger.accounts import Accounts
 from populace.tables.value_text import fold_name
+from populace.types import NumpyArray
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 Used = dict[tuple[Kind, str], Array]
 Groups = list[tuple[Array, list[Booked]]]  # which rows, or clients, some earlier runs used
 FEW = 0.1  # of the rows of the smaller table: fewer that are recognised leave a doubt

@@ -12,6 +12,7 @@ from populace.privacy.run_ledger import Booked, RunLedger
 from populace.runs.folder import RunFolder
 from populace.runs.ledger.history import LEDGER, TOKEN, beside
 from populace.tables.files import read_json
+from populace.types import JsonObject
 
 
 def find_ledger(named: Path) -> Path:
@@ -52,7 +53,7 @@ def _of_run(folder: RunFolder) -> Path:
     return path
 
 
-def overview(path: Path) -> dict[str, Any]:
+def overview(path: Path) -> JsonObject:
     """All a ledger holds, but the digests, as JSON takes it."""
     with RunLedger(path) as ledger:
         runs, limits = ledger.runs(), ledger.limits()
@@ -65,7 +66,7 @@ def overview(path: Path) -> dict[str, Any]:
     }
 
 
-def _run(run: Booked) -> dict[str, Any]:
+def _run(run: Booked) -> JsonObject:
     cost, history = run.cost, run.history
     return {
         "at": _when(run.at), "folder": run.folder, "data": run.data, "rows": run.rows, "method": run.method,
@@ -76,9 +77,9 @@ def _run(run: Booked) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _totals(runs: list[Booked]) -> list[dict[str, Any]]:
+def _totals(runs: list[Booked]) -> list[JsonObject]:
     """The most that any record, or any client of a column, has paid: accounts only change when a run is booked."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, JsonObject] = {}
     for run in runs:
         per, epsilon = _per(run.history), float(run.history["epsilon_after"])
         worst = found.setdefault(per, {"per": per, "epsilon": 0.0, "delta": 0.0, "neighbours": "", "seeded": False})

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from populace.privacy.consequences import round_up
 from populace.privacy.guarantee import UNITS, Unit
 from populace.privacy.run_ledger import Booked
 from populace.privacy.run_totals import Cost, Total, plain_sum, shared_relation, total_of
 from populace.runs.ledger.standing import Standing
+from populace.types import JsonObject
 
 CHOOSING = "choosing the best of several runs by looking at real rows is not covered by any single run's epsilon"
 SEEDED = "the total holds only while the seeds of seeded runs stay secret: they are reproducible, not private"
@@ -62,7 +62,7 @@ def doubt(run: Booked) -> str:
     )
 
 
-def said_alone(sentence: str) -> dict[str, Any]:
+def said_alone(sentence: str) -> JsonObject:
     """The history of a run that no ledger knows."""
     return {
         "ledger": None, "runs_before": None, "epsilon_before": None, "epsilon_after": None, "limit": None, "said": sentence,
@@ -99,7 +99,7 @@ def said(standing: Standing, cost: Cost, *, ledger: str, images: bool) -> str:
     return "; ".join([*parts, *doubts, CHOOSING, ELSEWHERE])
 
 
-def public_history(earlier: Sequence[Cost], cost: Cost, *, ledger: str, limit: float, images: bool) -> dict[str, Any]:
+def public_history(earlier: Sequence[Cost], cost: Cost, *, ledger: str, limit: float, images: bool) -> JsonObject:
     """What may be published about the other runs in a ledger: their number, and the total if all were about the same records.
 
     Guarantee: nothing of it depends on the records, only on which runs their owner made. Whether runs share records, which
@@ -129,7 +129,7 @@ def public_history(earlier: Sequence[Cost], cost: Cost, *, ledger: str, limit: f
     return {**history, "said": said_publicly(history, images=images)}
 
 
-def said_publicly(history: Mapping[str, Any], *, images: bool) -> str:
+def said_publicly(history: JsonObject, *, images: bool) -> str:
     """The sentence that `public_history` publishes, from its numbers alone, so that it can be made again from them."""
     ledger, count, local = history["ledger"], int(history["runs_before"]), bool(history["local"])
     if not count:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from populace.privacy import events
 from populace.privacy.accounting import contains_non_private, epsilon_of
@@ -21,6 +20,7 @@ from populace.runs.verify.documents import DAMAGED, Check, Papers
 from populace.runs.verify.documents import read_papers as read_papers
 from populace.runs.verify.form import check_files, check_form
 from populace.runs.verify.method import check_history, check_method
+from populace.types import JsonObject
 
 ROUNDING = 1e-9  # relative, of sums and of numbers written and read again
 SAME = 1e-6  # relative, of an epsilon computed twice, on two machines
@@ -168,7 +168,7 @@ def _check_run(papers: Papers) -> Iterator[Check]:
         yield Check("seed", "fails", "run.json names a seed, and privacy.json does not say that the run is not private")
 
 
-def _disagreements(papers: Papers, run: Mapping[str, Any]) -> Iterator[str]:
+def _disagreements(papers: Papers, run: JsonObject) -> Iterator[str]:
     """Names of what the two files say otherwise."""
     if run.get("ledger") != papers.privacy.get("ledger"):
         yield "the ledger"

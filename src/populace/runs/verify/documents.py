@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from populace.errors import PopulaceError, RunError
 from populace.privacy import events
@@ -13,6 +12,7 @@ from populace.privacy.events import Event
 from populace.privacy.guarantee import FORMAT, Guarantee, guarantee_from_json
 from populace.runs.folder import RunFolder
 from populace.tables.files import read_json
+from populace.types import JsonObject
 
 #: What reading JSON of another form than expected raises.
 DAMAGED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
@@ -37,10 +37,10 @@ class Papers:
     """The documents of a run; `run` is None in a folder that holds only what may be published."""
 
     folder: RunFolder
-    privacy: Mapping[str, Any]
+    privacy: JsonObject
     guarantee: Guarantee
     event: Event | None
-    run: Mapping[str, Any] | None
+    run: JsonObject | None
 
     @property
     def old(self) -> bool:

@@ -6,13 +6,13 @@ import datetime
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from populace.privacy.guarantee import FORMAT
 from populace.runs.folder import ASKED, PUBLIC, VERSIONS, claim_json, digest_of
 from populace.runs.ledger.wording import said_alone
 from populace.runs.restated import COMMON, MORE
 from populace.runs.verify.documents import DAMAGED, Check, Papers, Result
+from populace.types import JsonObject
 
 #: What 0.1.0 wrote.
 OLD = (
@@ -61,7 +61,7 @@ def check_form(papers: Papers) -> Check:
     return Check(what, "holds", f"format {FORMAT}: everything it must say, and nothing else")
 
 
-def _populace(run: Mapping[str, Any] | None) -> str:
+def _populace(run: JsonObject | None) -> str:
     return str(((run or {}).get("versions") or {}).get("populace", ""))
 
 
@@ -95,7 +95,7 @@ def _keys(papers: Papers) -> Iterator[str]:
         yield from _exactly("history", history, HISTORY if history["ledger"] is not None else tuple(said_alone("")))
 
 
-def _exactly(where: str, found: Mapping[str, Any], expected: tuple[str, ...]) -> Iterator[str]:
+def _exactly(where: str, found: JsonObject, expected: tuple[str, ...]) -> Iterator[str]:
     more, less = sorted(set(found) - set(expected)), sorted(set(expected) - set(found))
     inside = f" in {where!r}" if where else ""
     if more:
@@ -104,7 +104,7 @@ def _exactly(where: str, found: Mapping[str, Any], expected: tuple[str, ...]) ->
         yield f"{', '.join(map(repr, less))} is missing{inside}"
 
 
-def _texts(privacy: Mapping[str, Any]) -> Iterator[str]:
+def _texts(privacy: JsonObject) -> Iterator[str]:
     """Text that no number makes again, where it may be anything: only in the form it has."""
     datetime.date.fromisoformat(privacy["written"])
     for name, version in privacy["run"]["versions"].items():

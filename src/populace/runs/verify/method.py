@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from populace.errors import PopulaceError, SpecError
@@ -20,6 +20,7 @@ from populace.runs.restated import Restated, image_shape, restated
 from populace.runs.verify.documents import DAMAGED, Check, Papers
 from populace.tables.files import read_json
 from populace.tables.schema import Column, Schema, schema_from_dict
+from populace.types import JsonObject
 from populace.version import __version__
 
 NEAR = 1e-4  # relative, of what is calculated again on another machine
@@ -218,7 +219,7 @@ def check_history(papers: Papers) -> Iterator[Check]:
         yield Check(what, "holds", "what is said of them follows from its numbers, which leave room for this run")
 
 
-def _history(papers: Papers, history: Mapping[str, Any]) -> Iterator[str]:
+def _history(papers: Papers, history: JsonObject) -> Iterator[str]:
     if history["ledger"] is None:
         if history["said"] not in (NOT_BOOKED, EMBEDDED_DATA) or dict(history) != said_alone(history["said"]):
             yield "it names no ledger, and says something that no run without one does"

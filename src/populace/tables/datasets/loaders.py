@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import math
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +17,9 @@ import pyarrow.parquet
 
 from populace.tables.datasets import domains
 from populace.tables.images import Images
+from populace.types import NumpyArray
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 Contents = tuple[bytes, ...]
 
 DIGITS = 10

@@ -16,7 +16,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Literal, cast, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -28,8 +28,9 @@ from populace.tables.images import Images
 from populace.tables.proposal import propose_column
 from populace.tables.schema import Column, Schema
 from populace.tables.table import Table, make_table
+from populace.types import NumpyArray
 
-Array = np.ndarray[Any, Any]
+Array = NumpyArray
 Split = Literal["train", "test", "all"]
 
 VARIABLE = "POPULACE_DATA"
