@@ -15,9 +15,9 @@ from populace.engines import simulation
 from populace.engines.runtime import new_ledger, population_of
 from populace.errors import BudgetError, SpecError
 from populace.methods.base import ImageShape, Population, Replies, Shard
-from populace.methods.blocks.dp_sgd import Examples, start_training
+from populace.methods.blocks.dp_sgd import Examples, noised_sum, start_training
 from populace.methods.blocks.gan_training import BETAS, replayed, slope_of_row
-from populace.methods.blocks.gan_visit import Visit, fisher_sum, noised_sum
+from populace.methods.blocks.gan_visit import Visit, fisher_sum
 from populace.methods.gan.fedavg_gan import FedAvgGan
 from populace.methods.gan.fl_gan import FlGan, UflGan
 from populace.privacy.accounting import epsilon_of
@@ -66,8 +66,9 @@ def summer(net):
     def total(omega, theta, x, y, drawn, mask, bound):
         seen = Examples(x, y, mask)
         slope_of = slope_of_row(visit.design.gan, omega, theta, seen, jax.random.key(9))
-        silent = {"rows": drawn, "noise": jnp.zeros(visit.design.mechanism.size, jnp.int32)}
-        return noised_sum(visit.design, slope_of, bound, silent, mask)
+        silent = jnp.zeros(visit.design.mechanism.size, jnp.int32)
+        release, gan = visit.design.release, visit.design.gan
+        return noised_sum(slope_of, gan.flat, release=release, clip_norm=bound, drawn=drawn & mask, noise=silent).total
 
     return visit, total
 
@@ -210,7 +211,7 @@ def test_replayed_samples_are_weighed_by_the_records_behind_them():
 def test_the_first_silo_replays_nothing_and_is_pulled_nowhere():
     """Its slope is that of the records alone; with replay, later ones' are not."""
     plain, universal = FlGan(epsilon=2.0, **TINY), UflGan(epsilon=2.0, **TINY)
-    drawn = {"rows": jnp.ones(RECORDS, bool), "noise": jnp.zeros(plain.design(POPULATION).mechanism.size, jnp.int32)}
+    drawn = {"drawn": jnp.ones(RECORDS, bool), "noise": jnp.zeros(plain.design(POPULATION).mechanism.size, jnp.int32)}
     after = {}
     for name, protocol, visited in (("plain", plain, 0), ("first", universal, 0), ("later", universal, 1)):
         visit = visit_of(protocol, visited=visited)
@@ -228,7 +229,7 @@ def test_ewc_pulls_back_after_the_noise():
     design = visit.design
     common = {**visit.common, "fisher": jnp.ones(design.fisher.size)}
     visit = dataclasses.replace(visit, common=common)
-    drawn = {"rows": jnp.ones(RECORDS, bool), "noise": jnp.zeros(design.mechanism.size, jnp.int32)}
+    drawn = {"drawn": jnp.ones(RECORDS, bool), "noise": jnp.zeros(design.mechanism.size, jnp.int32)}
     away = common["omega"] + 0.5
     assert (critic_after_one_step(visit, drawn, away) < away).all()
 

@@ -191,9 +191,9 @@ def test_the_decoders_optimiser_begins_anew_and_the_encoders_goes_on(exchange):
     for change in np.asarray(second.values["change"])[:CLIENTS][drawn]:
         steps = np.abs(change * grid * bound)
         assert np.median(steps) == pytest.approx(CENTRAL.rate, rel=0.05)
-    counts = [leaf for leaf in jax.tree.leaves(after.half.state) if np.issubdtype(leaf.dtype, np.integer)]
+    counts = [leaf for leaf in jax.tree.leaves(after.train_state.optimizer_state) if np.issubdtype(leaf.dtype, np.integer)]
     np.testing.assert_array_equal(counts[0], drawn.astype(int))
-    sizes = {leaf.shape[1:] for leaf in jax.tree.leaves(after.half)}
+    sizes = {leaf.shape[1:] for leaf in jax.tree.leaves(after.train_state)}
     assert sizes == {(), (state.design.vae.encoder_size,)}
 
 
@@ -245,7 +245,7 @@ def test_only_who_is_asked_remembers(encoder, clients):
     _, after = simulation._answer_cohort(protocol, population, keys, ask, records, mask, memory)
     asked = np.isin(np.arange(CLIENTS), ask.cohort)
     np.testing.assert_array_equal(after.begun, asked)
-    np.testing.assert_array_equal(np.asarray(after.half.values).any(axis=1), asked)
+    np.testing.assert_array_equal(np.asarray(after.train_state.parameters).any(axis=1), asked)
 
 
 # Options

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from populace.methods.base import ImageShape, Population, Shard
-from populace.methods.blocks.dp_sgd import Examples, fresh
+from populace.methods.blocks import dp_sgd
+from populace.methods.blocks.dp_sgd import Examples, start_training
 from populace.methods.vae import l_dpd_vae
-from populace.methods.vae.l_dpd_vae import LDpdVae, noised_sum
+from populace.methods.vae.l_dpd_vae import LDpdVae, noised_gradient
 from populace.privacy.gaussian import clip
 from populace.privacy.source import Keyed
 
@@ -59,7 +60,7 @@ def silent(design, seed, mask):
 
 @functools.lru_cache(maxsize=8)
 def compiled(protocol):
-    return jax.jit(functools.partial(noised_sum, protocol, protocol.design(POPULATION)))
+    return jax.jit(functools.partial(noised_gradient, protocol, protocol.design(POPULATION)))
 
 
 def widest_difference(protocol, one, other, seed):
@@ -68,12 +69,12 @@ def widest_difference(protocol, one, other, seed):
     state = protocol.begin(POPULATION, jax.random.key(seed))
     keeps = protocol.remember(POPULATION, jax.random.key(0)) != ()
     public, theta, bound = state.encoder, state.theta, jnp.float32(protocol.bound)
-    homes = [fresh(public.values, protocol.encoder_rate)] * 2
+    homes = [start_training(public.parameters, protocol.encoder_rate)] * 2
     widest = 0.0
     for number in range(ROUNDS):
         draws = [silent(design, 100 * seed + number, examples.mask) for examples in (one, other)]
         sums = [
-            np.asarray(compiled(protocol)(half.values, theta, bound, examples, draw)[0], np.float64)
+            np.asarray(compiled(protocol)(half.parameters, theta, bound, examples, draw)[0], np.float64)
             for half, examples, draw in zip(homes, (one, other), draws, strict=True)
         ]
         widest = max(widest, float(np.linalg.norm(sums[0] - sums[1])))
@@ -89,7 +90,7 @@ def widest_difference(protocol, one, other, seed):
         theta = theta + ends[0][1]
         if protocol.encoder == "sleep":
             public = l_dpd_vae._asleep(design.vae, public, theta, state.law, jax.random.key(number), protocol.asleep)
-        homes = [end[0] if keeps else fresh(public.values, protocol.encoder_rate) for end in ends]
+        homes = [end[0] if keeps else start_training(public.parameters, protocol.encoder_rate) for end in ends]
     return widest
 
 
@@ -118,11 +119,11 @@ def test_the_published_encoder_breaks_the_bound():
 def test_without_clipping_the_bound_breaks_too(monkeypatch):
     """The same comparison finds a mechanism that was broken on purpose."""
     protocol = method("frozen", beta=0.02)
-    monkeypatch.setattr(l_dpd_vae, "clip_tree", lambda tree, bound: tree)
+    monkeypatch.setattr(dp_sgd, "clip_tree", lambda tree, bound: tree)
     design, state = protocol.design(POPULATION), protocol.begin(POPULATION, jax.random.key(0))
     sums = [
-        jax.jit(functools.partial(noised_sum, protocol, design))(
-            state.encoder.values, state.theta, state.bound, examples, silent(design, 0, examples.mask)
+        jax.jit(functools.partial(noised_gradient, protocol, design))(
+            state.encoder.parameters, state.theta, state.bound, examples, silent(design, 0, examples.mask)
         )[0]
         for examples in pair(0)
     ]
@@ -134,7 +135,7 @@ def test_a_sum_is_that_of_records_clipped_one_by_one():
     protocol = method("frozen")
     design, state = protocol.design(POPULATION), protocol.begin(POPULATION, jax.random.key(0))
     vae, bound, examples = design.vae, 0.01, pair(0)[0]
-    phi, theta = state.encoder.values, state.theta
+    phi, theta = state.encoder.parameters, state.theta
     draws = silent(design, 0, np.array([True, False, True, True, False, True]))
     released = np.asarray(compiled(protocol)(phi, theta, jnp.float32(bound), examples, draws)[0])
     lengths = []

@@ -1,21 +1,29 @@
-"""What training by steps shares: examples, one half of a network with its optimiser, and sums over a Poisson batch."""
+"""DP-SGD: the one place where gradients of records are clipped, added up and noised; and the train state that takes the step.
+
+Each record enters a batch with a public probability (Poisson sampling). Its gradient is clipped in L2 over all parameters
+together and rounded to whole units of the mechanism's grid; whole numbers are added up without error, and the release adds its
+noise to them. Whoever uses the sum divides it by a fixed, public number: the batch size expected, never the one drawn.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from populace.types import Array
+from populace.privacy.gaussian import clip_tree
+from populace.privacy.noised_steps import NoisedSteps
+from populace.privacy.source import Source
+from populace.types import Array, ArrayTree
 
 Betas = tuple[float, float]
 
-USUAL: Betas = (0.9, 0.999)  # Adam's
+ADAM_BETAS: Betas = (0.9, 0.999)
 SPREAD = 4.0  # deviations of a Poisson batch that are computed at once; what goes beyond is computed after
 
 
@@ -31,50 +39,105 @@ class Examples:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Half:
-    """Parameters of one half with its optimiser's state."""
+class TrainState:
+    """The parameters of one network and the state of its optimizer, Adam."""
 
-    values: Array
-    state: Any
-
-
-def moved(half: Half, slope: Array, rate: float, betas: Betas = USUAL) -> Half:
-    """One step of Adam."""
-    change, state = optax.adam(rate, *betas).update(slope, half.state)
-    return Half(half.values + change, state)
+    parameters: Array
+    optimizer_state: optax.OptState
 
 
-def fresh(values: Array, rate: float, betas: Betas = USUAL) -> Half:
-    return Half(values, optax.adam(rate, *betas).init(values))
+def start_training(parameters: Array, learning_rate: float, betas: Betas = ADAM_BETAS) -> TrainState:
+    """The train state before the first step."""
+    return TrainState(parameters, optax.adam(learning_rate, *betas).init(parameters))
 
 
-def averaged(average: Array, values: Array, done: Array, decay: float) -> Array:
-    """A running mean of the parameters that forgets its start."""
-    weight = jnp.minimum(decay, (1 + done) / (10 + done))
-    return weight * average + (1 - weight) * values
+def adam_step(state: TrainState, gradient: Array, learning_rate: float, betas: Betas = ADAM_BETAS) -> TrainState:
+    """The train state after one step of Adam."""
+    change, optimizer_state = optax.adam(learning_rate, *betas).update(gradient, state.optimizer_state)
+    return TrainState(state.parameters + change, optimizer_state)
 
 
-def drawn_at_once(rows: int, probability: float) -> int:
+def shorten_step(before: TrainState, after: TrainState, pace: Array) -> TrainState:
+    """The train state after this share of a step; the optimizer's state is that after the whole."""
+    return TrainState(before.parameters + pace * (after.parameters - before.parameters), after.optimizer_state)
+
+
+def update_ema(mean: Array, parameters: Array, steps_done: Array, decay: float) -> Array:
+    """An exponential moving average of the parameters that forgets its start."""
+    weight = jnp.minimum(decay, (1 + steps_done) / (10 + steps_done))
+    return weight * mean + (1 - weight) * parameters
+
+
+class NoisedSum(NamedTuple):
+    """The noised sum of clipped gradients, one vector in units of the clipping norm; and the noisy count of those that were
+    shorter than it, each counted as 1/2 or -1/2: 0 where the release has no such count."""
+
+    total: Array
+    short: Array
+
+
+def draw_batches(
+    release: NoisedSteps, *, batches: Source, noises: Source, mask: Array, steps: tuple[int, ...] = ()
+) -> tuple[Array, Array]:
+    """What protects people: the Poisson batches, [*steps, records], among the records that are there, and the noise of each."""
+    drawn = jnp.asarray(batches.coins(release.probability, (*steps, len(mask)))) & mask
+    return drawn, jnp.asarray(release.mechanism.noise(noises, (*steps, release.mechanism.size)))
+
+
+def noised_sum(
+    gradient_of: Callable[[Array], ArrayTree],
+    flatten: Callable[[ArrayTree], Array],
+    *,
+    release: NoisedSteps,
+    clip_norm: Array | float,
+    drawn: Array,
+    noise: Array,
+    count_noise: Array | None = None,
+) -> NoisedSum:
+    """The clipped gradients of the records drawn, added up, with noise.
+
+    `gradient_of` gives the gradient of one record by its row number, as a tree; `flatten` makes one vector of a sum of them.
+
+    Guarantee: a record that is not drawn is not in the sum; one that is drawn changes it by at most 1 in L2, apart from the
+    rounding that the sensitivity of `release.mechanism` counts. What is counted without being paid for does not leave.
+    """
+
+    def contribution(row: Array) -> tuple[ArrayTree, Array]:
+        scaled = jax.tree.map(lambda leaf: leaf / clip_norm, gradient_of(row))
+        short = jnp.where(optax.tree.norm(scaled) <= 1, 0.5, -0.5) if release.count else jnp.zeros(())
+        return jax.tree.map(release.mechanism.on_grid, clip_tree(scaled, 1.0)), short
+
+    if (release.count is None) != (count_noise is None):
+        raise AssertionError(
+            "a count is released with noise of its own, and there is noise only where there is a count"
+        )
+    total, short = sum_over_batch(contribution, drawn, examples_at_once(len(drawn), release.probability))
+    if release.count is not None and count_noise is not None:
+        short = release.count.release(short, count_noise)
+    return NoisedSum(release.mechanism.release(flatten(total), noise), short)
+
+
+def examples_at_once(rows: int, probability: float) -> int:
     """How many examples of a Poisson batch are computed together."""
     expected = rows * probability
     return min(rows, math.ceil(expected + SPREAD * math.sqrt(expected * (1 - probability)) + 1))
 
 
-def total_of(contribution: Callable[[Array], Any], drawn: Array, at_once: int) -> Any:
+def sum_over_batch(contribution: Callable[[Array], ArrayTree], drawn: Array, at_once: int) -> ArrayTree:
     """The sum of `contribution(row)` over the rows drawn, however many they are, `at_once` at a time."""
 
-    def block(places: Array, there: Array) -> Any:
+    def block(rows: Array, there: Array) -> ArrayTree:
         def added(leaf: Array) -> Array:
             kept = jnp.where(there.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, jnp.zeros_like(leaf))
             return jnp.sum(kept, axis=0, dtype=leaf.dtype)
 
-        return jax.tree.map(added, jax.vmap(contribution)(places))
+        return jax.tree.map(added, jax.vmap(contribution)(rows))
 
-    return total_of_blocks(block, drawn, at_once)
+    return sum_over_blocks(block, drawn, at_once)
 
 
-def total_of_blocks(block: Callable[[Array, Array], Any], drawn: Array, at_once: int) -> Any:
-    """`total_of` where `block(rows, there)` adds up `at_once` of them itself; those not `there` must not count."""
+def sum_over_blocks(block: Callable[[Array, Array], ArrayTree], drawn: Array, at_once: int) -> ArrayTree:
+    """The same where `block(rows, there)` adds up `at_once` of them itself; those not `there` must not count."""
     rows = len(drawn)
     order = jnp.argsort(~drawn, stable=True)
     order = jnp.concatenate([order, jnp.zeros(-rows % at_once, order.dtype)])
@@ -82,10 +145,10 @@ def total_of_blocks(block: Callable[[Array, Array], Any], drawn: Array, at_once:
     shapes = jax.eval_shape(block, order[:at_once], drawn[jnp.zeros(at_once, order.dtype)])
     start = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
 
-    def some(carry: tuple[Array, Any]) -> tuple[Array, Any]:
+    def add_block(carry: tuple[Array, ArrayTree]) -> tuple[Array, ArrayTree]:
         at, total = carry
-        places = jax.lax.dynamic_slice_in_dim(order, at, at_once)
-        found = block(places, at + jnp.arange(at_once) < count)
-        return at + at_once, jax.tree.map(jnp.add, total, found)
+        some = jax.lax.dynamic_slice_in_dim(order, at, at_once)
+        more = block(some, at + jnp.arange(at_once) < count)
+        return at + at_once, jax.tree.map(jnp.add, total, more)
 
-    return jax.lax.while_loop(lambda carry: carry[0] < count, some, (jnp.zeros((), count.dtype), start))[1]
+    return jax.lax.while_loop(lambda carry: carry[0] < count, add_block, (jnp.zeros((), count.dtype), start))[1]

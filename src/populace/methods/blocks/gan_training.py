@@ -12,7 +12,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from populace.methods.blocks.dp_sgd import Examples, Half, moved
+from populace.methods.blocks.dp_sgd import Examples, TrainState, adam_step
 from populace.methods.blocks.gan_networks import Gan, Parts
 from populace.types import Array
 
@@ -61,10 +61,12 @@ def mean_slope(gan: Gan, omega: Array, theta: Array, seen: Examples, key: Array,
     return gan.flat(jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, axes=1), slopes))
 
 
-def generator_step(gan: Gan, generator: Half, omega: Array, shares: Array, count: int, key: Array, rate: float) -> Half:
+def generator_step(
+    gan: Gan, generator: TrainState, omega: Array, shares: Array, count: int, key: Array, rate: float
+) -> TrainState:
     """One step of the generator against a critic: it sees no record."""
     labels, codes = jax.random.split(key)
     y = drawn_labels(gan, shares, count, labels)
     z = jax.random.normal(codes, (count, gan.maker.latent))
-    slope = jax.grad(functools.partial(gan.generator_loss, omega=omega, z=z, y=y))(generator.values)
-    return moved(generator, slope, rate, BETAS)
+    slope = jax.grad(functools.partial(gan.generator_loss, omega=omega, z=z, y=y))(generator.parameters)
+    return adam_step(generator, slope, rate, BETAS)

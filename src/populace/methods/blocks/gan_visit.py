@@ -12,7 +12,17 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from populace.methods.blocks.dp_sgd import Examples, Half, averaged, drawn_at_once, fresh, moved, total_of
+from populace.methods.blocks.dp_sgd import (
+    Examples,
+    TrainState,
+    adam_step,
+    draw_batches,
+    noised_sum,
+    shorten_step,
+    start_training,
+    sum_over_batch,
+    update_ema,
+)
 from populace.methods.blocks.gan_networks import Gan, Parts
 from populace.methods.blocks.gan_training import BETAS, generator_step, mean_slope, replayed, slope_of_row
 from populace.privacy.events import Event
@@ -91,11 +101,11 @@ class Visit:
             return most
         return jnp.clip(self.design.release.probability * jnp.sum(self.counts), LEAST_SHARE * most, most)
 
-    def train(self, source: Source) -> tuple[Half, Half, Array]:
+    def train(self, source: Source) -> tuple[TrainState, TrainState, Array]:
         """Critic, generator and the generator's running mean after all steps: compiled whole, or drawn for one by one."""
         manner, common = self.manner, self.common
-        critic = fresh(common["omega"], manner.critic_rate, BETAS)
-        generator = fresh(common["theta"], manner.rate, BETAS)
+        critic = start_training(common["omega"], manner.critic_rate, BETAS)
+        generator = start_training(common["theta"], manner.rate, BETAS)
         start = (critic, generator, common["theta"])
         if isinstance(source, Keyed):
             return _all_steps(self, start, source)  # type: ignore[no-any-return]
@@ -108,31 +118,33 @@ class Visit:
         if self.manner.recipe != "valid":
             return {}
         batches, noises = source.split(2)
-        rows = batches.coins(self.design.release.probability, len(self.seen.mask))
-        return {"rows": jnp.asarray(rows), "noise": jnp.asarray(self.design.mechanism.noise(noises))}
+        drawn, noise = draw_batches(self.design.release, batches=batches, noises=noises, mask=self.seen.mask)
+        return {"drawn": drawn, "noise": noise}
 
-    def step(self, carry: tuple[Half, Half, Array], number: Array, drawn: dict[str, Array]) -> tuple[Half, Half, Array]:
+    def step(
+        self, carry: tuple[TrainState, TrainState, Array], number: Array, drawn: dict[str, Array]
+    ) -> tuple[TrainState, TrainState, Array]:
         """One of the critic; after every so many, one of the generator."""
         manner, gan = self.manner, self.design.gan
         critic, generator, average = carry
         coins = jax.random.split(jax.random.fold_in(self.coin, number), 4)
         weight, past, wanted = self.shares()
         pace = jnp.where(self.common["visited"] > 0, manner.later, 1.0)
-        slope = self.slope_of_records(critic.values, generator.values, drawn, coins[0])
+        slope = self.slope_of_records(critic.parameters, generator.parameters, drawn, coins[0])
         if manner.replay:
             slope = (1 - weight) * slope + weight * self.slope_of_replay(
-                critic.values, generator.values, past, coins[1], coins[2]
+                critic.parameters, generator.parameters, past, coins[1], coins[2]
             )
         if manner.ewc:
             fisher = self.common["fisher"][jnp.asarray(gan.groups())]
-            pull = 2 * manner.ewc * fisher * (critic.values - self.common["omega"])
+            pull = 2 * manner.ewc * fisher * (critic.parameters - self.common["omega"])
             slope = slope + pull / manner.bound
-        critic = _paced(critic, moved(critic, slope, manner.critic_rate, BETAS), pace)
+        critic = shorten_step(critic, adam_step(critic, slope, manner.critic_rate, BETAS), pace)
 
-        def step(_: Any) -> tuple[Half, Array]:
-            after = generator_step(gan, generator, critic.values, wanted, manner.batch, coins[3], manner.rate)
-            after = _paced(generator, after, pace)
-            return after, averaged(average, after.values, number // manner.critics, manner.average)
+        def step(_: Any) -> tuple[TrainState, Array]:
+            after = generator_step(gan, generator, critic.parameters, wanted, manner.batch, coins[3], manner.rate)
+            after = shorten_step(generator, after, pace)
+            return after, update_ema(average, after.parameters, number // manner.critics, manner.average)
 
         due = number % manner.critics == manner.critics - 1
         generator, average = jax.lax.cond(due, step, lambda _: (generator, average), None)
@@ -144,13 +156,17 @@ class Visit:
         rows, coin = jax.random.split(key)
         slope_of = slope_of_row(self.design.gan, omega, theta, seen, coin)
         if manner.recipe == "valid":
-            total = noised_sum(self.design, slope_of, manner.bound, drawn, seen.mask)
-            return total / self.denominator()
+            return self.noised_sum(slope_of, drawn) / self.denominator()
         places = jax.random.categorical(rows, jnp.where(seen.mask, 0.0, -jnp.inf), shape=(manner.batch,))
         mean = jnp.any(seen.mask) * self.plain_mean(slope_of, places)  # of no records there is no slope
         if manner.recipe == "open":
             return mean
         return mean + jax.random.normal(coin, omega.shape) * self.design.release.noise_multiplier
+
+    def noised_sum(self, slope_of: Callable[[Array], Parts], drawn: dict[str, Array]) -> Array:
+        return noised_sum(
+            slope_of, self.design.gan.flat, release=self.design.release, clip_norm=self.manner.bound, **drawn
+        ).total
 
     def plain_mean(self, slope_of: Callable[[Array], Any], places: Array) -> Array:
         """Over these rows in units of the bound, each number clipped by itself as published, or none."""
@@ -200,22 +216,6 @@ def _one_step(visit: Visit, carry: Any, number: Array, drawn: dict[str, Array]) 
     return visit.step(carry, number, drawn)
 
 
-def noised_sum(design: Design, slope_of: Any, bound: float, drawn: dict[str, Array], mask: Array) -> Array:
-    """The clipped slopes of the records drawn, added up, with noise; in units of the bound.
-
-    Guarantee: a record is in the sum with the public probability and changes it by at most 1 in L2, rounding apart.
-    """
-    at_once = drawn_at_once(len(mask), design.release.probability)
-
-    def contribution(row: Array) -> Parts:
-        scaled = jax.tree.map(lambda leaf: leaf / bound, slope_of(row))
-        whole: Parts = jax.tree.map(design.mechanism.on_grid, clip_tree(scaled, 1.0))
-        return whole
-
-    total = total_of(contribution, drawn["rows"] & mask, at_once)
-    return design.mechanism.release(design.gan.flat(total), drawn["noise"])
-
-
 def fisher_sum(design: Design, slope_of: Any, bound: float, mask: Array) -> Array:
     """Squares of clipped slopes, added up within groups of parameters and over the records; in units of the bound's square.
 
@@ -230,8 +230,4 @@ def fisher_sum(design: Design, slope_of: Any, bound: float, mask: Array) -> Arra
         clipped = clip_tree(jax.tree.map(lambda leaf: leaf / bound, slope_of(row)), 1.0)
         return fisher.on_grid(design.gan.grouped(jax.tree.map(jnp.square, clipped)))
 
-    return total_of(squares, mask, min(AT_ONCE, len(mask)))
-
-
-def _paced(before: Half, after: Half, pace: Array) -> Half:
-    return Half(before.values + pace * (after.values - before.values), after.state)
+    return sum_over_batch(squares, mask, min(AT_ONCE, len(mask)))

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from populace.methods.base import Ask, Facts, Population, Replies, Shard
 from populace.methods.blocks.client_updates import ClientUpdates, Updates
-from populace.methods.blocks.dp_sgd import Examples, Half, averaged, fresh, moved
+from populace.methods.blocks.dp_sgd import Examples, TrainState, adam_step, start_training, update_ema
 from populace.methods.blocks.gan_networks import Gan
 from populace.methods.blocks.gan_rounds import GanRounds, Net
 from populace.methods.blocks.gan_training import BETAS, generator_step, slope_of_row
@@ -42,7 +42,7 @@ class State:
     round: Array
     coin: Array
     omega: Array
-    generator: Half
+    generator: TrainState
     average: Array
     design: Design = dataclasses.field(metadata={"static": True})
 
@@ -108,7 +108,7 @@ class FedAvgGan(ClientUpdates, GanRounds):
             round=jnp.int32(0),
             coin=coin,
             omega=omega,
-            generator=fresh(theta, self.rate, BETAS),
+            generator=start_training(theta, self.rate, BETAS),
             average=theta,
             design=design,
         )
@@ -116,7 +116,7 @@ class FedAvgGan(ClientUpdates, GanRounds):
     def ask(self, state: State, population: Population, source: Source) -> Ask | None:
         if int(state.round) >= state.design.rounds:
             return None
-        common = {"omega": state.omega, "theta": state.generator.values}
+        common = {"omega": state.omega, "theta": state.generator.parameters}
         return self.ask_drawn(state.round, population, source, common)
 
     def answer(self, common: Any, own: Any, shard: Shard, memory: Any, source: Source) -> tuple[Any, Any]:
@@ -125,17 +125,17 @@ class FedAvgGan(ClientUpdates, GanRounds):
         omega, theta = common["omega"], common["theta"]
         there = jnp.where(seen.mask, 0.0, -jnp.inf).at[0].max(-1e30)  # never all impossible
 
-        def step(critic: Half, key: Array) -> tuple[Half, None]:
+        def step(critic: TrainState, key: Array) -> tuple[TrainState, None]:
             rows, codes = jax.random.split(key)
-            slope_of = slope_of_row(design.gan, critic.values, theta, seen, codes)
+            slope_of = slope_of_row(design.gan, critic.parameters, theta, seen, codes)
             slopes = jax.vmap(slope_of)(jax.random.categorical(rows, there, shape=(self.batch,)))
             slope = design.gan.flat(jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), slopes))
-            return moved(critic, slope, self.critic_rate, BETAS), None
+            return adam_step(critic, slope, self.critic_rate, BETAS), None
 
         after, _ = jax.lax.scan(
-            step, fresh(omega, self.critic_rate, BETAS), jax.random.split(training_key(source), self.steps)
+            step, start_training(omega, self.critic_rate, BETAS), jax.random.split(training_key(source), self.steps)
         )
-        change = clip((after.values - omega) / self.bound, 1.0)
+        change = clip((after.parameters - omega) / self.bound, 1.0)
         here = jnp.asarray(own) & jnp.any(seen.mask)
         return {"change": jnp.where(here, design.mechanism.on_grid(change), 0)}, memory
 
@@ -144,12 +144,12 @@ class FedAvgGan(ClientUpdates, GanRounds):
         omega = state.omega + self.server_rate * self.bound * told
         key = jax.random.fold_in(state.coin, state.round)
         generator = _generations(self, state.design.gan, state.generator, omega, key)
-        average = averaged(state.average, generator.values, state.round, self.average)
+        average = update_ema(state.average, generator.parameters, state.round, self.average)
         return dataclasses.replace(state, round=state.round + 1, omega=omega, generator=generator, average=average)
 
     def finish(self, state: State, population: Population, key: Array) -> Synthesizer:
         return generator_of(
-            state.design.gan.maker, state.average if self.average else state.generator.values, population
+            state.design.gan.maker, state.average if self.average else state.generator.parameters, population
         )
 
     def guarantee(self, population: Population) -> Guarantee:
@@ -162,7 +162,7 @@ class FedAvgGan(ClientUpdates, GanRounds):
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _generations(protocol: FedAvgGan, gan: Gan, generator: Half, omega: Array, key: Array) -> Half:
+def _generations(protocol: FedAvgGan, gan: Gan, generator: TrainState, omega: Array, key: Array) -> TrainState:
     even = jnp.full(max(1, gan.maker.classes), 1.0 / max(1, gan.maker.classes))
     for one in jax.random.split(key, protocol.generations):
         generator = generator_step(gan, generator, omega, even, protocol.batch, one, protocol.rate)

@@ -179,8 +179,8 @@ class FlGan(GanRounds):
             counts = design.labels.release(held, design.labels.noise(labels))
         visit = Visit(self.manner, design, common, seen, jnp.maximum(counts, 0), training_key(coins))
         critic, generator, average = visit.train(steps)
-        found = {"omega": critic.values, "theta": generator.values, "average": average, "counts": counts}
-        found["fisher"] = jnp.zeros(0) if design.fisher is None else visit.fisher(critic.values, average, fisher)
+        found = {"omega": critic.parameters, "theta": generator.parameters, "average": average, "counts": counts}
+        found["fisher"] = jnp.zeros(0) if design.fisher is None else visit.fisher(critic.parameters, average, fisher)
         return found, memory
 
     def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from populace.errors import SpecError
-from populace.methods.blocks.dp_sgd import averaged
+from populace.methods.blocks.dp_sgd import update_ema
 from populace.methods.blocks.gan_networks import Gan
 from populace.methods.blocks.gan_training import drawn_labels
 from populace.methods.blocks.whole_numbers import EXACT, WIDE
@@ -146,7 +146,7 @@ def learn_alone(
         slope = jnp.sum(slopes * told[:, None], axis=0) / jnp.maximum(jnp.sum(told), 1)
         change, state = optimiser.update(slope, state)
         weights = weights + change
-        return (weights, state, averaged(mean, weights, done, average)), None
+        return (weights, state, update_ema(mean, weights, done, average)), None
 
     start = jnp.zeros((features.size + 1) * gan.maker.classes)
     items = (jnp.arange(steps), jax.random.split(key, steps))

@@ -21,7 +21,7 @@ import numpy as np
 
 from populace.errors import SpecError, out_of_range
 from populace.methods.base import Ask, Facts, Plan, Population, Replies, Shard
-from populace.methods.blocks.dp_sgd import Examples, averaged, total_of_blocks
+from populace.methods.blocks.dp_sgd import Examples, sum_over_blocks, update_ema
 from populace.methods.blocks.gan_rounds import GanRounds, Net
 from populace.methods.blocks.gan_visit import Manner, Visit
 from populace.methods.blocks.generator import Synthesizer
@@ -267,7 +267,7 @@ class GenFl(GanRounds):
         slope = jnp.sum(jnp.where(present[:, None], replies.values["slope"], 0), axis=0) / heard
         change, optimiser = optimiser_of(self.rate, self.momentum).update(slope, state.optimiser)
         weights = state.weights + change
-        average = averaged(state.average, weights, done, self.average)
+        average = update_ema(state.average, weights, done, self.average)
         validated = state.validated
         if self.target:
             coin = jax.random.fold_in(state.coin, state.round)
@@ -401,6 +401,6 @@ def noised_sum(
         seen, off = jax.lax.map(factors, places)
         return jnp.matmul(seen.T, off * there[:, None], precision="highest").astype(jnp.int32)
 
-    total = total_of_blocks(block, drawn, bits.at_once).reshape(-1)
+    total = sum_over_blocks(block, drawn, bits.at_once).reshape(-1)
     shift = round(math.log2(release.mechanism.grid)) + bits.both
     return release.mechanism.release(on_grid(total, shift), noise) * restored(bits)

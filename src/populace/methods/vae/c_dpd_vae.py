@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from populace.errors import SpecError
 from populace.methods.base import Ask, Facts, Population, Replies, Shard
 from populace.methods.blocks.client_updates import ClientUpdates, Updates
-from populace.methods.blocks.dp_sgd import averaged
+from populace.methods.blocks.dp_sgd import update_ema
 from populace.methods.blocks.generator import Synthesizer
 from populace.methods.blocks.training import NUMBER, check_counts, check_shares, check_sizes, generator_of
 from populace.methods.blocks.vae_networks import Net, Vae
@@ -143,7 +143,7 @@ class CDpdVae(ClientUpdates, Averaged):
         theta = state.theta + step
         return dataclasses.replace(
             state, round=state.round + 1, phi=phi, theta=theta, momentum=momentum,
-            average=averaged(state.average, theta, state.round, self.average),
+            average=update_ema(state.average, theta, state.round, self.average),
             bound=self._next_bound(state, replies, self.share * len(ask.cohort), counts),
         )  # fmt: skip
 

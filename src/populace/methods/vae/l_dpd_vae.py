@@ -26,7 +26,17 @@ from populace.errors import SpecError
 from populace.methods.base import Ask, Facts, Plan, Population, Replies, Shard
 from populace.methods.blocks.code_law import CodeLaw, make_standard_law
 from populace.methods.blocks.cohort_schedule import order_of_passes, rounds_of_pass
-from populace.methods.blocks.dp_sgd import Examples, Half, averaged, drawn_at_once, fresh, moved, total_of
+from populace.methods.blocks.dp_sgd import (
+    Examples,
+    NoisedSum,
+    TrainState,
+    adam_step,
+    draw_batches,
+    examples_at_once,
+    noised_sum,
+    start_training,
+    update_ema,
+)
 from populace.methods.blocks.generator import Synthesizer
 from populace.methods.blocks.training import (
     NO_ERROR,
@@ -50,7 +60,7 @@ from populace.methods.vae.training import (
 )
 from populace.privacy.accounting import epsilon_of, resolved_delta
 from populace.privacy.events import Event, NonPrivate
-from populace.privacy.gaussian import GaussianSum, clip_tree, quantile_step
+from populace.privacy.gaussian import GaussianSum, quantile_step
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.noised_steps import AT_A_SILO, NoisedSteps, noised_steps, sampled_delta
@@ -98,7 +108,7 @@ class State:
     round: Array
     coin: Array
     order: Array
-    encoder: Half
+    encoder: TrainState
     law: CodeLaw
     theta: Array
     optimiser: Any
@@ -179,7 +189,7 @@ class LDpdVae(VaeRounds):
     def together(self, ask: Ask, population: Population) -> bool:
         """Unless the slopes of every record of every client at once would not fit; those of convolutions never do."""
         release = self.design(population).release
-        rows = drawn_at_once(population.records, release.probability)
+        rows = examples_at_once(population.records, release.probability)
         return self.net == "basis" and len(ask.cohort) * rows * release.mechanism.size <= MOST_SLOPES_AT_ONCE
 
     def design(self, population: Population) -> Design:
@@ -200,7 +210,7 @@ class LDpdVae(VaeRounds):
         law = make_standard_law(design.vae.classes, design.vae.latent)
         if samples is not None:
             law = measure_codes(design.vae, phi, samples, asleep)
-        encoder = fresh(phi, ASLEEP_RATE)
+        encoder = start_training(phi, ASLEEP_RATE)
         if self.encoder == "sleep" and warm is None:
             encoder = _asleep(design.vae, encoder, theta, law, asleep, 20 * self.asleep)
         return State(
@@ -222,7 +232,7 @@ class LDpdVae(VaeRounds):
         if not isinstance(state.round, jax.core.Tracer) and int(state.round) >= len(state.order):
             return None
         cohort = state.order[state.round]
-        common = {"phi": state.encoder.values, "theta": state.theta, "bound": state.bound}
+        common = {"phi": state.encoder.parameters, "theta": state.theta, "bound": state.bound}
         return Ask(round=state.round, cohort=cohort, common=common, own=jnp.arange(len(cohort), dtype=jnp.int32))
 
     def charge(self, ask: Ask, population: Population) -> Charge:
@@ -232,16 +242,19 @@ class LDpdVae(VaeRounds):
         if self.encoder not in ("joint", "paper"):
             return ()
         blank = jnp.zeros(self.vae(population).encoder_size)
-        return Encoders(begun=jnp.asarray(False), half=fresh(blank, self.encoder_rate))
+        return Encoders(begun=jnp.asarray(False), train_state=start_training(blank, self.encoder_rate))
 
     def answer(self, common: Any, own: Any, shard: Shard, memory: Any, source: Source) -> tuple[Any, Any]:
         design = self.design(shard.population)
         examples = Examples(*design.vae.read(shard.records), jnp.asarray(shard.mask))
         rows = len(examples.mask)
         batches, noises, counts, codes = source.split(4)
+        drawn, noise = draw_batches(
+            design.release, batches=batches, noises=noises, mask=examples.mask, steps=(self.steps,)
+        )
         draws = {
-            "drawn": jnp.asarray(batches.coins(design.release.probability, (self.steps, rows))) & examples.mask,
-            "noise": jnp.asarray(design.mechanism.noise(noises, (self.steps, design.mechanism.size))),
+            "drawn": drawn,
+            "noise": noise,
             "codes": jnp.asarray(codes.normal((self.steps, rows, self.codes, design.vae.latent))),
         }
         if design.count is not None:
@@ -249,7 +262,7 @@ class LDpdVae(VaeRounds):
         encoder = encoder_of(memory, common["phi"], self.encoder_rate)
         encoder, change, below = _train(self, design, encoder, common["theta"], common["bound"], examples, draws)
         if isinstance(memory, Encoders):
-            memory = Encoders(begun=jnp.asarray(True), half=encoder)
+            memory = Encoders(begun=jnp.asarray(True), train_state=encoder)
         return {"change": change, "below": below}, memory
 
     def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
@@ -268,7 +281,7 @@ class LDpdVae(VaeRounds):
             bound = quantile_step(bound, 0.5 + below / (self.steps * self.batch), self.quantile, QUANTILE_RATE)
         return dataclasses.replace(
             state, round=state.round + 1, theta=theta, optimiser=optimiser, encoder=encoder, bound=bound,
-            average=averaged(state.average, theta, state.round, self.average),
+            average=update_ema(state.average, theta, state.round, self.average),
         )  # fmt: skip
 
     def finish(self, state: State, population: Population, key: Array) -> Synthesizer:
@@ -340,56 +353,54 @@ class LDpdVae(VaeRounds):
 
 
 @functools.partial(jax.jit, static_argnums=(0, 5))
-def _asleep(vae: Vae, encoder: Half, theta: Array, law: CodeLaw, key: Array, steps: int) -> Half:
+def _asleep(vae: Vae, encoder: TrainState, theta: Array, law: CodeLaw, key: Array, steps: int) -> TrainState:
     return train_asleep(vae, encoder, theta, law, key, steps=steps, rate=ASLEEP_RATE)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _train(
-    protocol: LDpdVae, design: Design, encoder: Half, theta: Array, bound: Array, examples: Examples, draws: Any
-) -> tuple[Half, Array, Array]:
+    protocol: LDpdVae, design: Design, encoder: TrainState, theta: Array, bound: Array, examples: Examples, draws: Any
+) -> tuple[TrainState, Array, Array]:
     """The noised steps of one reply: the encoder after them, the decoder's change, and the noisy count of short slopes."""
 
-    def step(carry: tuple[Half, Half], item: Any) -> tuple[tuple[Half, Half], Array]:
+    def step(carry: tuple[TrainState, TrainState], item: Any) -> tuple[tuple[TrainState, TrainState], Array]:
         encoder, decoder = carry
-        total, below = noised_sum(protocol, design, encoder.values, decoder.values, bound, examples, item)
+        total, below = noised_gradient(protocol, design, encoder.parameters, decoder.parameters, bound, examples, item)
         slope = total * bound / protocol.batch
         after = encoder
         if protocol.encoder == "joint":
-            after = moved(encoder, slope[: len(encoder.values)], protocol.encoder_rate)
-            slope = slope[len(encoder.values) :]
+            after = adam_step(encoder, slope[: len(encoder.parameters)], protocol.encoder_rate)
+            slope = slope[len(encoder.parameters) :]
         elif protocol.encoder == "paper":
             some = dataclasses.replace(examples, mask=item["drawn"])
             codes = item["codes"].reshape(len(examples.mask), -1, design.vae.latent)[:, 0]
-            own = jax.grad(functools.partial(mean_loss, design.vae))(encoder.values, decoder.values, some, codes)
-            after = moved(encoder, own, protocol.encoder_rate)
+            own = jax.grad(functools.partial(mean_loss, design.vae))(
+                encoder.parameters, decoder.parameters, some, codes
+            )
+            after = adam_step(encoder, own, protocol.encoder_rate)
         if protocol.local == "adam":
-            decoder = moved(decoder, slope, protocol.local_rate)
+            decoder = adam_step(decoder, slope, protocol.local_rate)
         else:
-            decoder = dataclasses.replace(decoder, values=decoder.values - protocol.local_rate * slope)
+            decoder = dataclasses.replace(decoder, parameters=decoder.parameters - protocol.local_rate * slope)
         return (after, decoder), below
 
-    (encoder, decoder), below = jax.lax.scan(step, (encoder, fresh(theta, protocol.local_rate)), draws)
-    return encoder, decoder.values - theta, jnp.sum(below)
+    (encoder, decoder), below = jax.lax.scan(step, (encoder, start_training(theta, protocol.local_rate)), draws)
+    return encoder, decoder.parameters - theta, jnp.sum(below)
 
 
-def noised_sum(
+def noised_gradient(
     protocol: LDpdVae, design: Design, phi: Array, theta: Array, bound: Array, examples: Examples, item: Any
-) -> tuple[Array, Array]:
-    """The sum of the batch's clipped slopes with noise, in units of the bound, and the noisy count of those below it."""
-    slope_of = slope_of_both if protocol.encoder == "joint" else slope_of_decoder
+) -> NoisedSum:
+    """The noised sum of the batch's clipped gradients by the decoder, or by both networks."""
+    gradient_of = slope_of_both if protocol.encoder == "joint" else slope_of_decoder
 
-    def contribution(row: Array) -> tuple[Any, Array]:
-        slope = slope_of(design.vae, phi, theta, examples.x[row], examples.y[row], item["codes"][row])
-        slope = jax.tree.map(lambda leaf: leaf / bound, slope)
-        short = jnp.where(optax.tree.norm(slope) <= 1, 0.5, -0.5)
-        return jax.tree.map(design.mechanism.on_grid, clip_tree(slope, 1.0)), short
+    def gradient_of_row(row: Array) -> Any:
+        return gradient_of(design.vae, phi, theta, examples.x[row], examples.y[row], item["codes"][row])
 
-    at_once = drawn_at_once(len(examples.mask), design.release.probability)
-    total, below = total_of(contribution, item["drawn"], at_once)
-    below = jnp.zeros(()) if design.count is None else design.count.release(below, item["count"][0])
-    told = design.mechanism.release(packed_slope(design.vae, total), item["noise"])
-    return told, below  # a count that is not paid for does not leave
+    return noised_sum(
+        gradient_of_row, functools.partial(packed_slope, design.vae), release=design.release, clip_norm=bound,
+        drawn=item["drawn"], noise=item["noise"], count_noise=None if design.count is None else item["count"][0],
+    )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=64)

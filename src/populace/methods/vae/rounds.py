@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from populace.errors import SpecError, out_of_range
 from populace.methods.base import ImageShape, Population, Protocol, Shard
 from populace.methods.blocks.dense_networks import Blocks
-from populace.methods.blocks.dp_sgd import Examples, Half, fresh
+from populace.methods.blocks.dp_sgd import Examples, TrainState, start_training
 from populace.methods.blocks.training import training_key
 from populace.methods.blocks.vae_networks import NETS, Net, RowsVae, Vae
 from populace.methods.vae.training import BATCH, fit, train_at_client
@@ -81,7 +81,7 @@ class Averaged(VaeRounds):
         if self.shared == "whole":
             return ()
         blank = jnp.zeros(self.vae(population).encoder_size)
-        return Encoders(begun=jnp.asarray(False), half=fresh(blank, self.rate))
+        return Encoders(begun=jnp.asarray(False), train_state=start_training(blank, self.rate))
 
     def trained(self, vae: Vae, common: Any, shard: Shard, memory: Any, source: Source) -> tuple[Array, Any]:
         """What local training changes of what is shared, and what the client keeps (algorithm 1, lines 17 to 24)."""
@@ -93,8 +93,8 @@ class Averaged(VaeRounds):
         )  # fmt: skip
         change = theta - common["theta"]
         if self.shared == "whole":
-            return jnp.concatenate([after.values - common["phi"], change]), memory
-        return change, Encoders(begun=jnp.asarray(True), half=after)
+            return jnp.concatenate([after.parameters - common["phi"], change]), memory
+        return change, Encoders(begun=jnp.asarray(True), train_state=after)
 
 
 def warm_samples(vae: Vae, steps: int) -> int:
@@ -120,13 +120,13 @@ class Encoders:
     """What a client keeps at home: its encoder with its optimiser, once it has begun."""
 
     begun: Array
-    half: Half
+    train_state: TrainState
 
 
-def encoder_of(memory: Any, start: Array, rate: float) -> Half:
+def encoder_of(memory: Any, start: Array, rate: float) -> TrainState:
     """The client's own encoder; the public start in its first round, or where it keeps none."""
-    first = fresh(start, rate)
+    first = start_training(start, rate)
     if not isinstance(memory, Encoders):
         return first
-    kept: Half = jax.tree.map(lambda own, new: jnp.where(memory.begun, own, new), memory.half, first)
+    kept: TrainState = jax.tree.map(lambda own, new: jnp.where(memory.begun, own, new), memory.train_state, first)
     return kept

@@ -14,7 +14,7 @@ import numpy as np
 import optax
 
 from populace.methods.blocks.code_law import CodeLaw, measure_law
-from populace.methods.blocks.dp_sgd import Examples, Half, fresh, moved
+from populace.methods.blocks.dp_sgd import Examples, TrainState, adam_step, shorten_step, start_training
 from populace.methods.blocks.parameters import pack, unpack
 from populace.methods.blocks.vae_networks import Vae
 from populace.types import Array
@@ -45,13 +45,15 @@ def mean_loss(vae: Vae, phi: Array, theta: Array, examples: Examples, noise: Arr
 
 
 def train_at_client(
-    vae: Vae, encoder: Half, theta: Array, examples: Examples, key: Array, *, epochs: int, batch: int, rate: float
-) -> tuple[Half, Array]:
+    vae: Vae, encoder: TrainState, theta: Array, examples: Examples, key: Array, *, epochs: int, batch: int, rate: float
+) -> tuple[TrainState, Array]:
     """Both halves on one client's batches (algorithm 1, lines 17 to 23); the decoder's optimiser begins anew."""
     rows = len(examples.mask)
     batches = -(-rows // batch)
 
-    def step(carry: tuple[Half, Half], item: tuple[Array, Array]) -> tuple[tuple[Half, Half], None]:
+    def step(
+        carry: tuple[TrainState, TrainState], item: tuple[Array, Array]
+    ) -> tuple[tuple[TrainState, TrainState], None]:
         encoder, decoder = carry
         places, key = item
         some = Examples(
@@ -59,9 +61,9 @@ def train_at_client(
         )
         noise = jax.random.normal(key, (batch, vae.latent))
         slopes = jax.grad(functools.partial(mean_loss, vae), argnums=(0, 1))(
-            encoder.values, decoder.values, some, noise
+            encoder.parameters, decoder.parameters, some, noise
         )
-        return (moved(encoder, slopes[0], rate), moved(decoder, slopes[1], rate)), None
+        return (adam_step(encoder, slopes[0], rate), adam_step(decoder, slopes[1], rate)), None
 
     def order(key: Array) -> Array:
         places = jnp.concatenate([jax.random.permutation(key, rows), jnp.full(batches * batch - rows, rows)])
@@ -70,9 +72,9 @@ def train_at_client(
     first, second = jax.random.split(key)
     orders = jax.vmap(order)(jax.random.split(first, epochs)).reshape(epochs * batches, batch)
     (encoder, decoder), _ = jax.lax.scan(
-        step, (encoder, fresh(theta, rate)), (orders, jax.random.split(second, epochs * batches))
+        step, (encoder, start_training(theta, rate)), (orders, jax.random.split(second, epochs * batches))
     )
-    return encoder, decoder.values
+    return encoder, decoder.parameters
 
 
 def slope_of_decoder(vae: Vae, phi: Array, theta: Array, x: Array, y: Array, noise: Array) -> Any:
@@ -102,17 +104,19 @@ def _mean_loss_of_one(vae: Vae, phi: Array, theta: Array, x: Array, y: Array, no
     )
 
 
-def train_asleep(vae: Vae, encoder: Half, theta: Array, law: CodeLaw, key: Array, *, steps: int, rate: float) -> Half:
+def train_asleep(
+    vae: Vae, encoder: TrainState, theta: Array, law: CodeLaw, key: Array, *, steps: int, rate: float
+) -> TrainState:
     """The encoder on the decoder's own samples: labels evenly, codes by their law. No record of anybody."""
 
-    def step(encoder: Half, key: Array) -> tuple[Half, None]:
+    def step(encoder: TrainState, key: Array) -> tuple[TrainState, None]:
         labels, codes = jax.random.split(key)
         numbers = jax.random.randint(labels, (SAMPLES_AT_ONCE,), 0, max(1, vae.classes))
         y = vae.labels(numbers)
         z = law.draw(numbers, jax.random.normal(codes, (SAMPLES_AT_ONCE, vae.latent)))
         x = vae.means(vae.decode(theta, z, y))
-        slope = jax.grad(lambda phi: jnp.mean(vae.misses(phi, x, y, z)))(encoder.values)
-        return moved(encoder, slope, rate), None
+        slope = jax.grad(lambda phi: jnp.mean(vae.misses(phi, x, y, z)))(encoder.parameters)
+        return adam_step(encoder, slope, rate), None
 
     return jax.lax.scan(step, encoder, jax.random.split(key, steps))[0]
 
@@ -121,30 +125,28 @@ def fit(
     vae: Vae, phi: Array, theta: Array, records: Any, rows: int, key: Array, *, steps: int, rate: float
 ) -> tuple[Array, Array]:
     """Both halves on records that may all be seen: a generator's samples, or pooled records of a baseline."""
-    encoder, decoder = fresh(phi, rate), fresh(theta, rate)
+    encoder, decoder = start_training(phi, rate), start_training(theta, rate)
     for number in range(steps):  # not a compiled loop: the records stay where they are
         key, places, noise = jax.random.split(key, 3)
         some = jax.random.randint(places, (min(BATCH, rows),), 0, rows)
         encoder, decoder = _fit_step(vae, encoder, decoder, records, some, noise, rate, number / steps)
-    return encoder.values, decoder.values
+    return encoder.parameters, decoder.parameters
 
 
 @functools.partial(jax.jit, static_argnums=(0, 6))
 def _fit_step(
-    vae: Vae, encoder: Half, decoder: Half, records: Any, some: Array, key: Array, rate: float, done: Array
-) -> tuple[Half, Half]:
+    vae: Vae, encoder: TrainState, decoder: TrainState, records: Any, some: Array, key: Array, rate: float, done: Array
+) -> tuple[TrainState, TrainState]:
     x, y = vae.read(jax.tree.map(lambda leaf: leaf[some], records))
     examples = Examples(x, y, jnp.ones(len(some), bool))
     noise = jax.random.normal(key, (len(some), vae.latent))
     slopes = jax.grad(functools.partial(mean_loss, vae), argnums=(0, 1))(
-        encoder.values, decoder.values, examples, noise
+        encoder.parameters, decoder.parameters, examples, noise
     )
     fading = jnp.minimum(1.0, 4 * (1 - done))  # the last quarter of the steps grow smaller
     encoder, decoder = (
-        Half(half.values + fading * (after.values - half.values), after.state)
-        for half, after in (
-            (half, moved(half, slope, rate)) for half, slope in zip((encoder, decoder), slopes, strict=True)
-        )
+        shorten_step(before, adam_step(before, slope, rate), fading)
+        for before, slope in zip((encoder, decoder), slopes, strict=True)
     )
     return encoder, decoder
 
