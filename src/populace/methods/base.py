@@ -17,13 +17,14 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
 
 from populace.errors import SpecError, out_of_range
 from populace.methods.blocks.generator import Synthesizer
+from populace.methods.blocks.settings import check_settings
 from populace.privacy.events import Event
 from populace.privacy.guarantee import Guarantee, Trust, Unit
 from populace.privacy.ledger import Charge
@@ -132,6 +133,8 @@ class Facts:
     traffic: str
     #: What it is in at most 36 characters, for a list that fits a terminal.
     line: str = ""
+    #: Its page in docs/methods, where that has another name than the method.
+    page: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -161,6 +164,13 @@ class Protocol(abc.ABC):
 
     #: Whether answers of many clients are faster together on processors too; networks with weights of their own are not.
     vectorises: ClassVar[bool] = True
+
+    def __new__(cls, *unnamed: object, **settings: object) -> Self:
+        """A method whose settings were checked first: a wrong name or type is one sentence, here as on the command line."""
+        if unnamed:
+            raise SpecError(f"expected settings by name, as in {cls.__name__}(epsilon=4), got {unnamed[0]!r}")
+        check_settings(cls, settings)
+        return super().__new__(cls)
 
     @abc.abstractmethod
     def round_count(self, population: Population) -> int:

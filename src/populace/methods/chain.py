@@ -77,6 +77,7 @@ class Chain(Protocol):
 
     facts: ClassVar[Facts] = Facts(
         name="chain",
+        page="dpd-vae",
         line="one method begun from another",
         title="one method begun from another's result under one budget (default: l-dpd-vae begun from moments)",
         paper="populace",

@@ -1,18 +1,28 @@
-"""Every method by name. A new one is one file and one line here."""
+"""Every method by name: the built-in ones, and those that other packages offer.
+
+A new method is a folder, or a file in its family's folder, one line here, and its page in docs/methods. Another package offers
+one through the entry-point group `populace.methods`, in its own pyproject.toml:
+
+    [project.entry-points."populace.methods"]
+    my-method = "my_package.protocol:MyMethod"
+
+It is listed by name and imported when it is first used, so that a broken one is no trouble to the others.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
-import types
-import typing
-from collections.abc import Mapping
-from typing import Any
+import importlib.metadata
+from collections.abc import Iterator, Mapping
 
 from populace.errors import SpecError
 from populace.methods.base import Facts, Kind, Protocol
+from populace.methods.blocks.settings import fields_of, read_settings
 
-METHODS: dict[str, str] = {
+GROUP = "populace.methods"
+BUILT_IN: dict[str, str] = {
     "poll": "populace.methods.poll.protocol:Poll",
     "independent": "populace.methods.baselines.independent:Independent",
     "samprivsyn": "populace.methods.marginals.samprivsyn:SamPrivSyn",
@@ -37,69 +47,107 @@ METHODS: dict[str, str] = {
 DEFAULTS: dict[Kind, str] = {"table": "poll", "images": "moments"}
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Offered:
+    """A method that another package offers: where its class is, and which package says so; `problem` if it cannot be used."""
+
+    name: str
+    target: str
+    package: str
+    problem: str = ""
+
+
+@functools.cache
+def offered() -> tuple[Offered, ...]:
+    """The methods of other packages, none of them imported."""
+    points = sorted(importlib.metadata.entry_points(group=GROUP), key=lambda point: (point.name, _package(point)))
+    names = [point.name for point in points]
+    methods = []
+    for point in points:
+        problem = ""
+        if point.name in BUILT_IN:
+            problem = f"package {_package(point)} offers a method {point.name!r}, which is the name of a built-in one"
+        elif names.count(point.name) > 1:
+            packages = sorted({_package(other) for other in points if other.name == point.name})
+            problem = f"more than one entry point offers a method {point.name!r} (packages {', '.join(packages)})"
+        elif not (point.module and point.attr):
+            problem = (
+                f"package {_package(point)} offers a method {point.name!r} as {point.value!r}, not as module:Class"
+            )
+        methods.append(Offered(name=point.name, target=point.value, package=_package(point), problem=problem))
+    return tuple(methods)
+
+
+def _package(point: importlib.metadata.EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else "of unknown name"
+
+
+class Methods(Mapping[str, str]):
+    """Where the class of every method is, by the method's name: the built-in ones first, then those of other packages."""
+
+    @property
+    def _known(self) -> dict[str, str]:
+        return BUILT_IN | {one.name: one.target for one in offered() if not one.problem}
+
+    def __getitem__(self, name: str) -> str:
+        return BUILT_IN[name] if name in BUILT_IN else self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+METHODS = Methods()
+
+
 def protocol_class(name: str) -> type[Protocol]:
+    """The class of a method, imported now."""
+    if not isinstance(name, str):
+        raise SpecError(f"expected a method's name, got {name!r}; methods are {', '.join(METHODS)}")
+    if name in BUILT_IN:
+        module, _, attribute = BUILT_IN[name].partition(":")
+        built_in: type[Protocol] = getattr(importlib.import_module(module), attribute)
+        return built_in
     if name not in METHODS:
-        raise SpecError(f"unknown method {name!r}; methods are {', '.join(METHODS)}")
-    module, _, attribute = METHODS[name].partition(":")
-    found: type[Protocol] = getattr(importlib.import_module(module), attribute)
-    return found
+        wrong = [one.problem for one in offered() if one.name == name]
+        raise SpecError(wrong[0] if wrong else f"unknown method {name!r}; methods are {', '.join(METHODS)}")
+    return _load(next(one for one in offered() if one.name == name and not one.problem))
 
 
-def all_facts() -> tuple[Facts, ...]:
-    return tuple(protocol_class(name).facts for name in METHODS)
+def _load(one: Offered) -> type[Protocol]:
+    """The class behind an entry point; what is wrong with it is one sentence, whatever its package raises."""
+    whose = f"method {one.name!r} of package {one.package} ({one.target})"
+    module, _, attribute = one.target.partition(":")
+    try:
+        cls = functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
+    except Exception as error:
+        raise SpecError(f"{whose} cannot be imported: {type(error).__name__}: {error}") from error
+    if not (isinstance(cls, type) and issubclass(cls, Protocol) and dataclasses.is_dataclass(cls)):
+        raise SpecError(f"{whose} is no method: expected a dataclass that inherits populace.methods.base.Protocol")
+    if not isinstance(getattr(cls, "facts", None), Facts) or cls.facts.name != one.name:
+        raise SpecError(f"{whose} has to say its name: expected `facts` with the name {one.name!r}")
+    return cls
 
 
-def parameters(name: str) -> dict[str, dataclasses.Field[Any]]:
-    """The public fields of a method."""
-    return {field.name: field for field in dataclasses.fields(protocol_class(name))}  # type: ignore[arg-type]
+def built_in_facts() -> tuple[Facts, ...]:
+    """What every built-in method says about itself."""
+    return tuple(protocol_class(name).facts for name in BUILT_IN)
 
 
-def settings_from_file(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def parameters(name: str) -> dict[str, dataclasses.Field[object]]:
+    """The settings of a method, by name."""
+    return fields_of(protocol_class(name))
+
+
+def settings_from_file(name: str, settings: Mapping[str, object]) -> dict[str, object]:
     """Settings as a file of this or an earlier version names them, under their present names."""
     renamed = protocol_class(name).renamed if name in METHODS else {}
     return {renamed.get(key, key): value for key, value in settings.items()}
 
 
-def make_protocol(name: str, settings: Mapping[str, Any]) -> Protocol:
-    """A method from its name and settings; text is read as the field's type, and an unknown or wrong one is named."""
+def make_protocol(name: str, settings: Mapping[str, object]) -> Protocol:
+    """A method from its name and settings; text is read as the setting's type, and an unknown or wrong one is named."""
     cls = protocol_class(name)
-    fields = parameters(name)
-    hints = typing.get_type_hints(cls)
-    values: dict[str, Any] = {}
-    for key, value in settings.items():
-        if key not in fields:
-            raise SpecError(f"method {name!r} has no parameter {key!r}; its parameters are {', '.join(fields)}")
-        values[key] = _read(value, hints[key], f"{name}.{key}") if isinstance(value, str) else value
-    missing = [
-        key
-        for key, field in fields.items()
-        if key not in values and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    ]
-    if missing:
-        raise SpecError(f"method {name!r} needs {missing[0]!r}; give it with --set {missing[0]}=VALUE")
-    return cls(**values)
-
-
-def _read(text: str, kind: Any, where: str) -> Any:
-    """Text from the command line as the field's type."""
-    origin = typing.get_origin(kind)
-    if origin is typing.Literal:
-        if text not in typing.get_args(kind):
-            raise SpecError(f"expected {where} in {', '.join(map(str, typing.get_args(kind)))}, got {text!r}")
-        return text
-    if origin in (typing.Union, types.UnionType):
-        options = [option for option in typing.get_args(kind) if option is not type(None)]
-        if text.lower() == "none" and type(None) in typing.get_args(kind):
-            return None
-        return _read(text, options[0], where)
-    if kind is bool:
-        if text.lower() in ("true", "false"):
-            return text.lower() == "true"
-    elif kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    elif kind is str:
-        return text
-    raise SpecError(f"expected {where} as {getattr(kind, '__name__', kind)}, got {text!r}")
+    return cls(**read_settings(cls, settings))

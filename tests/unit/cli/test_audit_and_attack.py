@@ -152,7 +152,7 @@ def test_attack_on_a_run_and_its_own_synthetic_rows(folder, monkeypatch, capsys)
     (["audit", "grr", "--confidence", "1"], "expected confidence"),
     (["audit", "grr", "--schema", "x.toml"], "neither --schema nor --set"),
     (["audit", "independent", "--schema", "x.toml"], "no schema file"),
-    (["audit", "independent", "--set", "colour=3"], "no parameter 'colour'"),
+    (["audit", "independent", "--set", "colour=3"], "no setting 'colour'"),
     (["audit", "independent", "--clients", "0"], "expected clients at least 1"),
     (["audit", "all", "--set", "batch=3"], "leave it out with `all`"),
     (["audit", "all", "--images"], "leave it out with `all`"),

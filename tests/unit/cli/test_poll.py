@@ -84,7 +84,7 @@ COLLECT = {
     "broken schema": (["small.csv", "--schema", "broken.toml", "--epsilon", "3"], "cannot read the schema"),
     "epsilon": ([*GOOD[:4], "0"], "expected epsilon above 0"),
     "epsilon by set": ([*GOOD, "--set", "epsilon=3"], "--epsilon"),
-    "unknown setting": ([*GOOD, "--set", "colour=3"], "no parameter 'colour'"),
+    "unknown setting": ([*GOOD, "--set", "colour=3"], "no setting 'colour'"),
     "two stages": ([*GOOD, "--set", "stages=2"], "stages"),
     "unknown target": ([*GOOD, "--target", "zz"], "the target 'zz' is not a column"),
     "both splits": ([*GOOD, "--client-column", "a", "--records-per-client", "2"], "not both"),
@@ -133,7 +133,7 @@ FIT = {
     "rubbish": (["rubbish.parquet"], "expected answers that `populace poll collect` wrote"),
     "a table": (["north.parquet"], "north.parquet holds no answers"),
     "rows": (["n.parquet", "--rows", "0"], "rows of at least 1"),
-    "setting": (["n.parquet", "--set", "colour=1"], "no parameter 'colour'"),
+    "setting": (["n.parquet", "--set", "colour=1"], "no setting 'colour'"),
     "questions": (["n.parquet", "--set", "epsilon=1"], "changes the questions"),
     "twice": (["n.parquet", "n.parquet"], "named twice"),
 }

@@ -79,6 +79,7 @@ class FedAvgGan(ClientUpdates, GanRounds):
 
     facts: ClassVar[Facts] = Facts(
         name="fedavg-gan",
+        page="fl-gan",
         line="GAN by DP-FedAvg",
         title="a GAN whose critic learns from clipped updates, noised at the server; client level (DP-FedAvg-GAN)",
         paper="Augenstein et al., ICLR 2020; the baseline of Xin et al. 2021",

@@ -272,6 +272,7 @@ class UflGan(FlGan):
     facts: ClassVar[Facts] = dataclasses.replace(
         FlGan.facts,
         name="ufl-gan",
+        page="fl-gan",
         line="fl-gan for silos that differ",
         title="fl-gan for silos that are not alike: samples are replayed and the critic is held back (universal FL-GAN)",
     )

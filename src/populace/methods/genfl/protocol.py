@@ -374,7 +374,7 @@ class DpFl(GenFl):
             raise SpecError(f"expected gamma 0 for dp-fl, got {self.gamma!r}; genfl mixes generated images in")
 
     facts: ClassVar[Facts] = dataclasses.replace(
-        GenFl.facts, name="dp-fl", line="classifier by DP-SGD",
+        GenFl.facts, name="dp-fl", page="genfl", line="classifier by DP-SGD",
         title="a classifier learned together from records by DP-SGD; record level (DP-FL)",
         traffic="a classifier down and its noised slope up, per round",
     )  # fmt: skip

@@ -82,6 +82,7 @@ class CDpdVae(ClientUpdates, Averaged):
 
     facts: ClassVar[Facts] = Facts(
         name="c-dpd-vae",
+        page="dpd-vae",
         line="VAE decoder by DP-FedAvg",
         title="conditional VAE whose decoder learns from clipped updates, noised at the server; client level (C-DPD-fVAE)",
         paper="Pfitzner and Arnrich, arXiv 2022",

@@ -54,6 +54,7 @@ class CentralVae(VaeRounds):
 
     facts: ClassVar[Facts] = Facts(
         name="central-vae",
+        page="dpd-vae",
         line="VAE on pooled records, NOT PRIVATE",
         title="conditional VAE on pooled records; NOT PRIVATE, a baseline",
         paper="Pfitzner and Arnrich, arXiv 2022 (table 1, central VAE)",

@@ -77,6 +77,7 @@ class FedVae(Averaged):
 
     facts: ClassVar[Facts] = Facts(
         name="fed-vae",
+        page="dpd-vae",
         line="federated VAE, NOT PRIVATE",
         title="conditional VAE by federated averaging, whole or its decoder alone; NOT PRIVATE, a baseline",
         paper="Pfitzner and Arnrich, arXiv 2022 (table 1, fVAE and DPD-fVAE without noise)",

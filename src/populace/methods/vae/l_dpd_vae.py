@@ -160,6 +160,7 @@ class LDpdVae(VaeRounds):
 
     facts: ClassVar[Facts] = Facts(
         name="l-dpd-vae",
+        page="dpd-vae",
         line="VAE decoder by DP-SGD at the silos",
         title="conditional VAE whose decoder learns by DP-SGD at each client; record level (L-DPD-fVAE)",
         paper="Pfitzner and Arnrich, arXiv 2022; its encoder corrected",
