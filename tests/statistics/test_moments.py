@@ -25,7 +25,7 @@ def canaries():
     """Images that differ as much as can be: each a wave of its own, of each class."""
     protocol = Moments(epsilon=1.0, side=SIDE)
     blank = Images(x=np.zeros((2, *SHAPE), np.uint8), y=np.zeros(2, np.int32), classes=CLASSES)
-    features = protocol.design(simulation.population_of(split(blank, records_per_client=1))).features
+    features = protocol.parts(simulation.population_of(split(blank, records_per_client=1))).learner.features
     waves = features.basis[1 : 1 + 60].reshape(-1, *SHAPE)
     x = np.concatenate([np.where(waves > 0, 255, 0).astype(np.uint8)] * CLASSES)
     return Images(x=x, y=np.repeat(np.arange(CLASSES, dtype=np.int32), len(waves)), classes=CLASSES)
@@ -36,7 +36,7 @@ def noise_left(protocol, images, per_client, *, key, exact=False):
     clients = split(images, records_per_client=per_client)
     run = debug.run if exact else simulation.run
     outcome = run(protocol, clients, root=jax.random.key(key), **({"exact": True} if exact else {}))
-    design = outcome.state.design
+    design = protocol.parts(outcome.state.population).learner
     parts = [
         np.asarray(
             protocol_sum(design, jax.tree.map(lambda leaf, c=c: leaf[0], clients.gather(np.array([c]))[0])), np.int64
@@ -44,7 +44,7 @@ def noise_left(protocol, images, per_client, *, key, exact=False):
         for c in range(len(clients))
     ]
     whole = sum(np.asarray(on_grid(part, design.shift)) for part in parts)
-    return outcome.state.total - whole, design, len(clients)
+    return outcome.state.learner.total - whole, design, len(clients)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -54,7 +54,7 @@ def protocol_sum(design, records):
 
 @pytest.mark.parametrize(("trust", "exact"), [("silo", False), ("silo", True), ("central", False)])
 def test_the_scale_of_the_noise_is_accepted_and_nine_tenths_of_it_rejected(trust, exact):
-    protocol = Moments(epsilon=2.0, delta=DELTA, trust=trust, side=SIDE, covariance="class", batch=4)
+    protocol = Moments(epsilon=2.0, delta=DELTA, trust=trust, side=SIDE, covariance="class", clients_per_batch=4)
     left, design, clients = noise_left(protocol, canaries(), 40, key=3, exact=exact)
     deviation = design.mechanism.deviation * math.sqrt(clients if trust == "silo" else 1)
     square = float((left.astype(float) ** 2).sum())
@@ -77,7 +77,7 @@ def test_canaries_agree_with_the_claim_and_a_tenth_of_the_noise_is_caught(trust,
     protocol = Moments(epsilon=epsilon, delta=DELTA, trust=trust, side=SIDE, covariance="class")
     clients = split(some, records_per_client=per_client)
     population = simulation.population_of(clients)
-    design = protocol.design(population)
+    design = protocol.parts(population).learner
     each = np.stack(
         [
             np.asarray(protocol_sum(design, {"x": some.x[i : i + 1], "y": some.y[i : i + 1]}), np.float64)

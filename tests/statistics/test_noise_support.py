@@ -81,7 +81,7 @@ POPULATION = simulation.population_of(images(0))
 def neighbours(number):
     """One client of 120 records; the same with one record's slot empty; and the sums of both, in units of the grid."""
     clients = images(number)
-    design = PROTOCOL.design(POPULATION)
+    design = PROTOCOL.parts(POPULATION).learner
     records, mask = jax.tree.map(lambda leaf: leaf[0], clients.gather(np.array([0]), RECORDS))
     without = mask & (np.arange(RECORDS) != number % RECORDS)
     sums = tuple(
@@ -131,9 +131,9 @@ def test_the_attack_excludes_nobody_from_a_run(exact):
     clients, deviation, (there, empty) = neighbours(0)
     outcome = simulation.run(PROTOCOL, clients, root=jax.random.key(0), exact_noise=exact)
     assert outcome.noise == ("exact" if exact else "keyed")
-    assert not np.array_equal(outcome.state.total, there)
+    assert not np.array_equal(outcome.state.learner.total, there)
     for possible in (float_possible, keyed_possible):
-        assert not excludes(outcome.state.total, there, empty, lambda noise, of=possible: of(noise, deviation))
+        assert not excludes(outcome.state.learner.total, there, empty, lambda noise, of=possible: of(noise, deviation))
 
 
 @pytest.mark.parametrize("deviation", [0.01, 0.3, 7.7, 1366.0, 4e5, 6e7])

@@ -44,7 +44,7 @@ def shape_of(images):
 def design(shared=False, records=20, tilt=0.5, side=6, **how):
     population = Population(schema=ImageShape(shape=SHAPE, classes=3), clients=50, records=records)
     protocol = Moments(epsilon=2.0, side=side, tilt=tilt, covariance="shared" if shared else "class", **how)
-    return protocol, population, protocol.design(population)
+    return protocol, population, protocol.parts(population).learner
 
 
 def adversarial(features, rng):
@@ -157,14 +157,14 @@ def test_noise_is_calibrated_to_the_claim(trust, epsilon):
     population = Population(schema=ImageShape(shape=SHAPE, classes=3), clients=50, records=20)
     protocol = Moments(epsilon=epsilon, delta=1e-5, trust=trust)
     claim = protocol.guarantee(population)
-    multiplier = protocol.design(population).mechanism.noise_multiplier
+    multiplier = protocol.parts(population).learner.mechanism.noise_multiplier
     assert (claim.unit, claim.neighbours, claim.trust) == ("record", "zero-out", trust)
     assert claim.accounted_delta == pytest.approx(1e-5, rel=1e-9)
     assert claim.delta - claim.accounted_delta < 1e-12
     assert claim.units == 50 * 20
     assert 0.99 * epsilon < claim.epsilon <= epsilon
     assert analytic_delta(epsilon, multiplier) <= 1e-5 < analytic_delta(epsilon, 0.99 * multiplier)
-    assert protocol.spends(population) == protocol.design(population).mechanism.event
+    assert protocol.spends(population) == protocol.parts(population).learner.mechanism.event
 
 
 def test_delta_follows_the_house_rule_and_a_larger_one_is_said():
@@ -203,15 +203,15 @@ def test_noise_is_there_once_or_at_every_client(trust):
     exact = np.asarray(
         summed(found.features, found.layout, {"x": images.x, "y": images.y}, np.ones(200, bool)), np.int64
     )
-    left = (outcome.state.total * found.mechanism.grid - exact) / outcome.state.design.mechanism.scale
+    left = (outcome.state.learner.total * found.mechanism.grid - exact) / found.mechanism.scale
     assert left.std() == pytest.approx(math.sqrt(10) if trust == "silo" else 1.0, rel=0.1)
-    assert int(outcome.state.heard) == 10
+    assert int(outcome.state.learner.messages) == 10
 
 
 def test_without_noise_the_generator_has_the_moments_and_shares_of_the_data():
     images = pictures(3_000)
     clients = split(images, records_per_client=30)
-    protocol = Moments(epsilon=50.0, delta=1e-5, trust="central", side=10, moves="none")
+    protocol = Moments(epsilon=50.0, delta=1e-5, trust="central", side=10, deformations="none")
     generator = simulation.run(protocol, clients, root=jax.random.key(0)).generator
     made = generator.sample(3_000, jax.random.key(1))
     np.testing.assert_allclose(generator.label_shares(), np.bincount(images.y) / 3_000, atol=0.01)
@@ -224,10 +224,10 @@ def test_without_noise_the_generator_has_the_moments_and_shares_of_the_data():
 def test_skew_of_labels_among_clients_does_no_harm():
     """The release is a sum: who holds what cannot be seen in it, but for the noise."""
     images = pictures(400)
-    protocol = Moments(epsilon=5.0, trust="central", batch=7)
+    protocol = Moments(epsilon=5.0, trust="central", clients_per_batch=7)
     order = np.argsort(images.y, kind="stable")
     first, second = (
-        simulation.run(protocol, split(of, records_per_client=10), root=jax.random.key(4)).state.total
+        simulation.run(protocol, split(of, records_per_client=10), root=jax.random.key(4)).state.learner.total
         for of in (images, images.take(order))
     )
     assert np.abs(first - second).max() <= 40  # of the grid: each client's sum is rounded once
@@ -248,7 +248,7 @@ def test_any_size_and_channels(shape):
 def test_saved_and_loaded_it_draws_the_same(tmp_path):
     images = pictures(120)
     outcome = debug.run(
-        Moments(epsilon=8.0, batch=3), split(images, records_per_client=30), root=jax.random.key(0), exact=True
+        Moments(epsilon=8.0, clients_per_batch=3), split(images, records_per_client=30), root=jax.random.key(0), exact=True
     )
     outcome.generator.save(tmp_path)
     again = load_generator(tmp_path)
@@ -262,7 +262,7 @@ def test_more_noise_means_fewer_frequencies_and_shared_covariances():
     images = ImageShape(shape=(28, 28), classes=10)
 
     def chosen(**how):
-        found = Moments(delta=1e-5, **how).design(Population(schema=images, clients=500, records=120))
+        found = Moments(delta=1e-5, **how).parts(Population(schema=images, clients=500, records=120)).learner
         return found.features.side, found.layout.shared
 
     assert chosen(epsilon=10.0, trust="central") == (14, False)
@@ -329,7 +329,7 @@ def test_clients_whose_message_could_wrap_are_refused_under_central_trust():
         Moments(epsilon=1.0, trust="central").guarantee(crowded)
     Moments(epsilon=1.0, trust="silo").guarantee(crowded)
     fits = int(re.search(r"at most ([0-9,]+)", _refusal(crowded)).group(1).replace(",", ""))
-    found = Moments(epsilon=1.0, trust="central").design(dataclasses.replace(crowded, records=fits))
+    found = Moments(epsilon=1.0, trust="central").parts(dataclasses.replace(crowded, records=fits)).learner
     alike = np.zeros((fits, 1), np.int32)
     units = np.asarray(summed(found.features, found.layout, alike, np.ones(fits, bool)), np.int64)
     message = np.asarray(on_grid(summed(found.features, found.layout, alike, np.ones(fits, bool)), found.shift))

@@ -16,8 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.errors import DataError
-from populace.methods.blocks.generator import Generator
-from populace.methods.blocks.image_generator import ImageGenerator
+from populace.methods.blocks.generator import Generator, ImageGenerator
 from populace.methods.blocks.matrices import power_of
 from populace.methods.moments.deformation import MOVES, TRIED
 from populace.methods.moments.features import Estimates, Features, ImageFeatures, TableFeatures
