@@ -7,13 +7,17 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from populace.cli import interrupts
 
+if TYPE_CHECKING:
+    from rich.text import Text
+
 SECONDS_BETWEEN_LINES = 5.0
+WIDE = 10_000  # columns: a table as wide as it needs
 
 
 def say(text: str) -> None:
@@ -78,20 +82,34 @@ def _step(at: Any) -> str:
     return f"cell {at.done} of {at.total} ({what}), {at.seconds:.1f} s"
 
 
-def table(header: list[str], rows: list[list[str]], *, title: str = "") -> None:
-    """A table as wide as it needs; columns of numbers line up on the right, dashes for what is left out with them."""
-    widths = [max(len(str(row[i])) for row in [header, *rows]) for i in range(len(header))]
-    right = [i > 0 and bool(rows) and all(_is_number(str(row[i])) for row in rows) for i in range(len(header))]
+def table(header: list[str], rows: list[list[str]], *, title: str = "", width: int | None = None) -> None:
+    """A table as wide as it needs, or of a given width with cells broken into lines. Columns of numbers line up on the
+    right, and so do single numbers where the width is free."""
+    import io
+
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=box.SIMPLE, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="")
+    for i, name in enumerate(header):
+        numbers = i > 0 and bool(rows) and all(_is_number(str(row[i])) for row in rows)
+        shown.add_column(Text(name), justify="right" if numbers else "left", no_wrap=width is None or i == 0)
+    for row in rows:
+        shown.add_row(*(_cell(str(cell), right=width is None and i > 0) for i, cell in enumerate(row)))
+    lines = io.StringIO()
+    Console(file=lines, width=width or WIDE, color_system=None, legacy_windows=False).print(shown)
     if title:
         typer.echo(title)
-    for number, row in enumerate([header, *rows]):
-        cells = [
-            str(cell).rjust(width) if right[i] or (number and i and _is_number(str(cell))) else str(cell).ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        typer.echo("  ".join(cells).rstrip())
-        if number == 0:
-            typer.echo("  ".join("-" * width for width in widths))
+    for line in lines.getvalue().splitlines():
+        typer.echo(line.rstrip())
+
+
+def _cell(text: str, *, right: bool) -> Text:
+    from rich.text import Text
+
+    return Text(text, justify="right" if right and _is_number(text) else None)
 
 
 def _is_number(cell: str) -> bool:
