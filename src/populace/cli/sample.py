@@ -28,7 +28,7 @@ def command(
     """Draw synthetic rows; costs no privacy."""
     from populace.cli import show
     from populace.errors import InputError, RunError
-    from populace.methods.blocks.image_generator import ImageGenerator
+    from populace.methods.blocks.generator import ImageGenerator
     from populace.runs.run import load_run
     from populace.tables.table import SUFFIXES
 

@@ -86,7 +86,7 @@ def command(
 
 def _say_what_was_made(run: Run, out: Path, rows: int, target: str) -> None:
     from populace.cli import show
-    from populace.methods.blocks.image_generator import ImageGenerator
+    from populace.methods.blocks.generator import ImageGenerator
 
     show.say(f"\n{run.guarantee}\nother runs: {run.details['booked']['standing']['said']}\n")
     images = isinstance(run.generator, ImageGenerator)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import abc
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from populace.methods.base import Ask, Population, Protocol
+from populace.methods.base import Ask, Population, Protocol, State
+from populace.privacy.events import Event
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.shuffling import shuffled_statement
@@ -23,8 +23,8 @@ class Passes(Protocol):
     participations: int
 
     @abc.abstractmethod
-    def design(self, population: Population) -> Any:
-        """What both sides derive from public facts, its `mechanism` among it."""
+    def report_event(self, population: Population) -> Event:
+        """The privacy event of one report, from the mechanism that makes it."""
 
     @abc.abstractmethod
     def clients_per_round(self, population: Population) -> int:
@@ -34,18 +34,18 @@ class Passes(Protocol):
         return self.participations * rounds_of_pass(population.clients, self.clients_per_round(population))
 
     def order(self, population: Population, key: Array) -> Array:
-        """[rounds, cohort]: whom each round asks."""
+        """Whom each round asks, [rounds, clients per round]."""
         return order_of_passes(
             clients=population.clients, cohort=self.clients_per_round(population), passes=self.participations, key=key
         )
 
-    def cohorts(self, population: Population, state: Any, first: int, count: int) -> Array:
+    def cohorts(self, population: Population, state: State, first: int, count: int) -> Array:
         return np.asarray(state.order)[first : first + count]
 
     def charge(self, ask: Ask, population: Population) -> Charge:
-        return Charge(event=self.design(population).mechanism.event, unit="client")
+        return Charge(event=self.report_event(population), unit="client")
 
-    def claim(self, population: Population, *, told: str, derivation: tuple[str, ...]) -> Guarantee:
+    def claim(self, population: Population, *, report: str, derivation: tuple[str, ...]) -> Guarantee:
         """The guarantee of every such method, marked where each client is asked once, for a central statement."""
         times = "once" if self.participations == 1 else f"{self.participations} times"
         return Guarantee(
@@ -54,7 +54,7 @@ class Passes(Protocol):
             units=population.clients,
             neighbours="replace",
             trust="local",
-            mechanism=f"{told}, each client {times}",
+            mechanism=f"{report}, each client {times}",
             read_from_data=population.read_from_data,
             domain_sources=population.domain_sources,
             derivation=(
@@ -77,12 +77,12 @@ class Passes(Protocol):
 
 
 def rounds_of_pass(clients: int, cohort: int) -> int:
-    """Rounds in which every client is asked once."""
+    """How many rounds ask every client once."""
     return -(-clients // cohort)
 
 
 def order_of_passes(*, clients: int, cohort: int, passes: int, key: Array) -> Array:
-    """[rounds, cohort]: all clients in a random order, anew in every pass; -1 where they run out."""
+    """All clients in a random order, anew in every pass, [rounds, cohort]; -1 where they run out."""
     rounds = rounds_of_pass(clients, cohort)
     numbers = jnp.arange(clients, dtype=jnp.int32)
     padding = (0, rounds * cohort - clients)

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from populace.errors import SpecError
 from populace.methods.base import ImageShape, Population, Protocol
-from populace.methods.blocks.dense_networks import Blocks
 from populace.methods.blocks.gan_networks import ConvGan, DenseGan, Gan
+from populace.methods.blocks.networks import Blocks
 from populace.methods.blocks.training import check_counts, check_not_negative
 from populace.methods.blocks.vae_networks import NETS, RowsVae
 from populace.tables.schema import Schema

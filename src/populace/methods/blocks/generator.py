@@ -1,6 +1,6 @@
 """What a run gives: something that makes as much as one likes, can be saved, and never needs the records again.
 
-`Generator` makes rows of a table; `populace.methods.blocks.image_generator.ImageGenerator` makes labelled images.
+`Generator` makes rows of a table; `ImageGenerator` makes labelled images.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pyarrow as pa
 from populace.errors import DataError, RunError, SpecError
 from populace.tables import codec
 from populace.tables.files import read_arrays, read_json, replacing, write_json
+from populace.tables.images import Images
 from populace.tables.schema import Schema, schema_from_dict
 from populace.tables.table import Table
 from populace.types import Array
@@ -29,15 +30,17 @@ MODULES = {
     "records": "populace.methods.blocks.records_generator",
     "gaussian-copula": "populace.methods.marginals.copula",
     "latent-class": "populace.methods.poll.latent_class",
-    "decoder": "populace.methods.blocks.dense_networks",
-    "image-classes": "populace.methods.blocks.image_generator",
-    "conv-decoder": "populace.methods.blocks.conv_networks",
+    "decoder": "populace.methods.blocks.networks",
+    "image-classes": "populace.methods.wae.images",
+    "conv-decoder": "populace.methods.wae.images",
     "image-gaussians": "populace.methods.moments.generator",
     "row-gaussians": "populace.methods.moments.generator",
     "vae-images": "populace.methods.blocks.vae_images",
     "classifier-images": "populace.methods.genfl.classifier_images",
 }
-CHUNK = 131_072
+CHUNK = 131_072  # rows drawn at once
+IMAGES_AT_ONCE = 4_096
+LABEL = "label"  # what a condition on images is called
 HOPELESS = 1e-4  # give up when fewer than this share of draws obeys the declared rules
 
 
@@ -137,6 +140,66 @@ class Generator(Synthesizer):
     @classmethod
     def from_saved(cls, header: Mapping[str, Any], arrays: Mapping[str, Array]) -> Generator:
         return cls.from_arrays(schema_from_dict(header["schema"]), arrays)
+
+
+class ImageGenerator(Synthesizer):
+    """A model that makes images. `draw_pixels` draws; the rest is shared.
+
+    Edge cases: a model without labels (`label_shares` None) gives every image the label 0 of one class, and refuses
+    conditions.
+    """
+
+    shape: tuple[int, ...]
+    classes: int
+
+    @abc.abstractmethod
+    def label_shares(self) -> Array | None:
+        """How likely each label is, or None for a model without labels."""
+
+    @abc.abstractmethod
+    def draw_pixels(self, labels: Array, key: Array) -> Array:
+        """One image for each label, [n, *shape], intensities in [0, 1]."""
+
+    @classmethod
+    @abc.abstractmethod
+    def from_arrays(cls, shape: tuple[int, ...], classes: int, arrays: Mapping[str, Array]) -> ImageGenerator: ...
+
+    def sample(self, count: int, key: Array, conditions: Mapping[str, str] | None = None) -> Images:
+        """`count` images, with labels drawn by their shares, or all with the label that is asked for."""
+        if count < 1:
+            raise SpecError(f"expected rows of at least 1, got {count}")
+        which, pixels = jax.random.split(key)
+        labels = self._labels(count, which, dict(conditions or {}))
+        x = np.empty((count, *self.shape), np.uint8)
+        for start in range(0, count, IMAGES_AT_ONCE):
+            some = labels[start : start + IMAGES_AT_ONCE]
+            drawn = self.draw_pixels(some, jax.random.fold_in(pixels, start))
+            x[start : start + IMAGES_AT_ONCE] = np.round(255 * np.clip(np.asarray(drawn), 0, 1)).astype(np.uint8)
+        return Images(x=x, y=labels, classes=self.classes)
+
+    def _labels(self, count: int, key: Array, conditions: dict[str, str]) -> Array:
+        shares = self.label_shares()
+        asked = conditions.pop(LABEL, None)
+        if conditions:
+            raise DataError(f"images have no column {next(iter(conditions))!r}; a condition on them is label=NUMBER")
+        if asked is not None:
+            if shares is None:
+                raise DataError("this model makes images without labels, so none can be asked for; leave --where out")
+            if not asked.isascii() or not asked.isdigit() or int(asked) >= self.classes:
+                raise DataError(f"expected a label in 0 to {self.classes - 1}, got {asked!r}")
+            return np.full(count, int(asked), np.int32)
+        if shares is None:
+            return np.zeros(count, np.int32)
+        p = np.asarray(shares, np.float64)
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+        return rng.choice(len(p), count, p=p / p.sum()).astype(np.int32)
+
+    def header(self) -> dict[str, Any]:
+        return {"shape": list(self.shape), "classes": self.classes}
+
+    @classmethod
+    def from_saved(cls, header: Mapping[str, Any], arrays: Mapping[str, Array]) -> ImageGenerator:
+        return cls.from_arrays(tuple(header["shape"]), header["classes"], arrays)
 
 
 def condition_code(schema: Schema, name: str, value: str) -> int:

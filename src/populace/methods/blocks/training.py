@@ -11,9 +11,8 @@ import numpy as np
 from populace.errors import out_of_range
 from populace.methods.base import Population
 from populace.methods.blocks.code_law import CodeLaw
-from populace.methods.blocks.dense_networks import Decoder
 from populace.methods.blocks.generator import Synthesizer
-from populace.methods.blocks.parameters import unpack
+from populace.methods.blocks.networks import Decoder, unpack
 from populace.methods.blocks.vae_images import VaeImages
 from populace.methods.blocks.vae_networks import ImageVae, Vae
 from populace.privacy.guarantee import Guarantee

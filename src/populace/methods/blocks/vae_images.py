@@ -14,7 +14,7 @@ import numpy as np
 
 from populace.errors import DataError
 from populace.methods.blocks.code_law import CodeLaw
-from populace.methods.blocks.image_generator import ImageGenerator
+from populace.methods.blocks.generator import ImageGenerator
 from populace.methods.blocks.vae_networks import NETS, ImageVae
 from populace.types import Array
 

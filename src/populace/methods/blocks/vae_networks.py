@@ -23,9 +23,16 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.fft
 
-from populace.methods.blocks.conv_networks import SIDE, convolve, doubled
-from populace.methods.blocks.dense_networks import Blocks
-from populace.methods.blocks.parameters import Shapes, count_parameters, glorot, unpack
+from populace.methods.blocks.networks import (
+    KERNEL_SIDE,
+    Blocks,
+    Shapes,
+    convolve,
+    count_parameters,
+    doubled,
+    glorot,
+    unpack,
+)
 from populace.types import Array
 
 Net = Literal["small", "large", "basis"]
@@ -143,7 +150,7 @@ class SmallVae(ImageVae):
 
     @property
     def encoder_shapes(self) -> Shapes:
-        w, k, inner = self.width, SIDE * SIDE, math.prod(self.grid) + self.classes
+        w, k, inner = self.width, KERNEL_SIDE * KERNEL_SIDE, math.prod(self.grid) + self.classes
         return (
             ("in", (k * self.colours, w)), ("in_bias", (w,)), ("half", (k * w, 2 * w)), ("half_bias", (2 * w,)),
             ("code", (inner, 2 * self.latent)), ("code_bias", (2 * self.latent,)),
@@ -151,7 +158,7 @@ class SmallVae(ImageVae):
 
     @property
     def decoder_shapes(self) -> Shapes:
-        w, k, inner = self.width, SIDE * SIDE, math.prod(self.grid)
+        w, k, inner = self.width, KERNEL_SIDE * KERNEL_SIDE, math.prod(self.grid)
         return (
             ("up", (self.latent + self.classes, inner)), ("up_bias", (inner,)), ("wide", (k * 2 * w, w)), ("wide_bias", (w,)),
             ("out", (k * w, self.colours)), ("out_bias", (self.colours,)),
@@ -204,7 +211,7 @@ class LargeVae(ImageVae):
         found: list[tuple[str, tuple[int, ...]]] = [("up", (self.latent + self.classes, inner)), ("up_bias", (inner,))]
         for number in range(LARGE_DEPTHS - 1, 0, -1):
             found += _layer(f"conv{number}", self.depths[number], self.depths[number - 1])
-        return (*found, ("out", (SIDE * SIDE * self.depths[0], self.colours)), ("out_bias", (self.colours,)))
+        return (*found, ("out", (KERNEL_SIDE * KERNEL_SIDE * self.depths[0], self.colours)), ("out_bias", (self.colours,)))
 
     def encode(self, phi: Array, x: Array, y: Array) -> tuple[Array, Array]:
         parts = unpack(self.encoder_shapes, phi)
@@ -222,7 +229,7 @@ class LargeVae(ImageVae):
 
 
 def _layer(name: str, before: int, after: int) -> list[tuple[str, tuple[int, ...]]]:
-    return [(name, (SIDE * SIDE * before, after)), (f"{name}_gain_bias", (after,)), (f"{name}_bias", (after,))]
+    return [(name, (KERNEL_SIDE * KERNEL_SIDE * before, after)), (f"{name}_gain_bias", (after,)), (f"{name}_bias", (after,))]
 
 
 def _normalised(parts: dict[str, Array], name: str, x: Array, *, stride: int) -> Array:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.errors import DataError
-from populace.methods.blocks.image_generator import ImageGenerator
+from populace.methods.blocks.generator import ImageGenerator
 from populace.methods.blocks.vae_images import decoded, read_design, told_design
 from populace.methods.blocks.vae_networks import ImageVae
 from populace.methods.genfl.wavelets import Scattering

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 
 from populace.errors import SpecError, out_of_range
 from populace.methods.base import ImageShape, Population, Protocol, Shard
-from populace.methods.blocks.dense_networks import Blocks
 from populace.methods.blocks.dp_sgd import Examples, TrainState, start_training
+from populace.methods.blocks.networks import Blocks
 from populace.methods.blocks.training import training_key
 from populace.methods.blocks.vae_networks import NETS, Net, RowsVae, Vae
 from populace.methods.vae.training import BATCH, fit, train_at_client

@@ -15,7 +15,7 @@ import optax
 
 from populace.methods.blocks.code_law import CodeLaw, measure_law
 from populace.methods.blocks.dp_sgd import Examples, TrainState, adam_step, shorten_step, start_training
-from populace.methods.blocks.parameters import pack, unpack
+from populace.methods.blocks.networks import pack, unpack
 from populace.methods.blocks.vae_networks import Vae
 from populace.types import Array
 

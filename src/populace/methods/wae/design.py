@@ -1,43 +1,39 @@
-"""What both sides of `dp-fed-wae` derive from public facts: network, mechanism, rotation, parts; and how images enter.
+"""What both sides of `dp-fed-wae` derive from public facts: the network, the mechanism, the rotation, and sub-models.
 
-Latent classes see an image as tiles, the intensity of each the chance of a one, and its label as the target column.
+A sub-model is some of the columns, sent instead of the whole model: federated dropout (Caldas et al. 2018) for latent classes.
+Given the class the columns are independent, so that leaving some out leaves a smaller model of the same kind, whose gradient is
+that of the likelihood of the columns that stay. Which they are follows from a public coin: nobody need be told.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from populace.methods.base import ImageShape
-from populace.methods.blocks.conv_networks import ConvAutoencoder
-from populace.methods.blocks.dense_networks import Blocks, ClassAutoencoder, DenseAutoencoder
-from populace.methods.blocks.image_generator import ImageClasses, Mosaic
-from populace.methods.blocks.parameters import count_parameters
-from populace.methods.wae.submodels import choose_places, kept_mask, packed_size, whole
+from populace.methods.blocks.networks import count_parameters, unpack
+from populace.methods.wae.autoencoders import ClassAutoencoder, ConvAutoencoder, DenseAutoencoder
+from populace.methods.wae.images import Mosaic, read_tiles
 from populace.privacy.randomizers.several_signds import SeveralSignDS
 from populace.privacy.randomizers.signds import SignDS
-from populace.types import Array
+from populace.types import Array, ArrayTree
 
 Net = ClassAutoencoder | DenseAutoencoder | ConvAutoencoder
 
 TURNS = 2  # of the rotation
-PARTS = 2**31 - 1  # the stream of the public coin that chooses parts of the model; no round has this number
-MOST_PLACES = 256  # of an image's tiles
-GRAIN = 0.1  # deviation of a tile's intensity within its class
+SUBMODELS = 2**31 - 1  # the stream of the public coin that chooses sub-models; no round has this number
 
 
 @dataclasses.dataclass(frozen=True)
 class Design:
-    """What both sides derive from the protocol's fields and the public facts of the population."""
+    """What both sides derive from the settings and the public facts of the population."""
 
     net: Net
     mechanism: SignDS | SeveralSignDS
     records: int
-    places: int = 0  # of the part of the model that is sent; 0: all of it
+    places: int = 0  # of the sub-model that is sent; 0: the whole model
     mosaic: Mosaic | None = None  # by which latent classes see images
 
     @property
@@ -51,21 +47,23 @@ class Design:
         return jnp.where(words >> 31 == 1, 1.0, -1.0).astype(jnp.float32)
 
     def choose(self, net: ClassAutoencoder, coin: Array, round_id: Array) -> Array:
-        """The places of the part of the model that a round's clients get."""
-        return choose_places(net, self.places, jax.random.fold_in(jax.random.fold_in(coin, PARTS), round_id))
+        """The places of the sub-model that a round's clients get."""
+        return choose_places(net, self.places, jax.random.fold_in(jax.random.fold_in(coin, SUBMODELS), round_id))
 
     def kept(self, net: ClassAutoencoder, coin: Array, round_id: Array) -> Array:
-        """The same as 1 for the places that are sent."""
-        return kept_mask(net, self.choose(net, coin, round_id)) if self.places else whole(net)
+        """The same places as a mask: 1 for those that are sent."""
+        if not self.places:
+            return np.ones(net.blocks.width, np.float32)
+        return mask_of_places(net, self.choose(net, coin, round_id))
 
     @property
     def numbers_sent(self) -> int:
-        """Of the model, to each client."""
+        """How many numbers of the model each client is sent."""
         if self.places and isinstance(self.net, ClassAutoencoder):
-            return packed_size(self.net, self.places)
+            return submodel_size(self.net, self.places)
         return self.parameters
 
-    def read(self, records: Any) -> Any:
+    def read(self, records: ArrayTree) -> ArrayTree:
         """A client's records as the network takes them."""
         if isinstance(self.net, ConvAutoencoder):
             return self.net.read(records["x"])
@@ -74,35 +72,57 @@ class Design:
         return self.net.read(records) if self.mosaic is None else read_tiles(self.net, self.mosaic, records)
 
 
-def read_tiles(net: ClassAutoencoder, mosaic: Mosaic, images: Any) -> tuple[Array, Array]:
-    """Images as the intensities of their tiles, each the chance of a one, with their labels behind; and the labels."""
-    tiles, labels = mosaic.shrink(images["x"]), jnp.asarray(images["y"], jnp.int32)
-    if net.target is None:
-        return tiles, jnp.zeros_like(labels)
-    values = net.blocks.value[mosaic.places :]
-    return jnp.concatenate([tiles, (labels[:, None] == values).astype(jnp.float32)], axis=1), labels
+def submodel_places(net: ClassAutoencoder, share: float) -> int:
+    """How many places a sub-model of this share holds: at least the target's and those of one other column."""
+    widths = net.blocks.widths
+    least = max(widths) + (0 if net.target is None else widths[net.target])
+    return min(net.blocks.width, max(least, round(share * net.blocks.width)))
 
 
-def image_net(image: ImageShape, tile: int, classes: int) -> tuple[ClassAutoencoder, Mosaic]:
-    """Latent classes over the tiles of images, tied to the label where there are several."""
-    mosaic = Mosaic(image.shape, tile or usual_tile(image.shape))
-    if image.classes == 1:
-        return ClassAutoencoder(Blocks((2,) * mosaic.places), classes), mosaic
-    return ClassAutoencoder(Blocks((2,) * mosaic.places + (image.classes,)), classes, mosaic.places), mosaic
+def choose_places(net: ClassAutoencoder, count: int, key: Array) -> Array:
+    """The places of whole columns, the target's and others in a random order as long as they fit; padded with the width."""
+    columns = len(net.blocks.sizes)
+    rank = jax.random.permutation(key, columns)
+    if net.target is not None:
+        rank = rank.at[net.target].set(-1)
+    order = jnp.argsort(rank)
+    fits = jnp.cumsum(jnp.asarray(net.blocks.widths)[order]) <= count
+    kept = jnp.zeros(columns, bool).at[order].set(fits)
+    return jnp.flatnonzero(kept[net.blocks.owner], size=count, fill_value=net.blocks.width)
 
 
-def usual_tile(shape: tuple[int, ...]) -> int:
-    """The smallest at which few enough places are left for the reports to say something of each: a public rule."""
-    return next(
-        t for t in range(1, min(shape[:2]) + 1) if t == min(shape[:2]) or Mosaic(shape, t).places <= MOST_PLACES
-    )
+def mask_of_places(net: ClassAutoencoder, places: Array) -> Array:
+    """A mask of all places: 1 for these, 0 for the others."""
+    return jnp.zeros(net.blocks.width).at[places].set(1.0, mode="drop")
 
 
-def image_classes(net: ClassAutoencoder, mosaic: Mosaic, theta: Array, image: ImageShape) -> ImageClasses:
-    """The generator these parameters make."""
-    tables = net.tables(theta)
-    means = jax.nn.sigmoid(tables["classes"][:, : mosaic.places]).reshape(image.classes, net.classes, mosaic.places)
-    return ImageClasses(
-        shape=image.shape, classes=image.classes, tile=mosaic.tile, means=np.asarray(means), grain=GRAIN,
-        chances=np.asarray(tables["chances"]).reshape(image.classes, net.classes),
-    )  # fmt: skip
+def take_submodel(net: ClassAutoencoder, theta: Array, places: Array) -> Array:
+    """The parameters of some places, and the classes' weights, as one vector."""
+    parts = unpack(net.shapes, theta)
+    wide = [
+        jnp.take(parts[name], places, axis=-1, mode="fill", fill_value=0.0) for name in ("base", "classes", "effect")
+    ]
+    return jnp.concatenate([part.ravel() for part in (*wide, parts["weights"])])
+
+
+def extend_submodel(net: ClassAutoencoder, submodel: Array, places: Array) -> Array:
+    """All parameters, where only those of some places are known; the others are zero."""
+    small = tuple((name, (*shape[:-1], len(places)) if name != "weights" else shape) for name, shape in net.shapes)
+    parts = unpack(small, submodel)
+    wide = [
+        jnp.zeros(shape).at[..., places].set(parts[name], mode="drop") if name != "weights" else parts[name]
+        for name, shape in net.shapes
+    ]
+    return jnp.concatenate([part.ravel() for part in wide])
+
+
+def submodel_size(net: ClassAutoencoder, places: int) -> int:
+    """How many numbers a sub-model of so many places holds."""
+    rest = net.outcomes * net.classes
+    return (count_parameters(net.shapes) - rest) // net.blocks.width * places + rest
+
+
+def gradient_mask(net: ClassAutoencoder, kept: Array) -> Array:
+    """Which coordinates of the gradient a sub-model has, from the mask of its places."""
+    wide = jnp.tile(kept, net.classes + net.outcomes - 1)
+    return jnp.concatenate([wide, jnp.ones(net.outcomes * net.classes)])

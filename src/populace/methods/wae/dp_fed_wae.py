@@ -19,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -28,29 +29,24 @@ import numpy as np
 from populace.errors import SpecError, out_of_range
 from populace.methods.base import Ask, Facts, ImageShape, Plan, Population, Replies, Shard
 from populace.methods.blocks.cohort_schedule import Passes
-from populace.methods.blocks.conv_networks import DECODER, ConvAutoencoder, ConvDecoder
-from populace.methods.blocks.dense_networks import Blocks, ClassAutoencoder, Decoder, DenseAutoencoder
 from populace.methods.blocks.generator import Synthesizer
-from populace.methods.blocks.image_generator import Mosaic
-from populace.methods.blocks.parameters import count_parameters, unpack
-from populace.methods.wae.design import Design, Net, image_classes, image_net
-from populace.methods.wae.local_training import adam_update, pretrain
-from populace.methods.wae.natural_steps import first_step, later_step, told_slope
-from populace.methods.wae.submodels import packed, places_kept, unpacked
+from populace.methods.blocks.networks import Blocks, Decoder, count_parameters, unpack
+from populace.methods.wae.autoencoders import ClassAutoencoder, ConvAutoencoder, DenseAutoencoder
+from populace.methods.wae.design import Design, Net, extend_submodel, submodel_places, take_submodel
+from populace.methods.wae.images import DECODER, ConvDecoder, Mosaic, image_classes, image_net
+from populace.methods.wae.training import adam_update, first_step, later_step, pretrain, reported_gradient
+from populace.privacy.events import Event
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.randomizers.several_signds import SeveralSignDS
 from populace.privacy.randomizers.signds import SignDS, matched_share, padded_size, rotate, rotate_back, settle
 from populace.privacy.source import Source
-from populace.types import Array
+from populace.types import Array, ArrayTree
 
 PAPER_SHARE = 0.05  # k/d of the paper's best figures
 PAPER_COHORT = 10
 USUAL_ROUNDS = 1_000
-FIRST_REPORTS, MOST_FIRST = (
-    0.8,
-    0.5,
-)  # share of the rounds that are first ones: this divided by epsilon, and at most that
+WARMUP_REPORTS, MOST_WARMUP = 0.8, 0.5  # share of the rounds that are first ones: this divided by epsilon, at most that
 
 
 @jax.tree_util.register_dataclass
@@ -72,34 +68,53 @@ class DpFedWae(Passes):
     """Guarantee: epsilon-LDP, pure, for everything a client holds: it sends `participations` reports of epsilon divided by
     that number, and its ledger refuses one more.
 
-    Edge cases: a client without records sends what a zero update gives. `share` 0 is k/d by the public rule (`best`) or .05
-    (`paper`). `indices` above 1 are told as one set, worth what its overlap with the top is (`overlap` 0) or whether that
-    reaches `overlap`. `warm` 0 is the public rule for the share of first rounds; `step` is the paper's gamma; `submodel`
-    below 1 sends so much of the model, other columns each round. Of images `tile` is how many pixels wide the tiles are
-    that recipe `best` sees, 0 the public rule of at most 256 tiles, and `hidden` / 8 how many channels the convolutions of
-    recipe `paper` have. `begin` starts from a former run's decoder of a table if it is given one (recipe `best`); what that
-    run cost is in its own ledger, and adds up where the clients are the same. Clients left over when the cohorts do not
-    come out even form a smaller last cohort.
+    Edge cases: a client without records sends what a zero update gives. `begin` starts from a former run's decoder of a table
+    if it is given one (recipe `best`); what that run cost is in its own ledger, and adds up where the clients are the same.
+    Clients left over when the cohorts do not come out even form a smaller last cohort.
     """
 
     epsilon: float
     recipe: Literal["best", "paper"] = "best"
-    cohort: int = 0
+    cohort_size: int = 0
     participations: int = 1
-    share: float = 0.0
+    top_share: float = 0.0
     indices: int = 1
     overlap: int = 0
-    step: float = 1.0
+    server_learning_rate: float = 1.0
     classes: int = 8
-    warm: float = 0.0
+    warmup_share: float = 0.0
     submodel: float = 1.0
-    hidden: int = 64
-    latent: int = 16
-    epochs: int = 10
+    hidden_size: int = 64
+    latent_size: int = 16
+    local_epochs: int = 10
     learning_rate: float = 1e-3
-    pretraining: int = 0
+    pretraining_steps: int = 0
     tile: int = 0
 
+    renamed: ClassVar[Mapping[str, str]] = {
+        "cohort": "cohort_size", "share": "top_share", "step": "server_learning_rate", "warm": "warmup_share",
+        "hidden": "hidden_size", "latent": "latent_size", "epochs": "local_epochs", "pretraining": "pretraining_steps",
+    }  # fmt: skip
+    meanings: ClassVar[Mapping[str, str]] = {
+        "epsilon": "The local privacy budget of everything one client holds.",
+        "recipe": "The method with latent classes (best), or the autoencoder as published (paper).",
+        "cohort_size": "How many clients a round asks; 0: ten for recipe paper, else a thousandth of all.",
+        "participations": "How many reports each client sends; they share epsilon.",
+        "top_share": "The share of coordinates that count as the top (k/d); 0: by a public rule, or 0.05 for recipe paper.",
+        "indices": "How many coordinates a report names.",
+        "overlap": "How many of the named coordinates must be among the top; 0: the more the better.",
+        "server_learning_rate": "The length of the server's step, the paper's gamma (recipe paper).",
+        "classes": "How many latent classes there are (recipe best).",
+        "warmup_share": "The share of the rounds that learn single columns only; 0: by a public rule (recipe best).",
+        "submodel": "The share of the model that is sent, other columns in each round (recipe best).",
+        "hidden_size": "The units of each hidden layer; for images, eight times the channels (recipe paper).",
+        "latent_size": "The dimension of the Gaussian code (recipe paper).",
+        "local_epochs": "How often a client goes through its records before it reports (recipe paper).",
+        "learning_rate": "The learning rate of Adam at a client (recipe paper).",
+        "pretraining_steps": "Steps on rows drawn evenly from the public domain, before the first round (recipe paper).",
+        "tile": "The side in pixels of the tiles in which images are seen; 0: so that there are at most 256 (recipe best).",
+    }
+    small: ClassVar[Mapping[str, Any]] = {"cohort_size": 15, "classes": 2}
     facts: ClassVar[Facts] = Facts(
         name="dp-fed-wae",
         line="autoencoder, one sign per client",
@@ -114,14 +129,15 @@ class DpFedWae(Passes):
 
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
-        for name in ("participations", "indices", "classes", "hidden", "latent", "epochs"):
+        for name in ("participations", "indices", "classes", "hidden_size", "latent_size", "local_epochs"):
             if getattr(self, name) < 1:
                 raise out_of_range(name, "at least 1", getattr(self, name))
-        for name in ("cohort", "overlap", "pretraining", "step", "tile"):
+        for name in ("cohort_size", "overlap", "pretraining_steps", "server_learning_rate", "tile"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise out_of_range(name, "at least 0", getattr(self, name))
-        if not 0 <= self.share < 1 or not 0 <= self.warm < 1:
-            raise out_of_range("share and warm", "in [0, 1)", (self.share, self.warm))
+        for name in ("top_share", "warmup_share"):
+            if not 0 <= getattr(self, name) < 1:
+                raise out_of_range(name, "in [0, 1)", getattr(self, name))
         if not 0 < self.submodel <= 1:
             raise out_of_range("submodel", "in (0, 1]", self.submodel)
         if self.submodel < 1 and self.recipe == "paper":
@@ -131,20 +147,23 @@ class DpFedWae(Passes):
         if self.recipe not in ("best", "paper"):
             raise SpecError(f"expected recipe in best, paper, got {self.recipe!r}")
         check_epsilon(self.epsilon / self.participations)
-        if self.pretraining and self.recipe == "best":
+        if self.pretraining_steps and self.recipe == "best":
             raise SpecError(
-                "expected pretraining 0 with recipe best: classes learn nothing from even columns; it belongs to recipe paper"
+                "expected pretraining_steps 0 with recipe best: classes learn nothing from even columns; they belong to paper"
             )
 
     def design(self, population: Population) -> Design:
         return design_of(self, population)
 
+    def report_event(self, population: Population) -> Event:
+        return self.design(population).mechanism.event
+
     def clients_per_round(self, population: Population) -> int:
         """What was set; else ten as published, or a thousandth of the clients, so that about a thousand rounds take place."""
         usual = PAPER_COHORT if self.recipe == "paper" else max(1, population.clients // USUAL_ROUNDS)
-        return min(self.cohort or usual, population.clients)
+        return min(self.cohort_size or usual, population.clients)
 
-    def begin(self, population: Population, key: Array, warm: Any = None) -> State:
+    def begin(self, population: Population, key: Array, warm: object = None) -> State:
         design = self.design(population)
         start, coin, order, random = jax.random.split(key, 4)
         theta, means = design.net.start(start), jnp.zeros(0)
@@ -152,8 +171,10 @@ class DpFedWae(Passes):
             if isinstance(warm, Decoder):
                 theta = design.net.parameters_of(warm.layers)
             means = design.net.blocks.probabilities(theta[: design.net.blocks.width])
-        elif self.pretraining:
-            theta = pretrain(design.net, theta, self.pretraining, self.learning_rate, random)
+        elif self.pretraining_steps:
+            theta = pretrain(
+                design.net, theta, steps=self.pretraining_steps, learning_rate=self.learning_rate, key=random
+            )
         cohorts = self.order(population, order)
         return State(
             round=jnp.int32(0), coin=coin, order=cohorts, theta=theta, means=means, heard=jnp.int32(0), design=design
@@ -166,7 +187,7 @@ class DpFedWae(Passes):
         cohort = state.order[state.round]
         design, theta = state.design, state.theta
         if design.places and isinstance(design.net, ClassAutoencoder):
-            theta = packed(design.net, theta, design.choose(design.net, state.coin, state.round))
+            theta = take_submodel(design.net, theta, design.choose(design.net, state.coin, state.round))
         common = {
             "theta": theta,
             "coin": jax.random.key_data(state.coin),
@@ -176,13 +197,15 @@ class DpFedWae(Passes):
         return Ask(round=state.round, cohort=cohort, common=common, own=jnp.arange(len(cohort), dtype=jnp.int32))
 
     def first_rounds(self, rounds: int) -> int:
-        """Of so many, those that learn the columns' own tables only."""
+        """How many of so many rounds learn the columns' own tables only."""
         if self.recipe == "paper":
             return 0
-        share = self.warm or min(MOST_FIRST, FIRST_REPORTS * self.participations / self.epsilon)
+        share = self.warmup_share or min(MOST_WARMUP, WARMUP_REPORTS * self.participations / self.epsilon)
         return max(1, int(share * rounds))
 
-    def answer(self, common: Any, own: Array, shard: Shard, memory: Any, source: Source) -> tuple[Array, Any]:
+    def answer(
+        self, common: ArrayTree, own: Array, shard: Shard, memory: ArrayTree, source: Source
+    ) -> tuple[Array, ArrayTree]:
         design = self.design(shard.population)
         mask = jnp.asarray(shard.mask, jnp.float32)
         root = jax.random.wrap_key_data(jnp.asarray(common["coin"]))
@@ -191,42 +214,46 @@ class DpFedWae(Passes):
         start = jax.random.randint(ties, (), 0, design.mechanism.size)
         records = design.read(shard.records)
         if not isinstance(design.net, ClassAutoencoder):
-            update = adam_update(design.net, common["theta"], records, mask, latents, self.epochs, self.learning_rate)
+            update = adam_update(
+                design.net, common["theta"], records, mask, latents, epochs=self.local_epochs, learning_rate=self.learning_rate
+            )  # fmt: skip
             return design.mechanism.apply(update, source, start), memory
         theta = common["theta"]
         if design.places:
-            theta = unpacked(design.net, theta, design.choose(design.net, root, common["round"]))
+            theta = extend_submodel(design.net, theta, design.choose(design.net, root, common["round"]))
         kept = design.kept(design.net, root, common["round"])
-        slope = told_slope(design.net, theta, records, mask, warming=common["warming"], kept=kept)
-        turned = settle(rotate(slope, design.signs(root, common["round"])))
-        return design.mechanism.apply(turned, source, start), memory
+        gradient = reported_gradient(design.net, theta, records, mask, warming=common["warming"], kept=kept)
+        rotated = settle(rotate(gradient, design.signs(root, common["round"])))
+        return design.mechanism.apply(rotated, source, start), memory
 
     def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
         mechanism, net = state.design.mechanism, state.design.net
         heard = jnp.sum(replies.present)
-        told = mechanism.add_up(replies.values, replies.present) / jnp.maximum(heard, 1)
+        mean = mechanism.add_up(replies.values, replies.present) / jnp.maximum(heard, 1)
         if not isinstance(net, ClassAutoencoder):
-            return dataclasses.replace(state, round=state.round + 1, theta=state.theta + self.step * told)
-        # What one report tells of a unit vector, undone: unbiased for Gaussian-looking coordinates.
+            return dataclasses.replace(
+                state, round=state.round + 1, theta=state.theta + self.server_learning_rate * mean
+            )
+        # The inverse of what a report does to a unit vector on average: unbiased for Gaussian-looking coordinates.
         unit = math.sqrt(mechanism.size) / mechanism.pull
         signs = state.design.signs(state.coin, ask.common["round"])
-        told = unit * rotate_back(told, signs, len(state.theta) - net.blocks.width)
-        return self.learn(state, net, told, heard, ask.common["warming"])
+        estimate = unit * rotate_back(mean, signs, len(state.theta) - net.blocks.width)
+        return self.learn(state, net, estimate, heard, ask.common["warming"])
 
-    def learn(self, state: State, net: ClassAutoencoder, told: Array, heard: Array, warming: Array) -> State:
-        """The state after so many reports whose mean unit vector is estimated to be `told`."""
+    def learn(self, state: State, net: ClassAutoencoder, estimate: Array, heard: Array, warming: Array) -> State:
+        """The state after so many reports, given the estimate of their mean unit vector."""
         before = jnp.where(state.round == self.first_rounds(len(state.order)), 0, state.heard)
         kept = state.design.kept(net, state.coin, state.round)
         known: dict[str, Any] = {
             "gain": state.design.mechanism.gain, "records": state.design.records,
             "before": before, "heard": heard, "kept": kept,
         }  # fmt: skip
-        means = first_step(net, state.theta, state.means, told, **known)
-        first = state.theta.at[: net.blocks.width].set(net.base_of(means))
+        means = first_step(net, state.theta, state.means, estimate, **known)
+        first = jnp.asarray(state.theta).at[: net.blocks.width].set(net.base_of(means))
         return dataclasses.replace(
             state,
             round=state.round + 1,
-            theta=jnp.where(warming, first, later_step(net, state.theta, told, **known)),
+            theta=jnp.where(warming, first, later_step(net, state.theta, estimate, **known)),
             means=jnp.where(warming, means, state.means),
             heard=before + heard,
         )
@@ -246,10 +273,10 @@ class DpFedWae(Passes):
 
     def guarantee(self, population: Population) -> Guarantee:
         mechanism = self.design(population).mechanism
-        told = "one index and one sign" if self.indices == 1 else f"{self.indices} indices and one sign"
+        report = "one index and one sign" if self.indices == 1 else f"{self.indices} indices and one sign"
         return self.claim(
             population,
-            told=f"{told} of an update (SignDS)",
+            report=f"{report} of an update (SignDS)",
             derivation=(
                 f"each report: {mechanism.event}, {mechanism.chosen} of {mechanism.size} coordinates being the top",
                 "the sign is a fair coin independent of the data; cohorts, rotation and ties are public coins",
@@ -300,11 +327,13 @@ def design_of(protocol: DpFedWae, population: Population) -> Design:
     epsilon = protocol.epsilon / protocol.participations
     if isinstance(net, ClassAutoencoder):
         size = padded_size(count_parameters(net.shapes) - net.blocks.width)
-        share = protocol.share or matched_share(epsilon)
+        share = protocol.top_share or matched_share(epsilon)
     else:
-        size, share = count_parameters(net.shapes), protocol.share or PAPER_SHARE
+        size, share = count_parameters(net.shapes), protocol.top_share or PAPER_SHARE
     chosen = min(max(1, size - 1), max(1, round(share * size)))
-    places = places_kept(net, protocol.submodel) if isinstance(net, ClassAutoencoder) and protocol.submodel < 1 else 0
+    places = (
+        submodel_places(net, protocol.submodel) if isinstance(net, ClassAutoencoder) and protocol.submodel < 1 else 0
+    )
     return Design(net, mechanism_of(protocol, size, epsilon, chosen), population.records, places, mosaic)
 
 
@@ -312,10 +341,10 @@ def _net_of(protocol: DpFedWae, population: Population) -> tuple[Net, Mosaic | N
     shape = population.schema
     if isinstance(shape, ImageShape):
         if protocol.recipe == "paper":
-            return ConvAutoencoder(shape.shape, max(1, protocol.hidden // 8), protocol.latent), None
+            return ConvAutoencoder(shape.shape, max(1, protocol.hidden_size // 8), protocol.latent_size), None
         return image_net(shape, protocol.tile, protocol.classes)
     if protocol.recipe == "paper":
-        return DenseAutoencoder(Blocks(shape.sizes), protocol.hidden, protocol.latent), None
+        return DenseAutoencoder(Blocks(shape.sizes), protocol.hidden_size, protocol.latent_size), None
     target = None if shape.target is None else shape.index(shape.target)
     return ClassAutoencoder(Blocks(shape.sizes), protocol.classes, target), None
 

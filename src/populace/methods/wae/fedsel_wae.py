@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -19,14 +20,15 @@ import numpy as np
 from populace.errors import out_of_range
 from populace.methods.base import Ask, Facts, Plan, Population, Replies, Shard
 from populace.methods.blocks.cohort_schedule import Passes
-from populace.methods.blocks.dense_networks import Blocks, Decoder, DenseAutoencoder
-from populace.methods.blocks.parameters import count_parameters, unpack
-from populace.methods.wae.local_training import adam_update, pretrain
+from populace.methods.blocks.networks import Blocks, Decoder, count_parameters, unpack
+from populace.methods.wae.autoencoders import DenseAutoencoder
+from populace.methods.wae.training import adam_update, pretrain
+from populace.privacy.events import Event
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.randomizers.fedsel import FedSel
 from populace.privacy.source import Source
-from populace.types import Array
+from populace.types import Array, ArrayTree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,25 +58,44 @@ class State:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FedSelWae(Passes):
     """Guarantee: epsilon-LDP, pure, for everything a client holds: it sends `participations` reports of epsilon divided by
-    that number, and its ledger refuses one more. Of each report the coordinate costs `first` of it, the value the rest.
+    that number, and its ledger refuses one more. Of each report the coordinate costs
+    `selection_budget_share`, its value the rest.
 
     Edge cases: a client without records sends what a zero update gives. Values are clipped to what so many epochs of Adam can
-    change, epochs times learning rate, and told in units of it; `step` is the server's, in the same units. A client keeps no
-    residual of what it did not tell: asked once it could not use it.
+    change, epochs times learning rate, and reported in units of it. A client keeps no residual of what it did not report: asked
+    once it could not use it.
     """
 
     epsilon: float
-    cohort: int = 10
+    cohort_size: int = 10
     participations: int = 1
-    share: float = 0.05
-    first: float = 0.5
-    step: float = 1.0
-    hidden: int = 64
-    latent: int = 16
-    epochs: int = 10
+    top_share: float = 0.05
+    selection_budget_share: float = 0.5
+    server_learning_rate: float = 1.0
+    hidden_size: int = 64
+    latent_size: int = 16
+    local_epochs: int = 10
     learning_rate: float = 1e-3
-    pretraining: int = 0
+    pretraining_steps: int = 0
 
+    renamed: ClassVar[Mapping[str, str]] = {
+        "cohort": "cohort_size", "share": "top_share", "first": "selection_budget_share", "step": "server_learning_rate",
+        "hidden": "hidden_size", "latent": "latent_size", "epochs": "local_epochs", "pretraining": "pretraining_steps",
+    }  # fmt: skip
+    meanings: ClassVar[Mapping[str, str]] = {
+        "epsilon": "The local privacy budget of everything one client holds.",
+        "cohort_size": "How many clients a round asks.",
+        "participations": "How many reports each client sends; they share epsilon.",
+        "top_share": "The share of coordinates that count as the top (k/d).",
+        "selection_budget_share": "The share of a report's epsilon that pays for the coordinate; the rest pays for its value.",
+        "server_learning_rate": "The length of the server's step, in units of the largest change of local training.",
+        "hidden_size": "The units of each hidden layer.",
+        "latent_size": "The dimension of the Gaussian code.",
+        "local_epochs": "How often a client goes through its records before it reports.",
+        "learning_rate": "The learning rate of Adam at a client.",
+        "pretraining_steps": "Steps on rows drawn evenly from the public domain, before the first round.",
+    }
+    small: ClassVar[Mapping[str, Any]] = {"cohort_size": 15, "hidden_size": 6, "latent_size": 2, "local_epochs": 2}
     facts: ClassVar[Facts] = Facts(
         name="fedsel-wae",
         line="autoencoder, one value per client",
@@ -89,33 +110,38 @@ class FedSelWae(Passes):
 
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
-        for name in ("cohort", "participations", "hidden", "latent", "epochs"):
+        for name in ("cohort_size", "participations", "hidden_size", "latent_size", "local_epochs"):
             if getattr(self, name) < 1:
                 raise out_of_range(name, "at least 1", getattr(self, name))
-        for name in ("pretraining", "step"):
+        for name in ("pretraining_steps", "server_learning_rate"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise out_of_range(name, "at least 0", getattr(self, name))
-        for name in ("share", "first"):
+        for name in ("top_share", "selection_budget_share"):
             if not 0 < getattr(self, name) < 1:
                 raise out_of_range(name, "in (0, 1)", getattr(self, name))
         if not 0 < self.learning_rate < math.inf:
             raise out_of_range("learning_rate", "above 0", self.learning_rate)
-        for part in (self.first, 1 - self.first):
+        for part in (self.selection_budget_share, 1 - self.selection_budget_share):
             check_epsilon(self.epsilon * part / self.participations)
 
     def design(self, population: Population) -> Design:
         return design_of(self, population)
 
-    def clients_per_round(self, population: Population) -> int:
-        return min(self.cohort, population.clients)
+    def report_event(self, population: Population) -> Event:
+        return self.design(population).mechanism.event
 
-    def begin(self, population: Population, key: Array, warm: Any = None) -> State:
+    def clients_per_round(self, population: Population) -> int:
+        return min(self.cohort_size, population.clients)
+
+    def begin(self, population: Population, key: Array, warm: object = None) -> State:
         del warm
         design = self.design(population)
         start, coin, order, random = jax.random.split(key, 4)
         theta = design.net.start(start)
-        if self.pretraining:
-            theta = pretrain(design.net, theta, self.pretraining, self.learning_rate, random)
+        if self.pretraining_steps:
+            theta = pretrain(
+                design.net, theta, steps=self.pretraining_steps, learning_rate=self.learning_rate, key=random
+            )
         cohorts = self.order(population, order)
         return State(round=jnp.int32(0), coin=coin, order=cohorts, theta=theta, design=design)
 
@@ -126,19 +152,23 @@ class FedSelWae(Passes):
         common = {"theta": state.theta, "coin": jax.random.key_data(state.coin), "round": state.round}
         return Ask(round=state.round, cohort=cohort, common=common, own=jnp.arange(len(cohort), dtype=jnp.int32))
 
-    def answer(self, common: Any, own: Array, shard: Shard, memory: Any, source: Source) -> tuple[Array, Any]:
+    def answer(
+        self, common: ArrayTree, own: Array, shard: Shard, memory: ArrayTree, source: Source
+    ) -> tuple[Array, ArrayTree]:
         design = self.design(shard.population)
         root = jax.random.wrap_key_data(jnp.asarray(common["coin"]))
         ties, latents = jax.random.split(jax.random.fold_in(jax.random.fold_in(root, 1 + common["round"]), own))
         start = jax.random.randint(ties, (), 0, design.mechanism.size)
         x, mask = design.net.blocks.encode(shard.records), jnp.asarray(shard.mask, jnp.float32)
-        update = adam_update(design.net, common["theta"], x, mask, latents, self.epochs, self.learning_rate)
+        update = adam_update(
+            design.net, common["theta"], x, mask, latents, epochs=self.local_epochs, learning_rate=self.learning_rate
+        )
         return design.mechanism.apply(update, source, start), memory
 
     def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
         heard = jnp.maximum(jnp.sum(replies.present), 1)
-        told = state.design.mechanism.add_up(replies.values, replies.present) / heard
-        return dataclasses.replace(state, round=state.round + 1, theta=state.theta + self.step * told)
+        mean = state.design.mechanism.add_up(replies.values, replies.present) / heard
+        return dataclasses.replace(state, round=state.round + 1, theta=state.theta + self.server_learning_rate * mean)
 
     def finish(self, state: State, population: Population, key: Array) -> Decoder:
         parts = unpack(state.design.net.shapes, state.theta)
@@ -149,7 +179,7 @@ class FedSelWae(Passes):
         mechanism = self.design(population).mechanism
         return self.claim(
             population,
-            told="one index and one bit of an update's value (FedSel)",
+            report="one index and one bit of an update's value (FedSel)",
             derivation=(
                 f"each report: {mechanism.event}, of which the index costs {mechanism.parts[0]:g} "
                 f"({mechanism.chosen} of {mechanism.size} coordinates being the top) and the value the rest",
@@ -184,13 +214,13 @@ class FedSelWae(Passes):
 @functools.lru_cache(maxsize=64)
 def design_of(protocol: FedSelWae, population: Population) -> Design:
     """The network and the mechanism: from public facts alone."""
-    net = DenseAutoencoder(Blocks(population.table_schema.sizes), protocol.hidden, protocol.latent)
+    net = DenseAutoencoder(Blocks(population.table_schema.sizes), protocol.hidden_size, protocol.latent_size)
     size = count_parameters(net.shapes)
     mechanism = FedSel(
         size=size,
         epsilon=protocol.epsilon / protocol.participations,
-        chosen=min(max(1, size - 1), max(1, round(protocol.share * size))),
-        bound=protocol.epochs * protocol.learning_rate,
-        first=protocol.first,
+        chosen=min(max(1, size - 1), max(1, round(protocol.top_share * size))),
+        bound=protocol.local_epochs * protocol.learning_rate,
+        first=protocol.selection_budget_share,
     )
     return Design(net, mechanism)

@@ -1,9 +1,9 @@
-"""Autoencoders for tables under one vector of parameters, and the rows their decoders make (Jiang et al. 2022, section 3).
+"""The autoencoders of both methods, each under one vector of parameters (Jiang et al. 2022, sections 3 and 5.1).
 
-A record enters as one 0/1 per binary column and a one-hot block per other column. Two designs:
-
-`DenseAutoencoder`   as published: dense-relu encoder, Gaussian latent, dense-relu decoder, sigmoid out; binary cross-entropy
-                     averaged over the outputs plus the MMD between a client's codes and the prior
+`DenseAutoencoder`   for tables, as published: dense-relu encoder, Gaussian latent, dense-relu decoder, sigmoid out; binary
+                     cross-entropy averaged over the outputs plus the MMD between a client's codes and the prior
+`ConvAutoencoder`    for images. The paper says "convolution layers" and "mean squared error", and no sizes; these are ours: two
+                     convolutions of 3 x 3 that halve the image, a dense Gaussian latent, and the same backwards
 `ClassAutoencoder`   a latent of so many classes and a linear decoder. Its encoder is Bayes' rule, so that none is trained,
                      the per-record regulariser is exact (the loss is -log of the record's probability), and half the
                      parameters fall away
@@ -13,85 +13,31 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from populace.errors import DataError, out_of_range
-from populace.methods.blocks.generator import Generator
-from populace.methods.blocks.parameters import Shapes, count_parameters, glorot, unpack
-from populace.tables.schema import Schema
+from populace.errors import DataError
+from populace.methods.blocks.networks import (
+    KERNEL_SIDE,
+    Blocks,
+    Shapes,
+    convolve,
+    count_parameters,
+    doubled,
+    glorot,
+    unpack,
+)
 from populace.types import Array
 
-LATENTS_PER_ROW = 16  # drawn for a row that must meet conditions
+HALVINGS = 2  # of an image, by convolutions
 TIED = 15.0  # logit of the target's value a class stands for, and minus that of the others
 LEAST_SHARE = 0.003  # of a binary column's rarer value; of each value of a larger column, its share of twice that
 LEAST_VARIANCE = 1e-4
 LEAST_CHANCE = 1e-6  # of a class to start from
-
-
-@dataclasses.dataclass(frozen=True)
-class Blocks:
-    """Where each column sits among a network's inputs and outputs: one place if binary, `size` places otherwise."""
-
-    sizes: tuple[int, ...]
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        return tuple(1 if size == 2 else size for size in self.sizes)
-
-    @property
-    def width(self) -> int:
-        return sum(self.widths)
-
-    @functools.cached_property
-    def owner(self) -> Array:
-        """The column of each place."""
-        return np.repeat(np.arange(len(self.sizes)), self.widths)
-
-    @functools.cached_property
-    def value(self) -> Array:
-        """The code each place stands for."""
-        return np.concatenate(
-            [np.arange(w) if w > 1 or s == 1 else [1] for w, s in zip(self.widths, self.sizes, strict=True)]
-        )
-
-    @functools.cached_property
-    def alone(self) -> Array:
-        """Which places are binary columns."""
-        return np.asarray(self.sizes)[self.owner] == 2
-
-    def encode(self, codes: Array) -> Array:
-        """Rows of zeros and ones; traceable."""
-        return (jnp.asarray(codes)[..., self.owner] == jnp.asarray(self.value)).astype(jnp.float32)
-
-    def log_normaliser(self, logits: Array) -> Array:
-        """log of the sum over all records of exp(record . logits): binary columns by softplus, blocks by logsumexp."""
-        binary = jnp.sum(jax.nn.softplus(logits) * self.alone, axis=-1)
-        if self.alone.all():
-            return binary
-        return binary + jnp.sum(self._block_sums(logits), axis=-1)
-
-    def _block_sums(self, logits: Array) -> Array:
-        """logsumexp of each block of more than two values, [.., columns]; 0 for binary columns."""
-        mine = (self.owner[:, None] == np.arange(len(self.sizes))) & ~self.alone[:, None]
-        binary = np.asarray(self.sizes) == 2
-        tops = jnp.max(
-            jnp.where(mine, logits[..., None], -jnp.inf), axis=-2
-        )  # of each block: others may be far above it
-        tops = jax.lax.stop_gradient(jnp.where(binary, 0.0, tops))
-        sums = jnp.exp(jnp.where(self.alone, -jnp.inf, logits - tops[..., self.owner])) @ mine.astype(np.float32)
-        return jnp.where(binary, 0.0, jnp.log(jnp.where(binary, 1.0, sums)) + tops)
-
-    def probabilities(self, logits: Array) -> Array:
-        """Of each place: sigmoid for binary columns, softmax within blocks."""
-        if self.alone.all():
-            return jax.nn.sigmoid(logits)
-        within = jnp.where(self.alone, 0.0, logits - self._block_sums(logits)[..., self.owner])
-        return jnp.where(self.alone, jax.nn.sigmoid(logits), jnp.exp(within))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +73,7 @@ class DenseAutoencoder:
         return jax.nn.relu(x @ parts["in"] + parts["in_bias"]) @ parts["code"] + parts["code_bias"]
 
     def loss(self, theta: Array, x: Array, mask: Array, key: Array) -> Array:
-        """Equation 3 with lambda = 1, over the records that are there."""
+        """The loss of equation 3 with lambda = 1, over the records that are there."""
         codes = self.encode(theta, x)
         logits = self.logits(theta, codes)
         entropy = jnp.mean(jax.nn.softplus(logits) - x * logits, axis=-1)
@@ -140,7 +86,7 @@ def discrepancy(prior: Array, codes: Array, mask: Array) -> Array:
     """The MMD of equation 4: inverse multiquadric kernel, kappa = 2 d_z. With one record its within-terms are left out."""
     kappa = 2.0 * codes.shape[-1]
     number = jnp.sum(mask)
-    both = jnp.outer(mask, mask)
+    both = jnp.outer(jnp.asarray(mask), jnp.asarray(mask))
     pairs = both * (1 - jnp.eye(len(codes)))
 
     def kernel(a: Array, b: Array) -> Array:
@@ -151,6 +97,68 @@ def discrepancy(prior: Array, codes: Array, mask: Array) -> Array:
 
 
 @dataclasses.dataclass(frozen=True)
+class ConvAutoencoder:
+    """Conv(c) - Conv(2c) - Dense(latent) - Dense - Conv(c) after doubling - Conv(channels, sigmoid) after doubling."""
+
+    shape: tuple[int, ...]
+    channels: int
+    latent: int
+
+    @property
+    def colours(self) -> int:
+        return self.shape[2] if len(self.shape) == 3 else 1
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """The shape of the innermost layer: an image is padded up to four times its sides."""
+        factor = 2**HALVINGS
+        return -(-self.shape[0] // factor), -(-self.shape[1] // factor), 2 * self.channels
+
+    @property
+    def shapes(self) -> Shapes:
+        c, z, k, inner = self.channels, self.latent, KERNEL_SIDE * KERNEL_SIDE, math.prod(self.grid)
+        return (
+            ("out_bias", (self.colours,)), ("out", (k * c, self.colours)), ("wide_bias", (c,)), ("wide", (k * 2 * c, c)),
+            ("up_bias", (inner,)), ("up", (z, inner)), ("code_bias", (z,)), ("code", (inner, z)),
+            ("half_bias", (2 * c,)), ("half", (k * c, 2 * c)), ("in_bias", (c,)), ("in", (k * self.colours, c)),
+        )  # fmt: skip
+
+    def start(self, key: Array) -> Array:
+        return glorot(self.shapes, key)
+
+    def read(self, x: Array) -> Array:
+        """Pixels as bytes to intensities [n, high, wide, colours], padded with black to a multiple of four."""
+        high, wide, _ = self.grid
+        pixels = jnp.asarray(x, jnp.float32).reshape(-1, *self.shape[:2], self.colours) / 255
+        factor = 2**HALVINGS
+        over = ((0, factor * high - self.shape[0]), (0, factor * wide - self.shape[1]))
+        return jnp.pad(pixels, ((0, 0), *over, (0, 0)))
+
+    def encode(self, theta: Array, x: Array) -> Array:
+        parts = unpack(self.shapes, theta)
+        inner = jax.nn.relu(convolve(x, parts["in"], stride=2) + parts["in_bias"])
+        inner = jax.nn.relu(convolve(inner, parts["half"], stride=2) + parts["half_bias"])
+        return inner.reshape(len(x), -1) @ parts["code"] + parts["code_bias"]
+
+    def decode(self, parts: Mapping[str, Array], latent: Array) -> Array:
+        """Intensities of padded images, from the decoder's layers alone."""
+        inner = jax.nn.relu(latent @ parts["up"] + parts["up_bias"]).reshape(-1, *self.grid)
+        inner = jax.nn.relu(convolve(doubled(inner), parts["wide"]) + parts["wide_bias"])
+        return jax.nn.sigmoid(convolve(doubled(inner), parts["out"]) + parts["out_bias"])
+
+    def loss(self, theta: Array, x: Array, mask: Array, key: Array) -> Array:
+        """Mean squared error plus the MMD of equation 4, lambda = 1, over the images that are there."""
+        codes = self.encode(theta, x)
+        error = jnp.mean((self.decode(unpack(self.shapes, theta), codes) - x) ** 2, axis=(1, 2, 3))
+        weights = mask / jnp.maximum(jnp.sum(mask), 1)
+        return jnp.sum(weights * error) + discrepancy(jax.random.normal(key, codes.shape), codes, mask)
+
+    def draw(self, rows: int, key: Array) -> Array:
+        """Images drawn evenly from the public domain: every pixel by itself."""
+        return self.read(jax.random.randint(key, (rows, *self.shape), 0, 256))
+
+
+@dataclasses.dataclass(frozen=True)
 class ClassAutoencoder:
     """`classes` latent values, each with logits of its own beside those all share; a declared target, if there is one, adds an
     effect of its value to every class, and says how likely the classes are.
@@ -158,7 +166,7 @@ class ClassAutoencoder:
         P(record) = P(target) sum over classes of P(class | target) prod over other columns of P(value | class, target)
         logits(class, target) = base + class + effect of the target's value, centred
 
-    `base`, learned first and then kept, holds the columns' own tables and P(target); `slope` tells of the rest.
+    `base`, learned first and then kept, holds the columns' own tables and P(target); `gradient` is by the rest.
     """
 
     blocks: Blocks
@@ -223,14 +231,14 @@ class ClassAutoencoder:
         value = jnp.zeros(len(codes), jnp.int32) if self.target is None else codes[:, self.target]
         return self.blocks.encode(codes), value
 
-    def first_slope(self, base: Array, x: Array, mask: Array) -> Array:
-        """Of log P(record) by `base` alone, meaned over the records that are there: observed minus expected, [width]."""
+    def base_gradient(self, base: Array, x: Array, mask: Array) -> Array:
+        """The gradient of log P(record) by `base` alone, averaged over the records that are there: observed minus expected."""
         each = x - self.blocks.probabilities(base)
         return jnp.sum(each * mask[:, None], axis=0) / jnp.maximum(jnp.sum(mask), 1)
 
-    def slope(self, theta: Array, x: Array, value: Array, mask: Array, kept: Array | float = 1.0) -> Array:
-        """Of log P(record) by all but `base`, meaned over the records that are there, places scaled by `scales`; of the
-        columns `kept` alone, 0/1 for each place, if not all are. `x` and `value` as `read` gives them."""
+    def gradient(self, theta: Array, x: Array, value: Array, mask: Array, kept: Array | float = 1.0) -> Array:
+        """The gradient of log P(record) by all but `base`, averaged over the records that are there, places scaled by `scales`;
+        of the columns `kept` alone, 0/1 for each place, if not all are. `x` and `value` are what `read` gives."""
         parts = unpack(self.shapes, theta)
         logits = self.logits(parts) * kept
         chances = jax.nn.log_softmax(parts["weights"])[value]
@@ -243,23 +251,23 @@ class ClassAutoencoder:
         weights = jnp.einsum("r,rm,rk->mk", shares, jnp.eye(self.outcomes)[value], posterior - jnp.exp(chances))
         return jnp.concatenate([classes.ravel(), effect.ravel(), weights.ravel()])
 
-    def first_length(self, base: Array, records: int) -> Array:
-        """How long `first_slope` is expected to be for so many records of independent columns."""
+    def base_gradient_norm(self, base: Array, records: int) -> Array:
+        """The norm expected of `base_gradient` for so many records of independent columns."""
         return jnp.sqrt(jnp.sum(self._variances(base)) / records)
 
-    def length(self, base: Array, records: int) -> Array:
-        """The same for `slope`."""
+    def gradient_norm(self, base: Array, records: int) -> Array:
+        """The norm expected of `gradient` for so many records of independent columns."""
         return jnp.sqrt(jnp.sum(self._variances(base) * self.scales(base) ** 2) / records)
 
     def information(self, theta: Array) -> Array:
-        """How fast each coordinate of the mean `slope` falls as its parameter rises, other columns and classes left out."""
+        """The Fisher information of each parameter, other columns and classes left out."""
         parts = unpack(self.shapes, theta)
         outcomes = self.outcome_shares(parts["base"])
         chances = outcomes[:, None] * jax.nn.softmax(parts["weights"])
         places = jnp.where(self.free == 0, 1.0, self._variances(parts["base"]) * self.scales(parts["base"]))
         contrast = (outcomes * (1 - outcomes))[1:]
-        found = (jnp.outer(jnp.sum(chances, axis=0), places), jnp.outer(contrast, places), chances)
-        return jnp.concatenate([part.ravel() for part in found])
+        parts_of = (jnp.outer(jnp.sum(chances, axis=0), places), jnp.outer(contrast, places), chances)
+        return jnp.concatenate([part.ravel() for part in parts_of])
 
     def tables(self, theta: Array) -> dict[str, Array]:
         """The decoder's layers: logits of every class under every value of the target, and how likely each of them is."""
@@ -285,95 +293,3 @@ class ClassAutoencoder:
         weights = jnp.log(jnp.maximum(chances.reshape(self.outcomes, -1), LEAST_CHANCE))
         weights -= jnp.mean(weights, axis=-1, keepdims=True)
         return jnp.concatenate([part.ravel() for part in (base, classes, effect, weights)])
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Decoder(Generator):
-    """Rows from a trained decoder.
-
-    With `classes`, [classes, width] logits, and `chances`: a class is drawn per row. Otherwise the dense decoder's four
-    arrays, fed with a Gaussian latent. Values are drawn from the decoder's probabilities, or, `arg_max`, the likeliest taken.
-    Edge cases: conditions are met exactly (classes, or latents, are weighted by how likely they make them).
-    """
-
-    kind: ClassVar[str] = "decoder"
-    schema: Schema
-    layers: Mapping[str, Array]
-    arg_max: bool = False
-
-    def __post_init__(self) -> None:
-        width = Blocks(self.schema.sizes).width
-        last = self.layers.get("classes", self.layers.get("out"))
-        if last is None or np.ndim(last) != 2 or np.shape(last)[1] != width:
-            raise DataError(f"expected a decoder of {width} outputs for this schema")
-        if not all(np.isfinite(array).all() for array in self.layers.values()):
-            raise DataError("the decoder holds numbers that are not finite: it did not train; choose smaller steps")
-
-    def sample_codes(self, count: int, key: Array, conditions: Mapping[int, int]) -> Array:
-        if count < 1:
-            raise out_of_range("count", "at least 1", count)
-        blocks = Blocks(self.schema.sizes)
-        latent, values = jax.random.split(key)
-        logits = self._logits(count, latent, conditions, blocks)
-        codes = np.array(_draw(blocks, logits, values, arg_max=self.arg_max))
-        for column, code in conditions.items():
-            codes[:, column] = code
-        return codes
-
-    def _logits(self, count: int, key: Array, conditions: Mapping[int, int], blocks: Blocks) -> Array:
-        draw, pick = jax.random.split(key)
-        if "classes" in self.layers:
-            found = jnp.asarray(self.layers["classes"])
-        else:
-            number = LATENTS_PER_ROW * count if conditions else count
-            layers = {name: jnp.asarray(array) for name, array in self.layers.items()}
-            z = jax.random.normal(draw, (number, layers["up"].shape[0]))
-            found = jax.nn.relu(z @ layers["up"] + layers["up_bias"]) @ layers["out"] + layers["out_bias"]
-            if not conditions:
-                return found
-        weights = np.exp(self._log_likelihood(found, conditions, blocks)) * self.layers.get("chances", np.ones(1))
-        if not weights.sum() > 0:
-            raise DataError("no row the decoder made meets these conditions; ask for something more frequent")
-        return found[jax.random.choice(pick, len(weights), (count,), p=jnp.asarray(weights / weights.sum()))]
-
-    def _log_likelihood(self, logits: Array, conditions: Mapping[int, int], blocks: Blocks) -> Array:
-        """log P(conditions) under each row of logits."""
-        total = np.zeros(len(logits))
-        if not conditions:
-            return total
-        if self.arg_max:
-            codes = np.asarray(_draw(blocks, logits, jax.random.key(0), arg_max=True))
-            met = np.all([codes[:, column] == code for column, code in conditions.items()], axis=0)
-            return np.where(met, 0.0, -np.inf)
-        p = np.asarray(blocks.probabilities(logits), np.float64)
-        for column, code in conditions.items():
-            places = np.flatnonzero(blocks.owner == column)
-            share = p[:, places[0]] if len(places) == 1 else p[:, places[code]]
-            if blocks.sizes[column] == 2 and code == 0:
-                share = 1 - share
-            total += np.log(np.maximum(share, 1e-300)) if blocks.sizes[column] > 1 else 0.0
-        return total - total.max()
-
-    def arrays(self) -> dict[str, Array]:
-        return {"arg_max": np.array(self.arg_max), **{name: np.asarray(value) for name, value in self.layers.items()}}
-
-    @classmethod
-    def from_arrays(cls, schema: Schema, arrays: Mapping[str, Array]) -> Decoder:
-        layers = {name: value for name, value in arrays.items() if name != "arg_max"}
-        return cls(schema=schema, layers=layers, arg_max=bool(arrays["arg_max"]))
-
-
-@functools.partial(jax.jit, static_argnames=("blocks", "arg_max"))
-def _draw(blocks: Blocks, logits: Array, key: Array, *, arg_max: bool) -> Array:
-    """One code per column and row: a coin for each binary column, a Gumbel draw in each block; or the likeliest value."""
-    binary, block = jax.random.split(key)
-    chances = jax.nn.sigmoid(logits[:, blocks.alone])
-    coins = 0.5 if arg_max else jax.random.uniform(binary, chances.shape)
-    codes = jnp.zeros((len(logits), len(blocks.sizes)), jnp.int32)
-    codes = codes.at[:, np.flatnonzero(np.asarray(blocks.sizes) == 2)].set((chances > coins).astype(jnp.int32))
-    if blocks.alone.all():
-        return codes
-    noisy = logits if arg_max else logits + jax.random.gumbel(block, logits.shape)
-    for column in np.flatnonzero(np.asarray(blocks.sizes) != 2):
-        codes = codes.at[:, column].set(jnp.argmax(noisy[:, blocks.owner == column], axis=1).astype(jnp.int32))
-    return codes

@@ -1,0 +1,104 @@
+"""What a client computes from its records, and how far the server steps by the reports.
+
+The published recipe sends what some epochs of Adam change. Clients with latent classes send a gradient. Reports are noisy and
+there are few for each parameter, so that a step must be as long as what is known deserves: a parameter moves by the share the
+new reports have beside the old ones and beside what was known before any came (Kalman's gain), where information on rare values
+is scarce. `estimate` is the mean of the clients' gradients, each made a unit vector, as the reports show it; `gain` is how well
+(the estimate of a coordinate from one report has the variance 1 / gain^2).
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from populace.methods.wae.autoencoders import ClassAutoencoder, ConvAutoencoder, DenseAutoencoder
+from populace.methods.wae.design import gradient_mask
+from populace.types import Array
+
+Trained = DenseAutoencoder | ConvAutoencoder
+
+ADAM = (0.9, 0.999, 1e-8)
+PRETRAINING_BATCH, PRETRAINING_EPOCHS = 64, 1
+PRIOR = 0.4  # standard deviation of logits before any report
+WEIGHT_PRIOR = 0.1  # the same of the logits of the classes' weights
+FIRST_PRIOR = 0.3  # the same of shares, in the first rounds
+FORGETTING = 4.0  # a report counts like the third power of its place in time: early ones saw other classes
+SHORTER = 0.85  # than a gradient of certain classes is one of uncertain ones
+LONGEST_STEP = 1.0  # of a logit
+
+
+def adam_update(
+    net: Trained, theta: Array, x: Array, mask: Array, key: Array, *, epochs: int, learning_rate: float
+) -> Array:
+    """What so many full-batch epochs of Adam change (algorithm 2, lines 13 to 17)."""
+    b1, b2, tiny = ADAM
+    start = jnp.asarray(theta)
+
+    def epoch(number: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        now, mean, square = carry
+        gradient = jax.grad(net.loss)(now, x, mask, jax.random.fold_in(key, number))
+        mean, square = b1 * mean + (1 - b1) * gradient, b2 * square + (1 - b2) * gradient**2
+        t = jnp.asarray(number + 1, jnp.float32)
+        step = mean / (1 - b1**t) / (jnp.sqrt(square / (1 - b2**t)) + tiny)
+        return now - learning_rate * step, mean, square
+
+    zero = jnp.zeros_like(start)
+    end: Array = jax.lax.fori_loop(0, epochs, epoch, (start, zero, zero))[0]
+    return end - start
+
+
+def pretrain(net: Trained, theta: Array, *, steps: int, learning_rate: float, key: Array) -> Array:
+    """The parameters after Adam on batches of rows drawn evenly from the public domain (section 5.2): no record of anybody."""
+
+    def step(number: Array, now: Array) -> Array:
+        rows, latents = jax.random.split(jax.random.fold_in(key, number))
+        drawn, ones = net.draw(PRETRAINING_BATCH, rows), jnp.ones(PRETRAINING_BATCH)
+        return now + adam_update(net, now, drawn, ones, latents, epochs=PRETRAINING_EPOCHS, learning_rate=learning_rate)
+
+    after: Array = jax.jit(lambda begin: jax.lax.fori_loop(0, steps, step, begin))(theta)
+    return after
+
+
+def reported_gradient(
+    net: ClassAutoencoder, theta: Array, records: tuple[Array, Array], mask: Array, *,
+    warming: Array, kept: Array | float = 1.0,
+) -> Array:  # fmt: skip
+    """The gradient a report is about: by the columns' own tables in the first rounds, by the rest later."""
+    x, value = records
+    first = net.base_gradient(theta[: net.blocks.width], x, mask) * kept
+    later = net.gradient(theta, x, value, mask, kept)
+    return jnp.where(warming, jnp.zeros_like(later).at[: net.blocks.width].set(first), later)
+
+
+def first_step(
+    net: ClassAutoencoder, theta: Array, means: Array, estimate: Array,
+    *, gain: float, records: int, before: Array, heard: Array, kept: Array,
+) -> Array:  # fmt: skip
+    """The columns' shares: the mean of all estimates so far, even shares counting like as many reports as they deserve."""
+    base = theta[: net.blocks.width]
+    share = jnp.mean(kept)  # of all reports, those that were about a given column
+    norm = jnp.sqrt(share) * net.base_gradient_norm(base, records)
+    shares = net.blocks.probabilities(base) + norm * estimate[: net.blocks.width]
+    prior_reports = (norm / (gain * FIRST_PRIOR)) ** 2
+    return means + kept * heard / (prior_reports + share * before + heard) * (shares - means)
+
+
+def later_step(
+    net: ClassAutoencoder, theta: Array, estimate: Array,
+    *, gain: float, records: int, before: Array, heard: Array, kept: Array,
+) -> Array:  # fmt: skip
+    """Classes, effects and weights: each moves to where the reports put it, by their share beside all that is known of it.
+
+    A report puts a parameter where estimate / information says, with the variance (norm / gain / information)^2; before any
+    came it was known to PRIOR^2. With FORGETTING = 1 this would be the mean of all reports and of the start.
+    """
+    share = jnp.mean(kept)
+    norm = SHORTER * jnp.sqrt(share) * net.gradient_norm(theta[: net.blocks.width], records)
+    information = net.information(theta)
+    others = len(estimate) - net.outcomes * net.classes
+    prior = jnp.where(jnp.arange(len(estimate)) < others, PRIOR, WEIGHT_PRIOR)
+    prior_reports = (norm / (gain * information * prior)) ** 2
+    part = FORGETTING * heard / (prior_reports + share * before + FORGETTING * heard)
+    step = jnp.clip(part * norm * estimate / information, -LONGEST_STEP, LONGEST_STEP)
+    return jnp.asarray(theta).at[net.blocks.width :].add(step * gradient_mask(net, kept))
