@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +43,7 @@ class Copies(Generator):
             raise DataError("no row meets these conditions; ask for something more frequent")
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
         order = np.concatenate([rng.permutation(len(rows)) for _ in range(-(-count // len(rows)))])
-        return rows[order[:count]]
+        return np.asarray(rows[order[:count]])
 
     def arrays(self) -> dict[str, Array]:
         return {"codes": np.asarray(self.codes)}
@@ -82,7 +82,7 @@ class Memorise(Protocol):
     def round_count(self, population: Population) -> int:
         return 1
 
-    def begin(self, population: Population, key: Array, warm: Any = None) -> Told:
+    def begin(self, population: Population, key: Array, warm: ArrayTree = None) -> Told:
         columns = len(population.table_schema.columns)
         return Told(round=jnp.int32(0), rows=jnp.full((population.clients, columns), -1, jnp.int32))
 
@@ -97,13 +97,13 @@ class Memorise(Protocol):
 
     def answer(
         self, common: ArrayTree, own: Array, shard: Shard, memory: ArrayTree, source: Source
-    ) -> tuple[Array, Any]:
+    ) -> tuple[Array, ArrayTree]:
         record, any_record = choose_record(shard, source)
         return jnp.where(any_record, jnp.asarray(record), 0), memory
 
     def absorb(self, state: Told, ask: Ask, replies: Replies, source: Source) -> Told:
-        place = jnp.where(replies.present, replies.clients, len(state.rows))
-        return Told(round=state.round + 1, rows=state.rows.at[place].set(replies.values, mode="drop"))
+        slot = jnp.where(replies.present, replies.clients, len(state.rows))
+        return Told(round=state.round + 1, rows=jnp.asarray(state.rows).at[slot].set(replies.values, mode="drop"))
 
     def finish(self, state: Told, population: Population, key: Array) -> Copies:
         """The rows keep the schema's rules already, and must not be drawn again until values inside their bins do."""

@@ -28,7 +28,7 @@ from populace.runs.workers import begin_worker
 from populace.tables.files import read_arrays, replacing
 from populace.tables.partition import split
 from populace.tables.table import Table
-from populace.types import Array, JsonObject
+from populace.types import JsonObject, NumpyArray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ class Setting:
     def synthetic_rows(self) -> int:
         return self.drawn or self.rows
 
-    def cast(self) -> tuple[Array, Array, Array]:
+    def cast(self) -> tuple[NumpyArray, NumpyArray, NumpyArray]:
         """Row numbers of the targets (first the rare half), of the attacker's people and of the victims'."""
         rng = np.random.default_rng([self.seed, 0])
         order = rng.permutation(len(self.table))
@@ -86,7 +86,7 @@ class Setting:
         rest = rest[self.targets // 2 :]
         return chosen, rest[: len(rest) // 2], rest[len(rest) // 2 :]
 
-    def members(self, run: int) -> tuple[Array, Array]:
+    def members(self, run: int) -> tuple[NumpyArray, NumpyArray]:
         """Which targets are in this run, each by a fair coin of its own, and the numbers of all rows of the run."""
         targets, attackers, victims = self.cast()
         rng = np.random.default_rng([self.seed, 1, run])
@@ -95,13 +95,13 @@ class Setting:
         others = rng.choice(pool, self.rows - int(included.sum()), replace=False)
         return included, rng.permutation(np.concatenate([targets[included], others]))
 
-    def victim_and_others(self) -> tuple[Array, Array]:
+    def victim_and_others(self) -> tuple[NumpyArray, NumpyArray]:
         """Rows of one more run without any target, and as many people of the same half who are not in it."""
         _, _, pool = self.cast()
         order = np.random.default_rng([self.seed, 2]).permutation(pool)
         return order[: self.rows], order[self.rows : 2 * self.rows]
 
-    def generate(self, numbers: Array, run: int) -> Table:
+    def generate(self, numbers: NumpyArray, run: int) -> Table:
         """A synthetic table of the method, made from these rows."""
         clients = split(self.table.take(numbers), records_per_client=self.records_per_client)
         root = jax.random.fold_in(make_key(self.seed), run)
@@ -109,14 +109,14 @@ class Setting:
         found: Table = outcome.generator.sample(self.synthetic_rows, Keys(root).sample())
         return found
 
-    def play(self, run: int) -> dict[str, Array]:
+    def play(self, run: int) -> dict[str, NumpyArray]:
         """One run: who was in it, and the summaries of what came out."""
         began = time.monotonic()
         included, numbers = self.members(run)
         synthetic = self.generate(numbers, run)
         targets = self.table.codes[self.cast()[0]]
         found = summarise(synthetic.codes, self.table.schema.sizes, targets, seed=self.seed)
-        return {"included": included, "seconds": np.float64(time.monotonic() - began), **found}
+        return {"included": included, "seconds": np.asarray(time.monotonic() - began), **found}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -157,7 +157,7 @@ def play_all(
     return _games(stored[: setting.shadows]), _games(stored[setting.shadows :])
 
 
-def _games(stored: list[dict[str, Array]]) -> Games:
+def _games(stored: list[dict[str, NumpyArray]]) -> Games:
     return Games(
         included=np.stack([run["included"] for run in stored]),
         summaries={name: np.stack([run[_plain(name)] for run in stored]) for name in SUMMARIES},
@@ -168,7 +168,7 @@ def _plain(name: str) -> str:
     return name.replace(" ", "_")
 
 
-def _played(setting: Setting, runs: list[int], jobs: int) -> Iterator[tuple[int, dict[str, Array]]]:
+def _played(setting: Setting, runs: list[int], jobs: int) -> Iterator[tuple[int, dict[str, NumpyArray]]]:
     """Runs as they finish. Processes are started afresh, because a compiled program does not survive a fork."""
     if min(jobs, len(runs)) <= 1:
         for run in runs:
@@ -204,7 +204,7 @@ def _start(setting: Setting) -> None:
     begin_worker()
 
 
-def _play(run: int) -> dict[str, Array]:
+def _play(run: int) -> dict[str, NumpyArray]:
     if _setting is None:
         raise RunError("a process that makes shadow runs was not set up")
     return _setting.play(run)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,12 +18,12 @@ from populace.audits.shapes import Records, clients_of, extreme_records, first_o
 from populace.audits.watched import Nothing
 from populace.engines import debug, simulation
 from populace.errors import SpecError
-from populace.methods.base import Ask, ImageShape, Plan, Population, Protocol, Replies, Shard
+from populace.methods.base import Ask, Facts, ImageShape, Plan, Population, Protocol, Replies, Shard
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.source import Keyed, Source
 from populace.tables.partition import Clients
-from populace.types import Array, ArrayTree
+from populace.types import Array, ArrayTree, NumpyArray
 
 BLOCK = 2_048  # clients with each shard in one run of the engine: one shape, compiled once
 MOST_ROUNDS = 8  # of the method, listened to for what it asks
@@ -40,7 +39,7 @@ class Script:
     """
 
     name: str
-    steps: tuple[tuple[Any, Any, Any], ...]
+    steps: tuple[tuple[ArrayTree, ArrayTree, ArrayTree], ...]
     ask: Ask
 
 
@@ -78,7 +77,7 @@ class Auditor(Protocol):
         return hash((self.method, self.population))
 
     @property
-    def facts(self) -> Any:  # type: ignore[override]
+    def facts(self) -> Facts:  # type: ignore[override]
         return self.method.facts
 
     def round_count(self, population: Population) -> int:
@@ -86,7 +85,7 @@ class Auditor(Protocol):
             return min(MOST_ROUNDS, self.method.round_count(self.population))
         return len(self.script.steps)
 
-    def begin(self, population: Population, key: Array, warm: Any = None) -> Any:
+    def begin(self, population: Population, key: Array, warm: ArrayTree = None) -> ArrayTree:
         return 0 if self.script is not None else self.method.begin(self.population, key, warm)
 
     def ask(self, state: ArrayTree, population: Population, source: Source) -> Ask | None:
@@ -106,14 +105,14 @@ class Auditor(Protocol):
 
     def answer(
         self, common: ArrayTree, own: ArrayTree, shard: Shard, memory: ArrayTree, source: Source
-    ) -> tuple[Any, Any]:
+    ) -> tuple[ArrayTree, ArrayTree]:
         agreed = dataclasses.replace(shard, population=self.population)
         return self.method.answer(common, own, agreed, memory, source)
 
     def together(self, ask: Ask, population: Population) -> bool:
         return self.method.together(ask, self.population)
 
-    def absorb(self, state: ArrayTree, ask: Ask, replies: Replies, source: Source) -> Any:
+    def absorb(self, state: ArrayTree, ask: Ask, replies: Replies, source: Source) -> ArrayTree:
         if self.script is None:
             return self.method.absorb(state, ask, replies, source)
         self.heard.append(jax.tree.map(np.asarray, replies))
@@ -132,7 +131,7 @@ class Auditor(Protocol):
     def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
         return self.method.reply_bytes(ask, self.population)
 
-    def remember(self, population: Population, key: Array) -> Any:
+    def remember(self, population: Population, key: Array) -> ArrayTree:
         return self.method.remember(self.population, key)
 
 
@@ -179,7 +178,8 @@ def scripts_of(protocol: Protocol, population: Population, *, key: Array) -> lis
 
 
 def _take(slot: int, leaf: Array) -> Array:
-    return np.asarray(leaf)[slot]
+    row: NumpyArray = np.asarray(leaf)[slot]
+    return row
 
 
 def reply_shape(protocol: Protocol, population: Population, script: Script) -> tuple[int, ...]:
@@ -191,7 +191,7 @@ def reply_shape(protocol: Protocol, population: Population, script: Script) -> t
         population=population,
     )
 
-    def replies() -> list[Any]:
+    def replies() -> list[ArrayTree]:
         memory = protocol.remember(population, jax.random.key(0))
         return [
             protocol.answer(common, own, shard, memory, Keyed(jax.random.key(0)))[0] for _, common, own in script.steps

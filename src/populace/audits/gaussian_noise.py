@@ -22,7 +22,7 @@ from populace.privacy.accounting import epsilon_of
 from populace.privacy.events import Composed, Event, Gaussian, PoissonSampled, Repeated
 from populace.privacy.gaussian import GaussianSum, calibrated
 from populace.privacy.source import Keyed, System
-from populace.types import Array, JsonObject
+from populace.types import Array, JsonObject, NumpyArray
 
 DELTA = 1e-5
 NUMBERS = 2**20  # drawn, and coordinates of the mechanism: its grid is then fine enough to show gaps
@@ -74,7 +74,7 @@ def audit_noise(
     return finding, check
 
 
-def check_noise(whole: Array, deviation: float, *, what: str) -> NoiseCheck:
+def check_noise(whole: NumpyArray, deviation: float, *, what: str) -> NoiseCheck:
     """Whether whole numbers follow a rounded normal law of this deviation."""
     count = len(whole)
     numbers = whole / math.hypot(deviation, math.sqrt(1 / 12))
@@ -99,7 +99,7 @@ def check_noise(whole: Array, deviation: float, *, what: str) -> NoiseCheck:
     return NoiseCheck(what=what, numbers=count, figures=figures, problems=tuple(problems))
 
 
-def _equal_pairs(whole: Array) -> int:
+def _equal_pairs(whole: NumpyArray) -> int:
     counts = np.unique(whole, return_counts=True)[1]
     return int((counts * (counts - 1) // 2).sum())
 
@@ -125,7 +125,7 @@ def _two_sided(seen: int, mean: float, spread: float) -> float:
 
 
 def scale_finding(
-    numbers: Array, event: Event, *, what: str, claimed: float, delta: float, confidence: float
+    numbers: NumpyArray, event: Event, *, what: str, claimed: float, delta: float, confidence: float
 ) -> Finding:
     """What the scale of standardised noise says: were it smaller, the same event would cost more.
 

@@ -105,11 +105,11 @@ def audit_grey_box(
         distances += [distance / mechanism.bound for distance, mechanism in second.recorder.distances]
         drawn = [call for call in first.recorder.calls if call.kind == "noise"]
         used = [call for call in first.recorder.calls if call.kind == "sum"]
-        sums += sum(len(call.told) for call in drawn)
+        sums += sum(len(call.returned) for call in drawn)
         reports += sum(call.kind == "report" for call in first.recorder.calls)
         mechanisms.update({call.mechanism: None for call in drawn})
         noise += [_standard(call.noise, call.mechanism) for call in used]
-        noise += [_standard(call.told, call.mechanism) for call in drawn if not call.released]
+        noise += [_standard(call.returned, call.mechanism) for call in drawn if not call.released]
     together = np.concatenate([part.reshape(-1) for part in noise]) if noise else np.zeros(0)
     problems += check_scale(together)
     for mechanism in mechanisms:
@@ -169,7 +169,7 @@ def compare_charge(event: Event, calls: Sequence[Call]) -> list[str]:
     rows = Counter({call.mechanism: 0 for call in (*drawn, *used)})
     for mechanism in rows:
         counts = [
-            sum(len(call.told) for call in drawn if call.mechanism == mechanism),
+            sum(len(call.returned) for call in drawn if call.mechanism == mechanism),
             sum(len(call.given) for call in used if call.mechanism == mechanism),
         ]
         rows[mechanism] = max(counts)

@@ -17,7 +17,7 @@ import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import numpy as np
@@ -29,8 +29,11 @@ from populace.privacy.randomizers.grr import GrrPanel
 from populace.privacy.randomizers.several_signds import SeveralSignDS
 from populace.privacy.randomizers.signds import SignDS
 from populace.privacy.randomizers.subset import SubsetPanel
-from populace.privacy.source import Keyed, System
-from populace.types import Array
+from populace.privacy.source import Keyed, Source, System
+from populace.types import Array, ArrayTree, NumpyArray
+
+if TYPE_CHECKING:
+    from populace.audits.release_canaries import Canaries
 
 Kind = Literal["noise", "sum", "report", "coins"]
 
@@ -43,16 +46,16 @@ class Call:
     """One use of a primitive.
 
     `given` is the un-noised sum in whole units of the grid (`sum`), the value or vector (`report`), or probability and shape
-    (`coins`); `told` is what was returned. `released` says of noise whether it went into a `sum`: noise that did not was added
+    (`coins`); `returned` is its result. `released` says of noise whether it went into a `sum`: noise that did not was added
     by the method itself.
     """
 
     place: str
     kind: Kind
     mechanism: Any
-    given: Any
-    told: Any
-    noise: Any = None
+    given: ArrayTree
+    returned: ArrayTree
+    noise: ArrayTree = None
     released: bool = False
 
 
@@ -63,14 +66,13 @@ class Recorder:
     are added to what is released (`release_canaries`).
     """
 
-    def __init__(self, before: Recorder | None = None, canaries: Any = None) -> None:
+    def __init__(self, before: Recorder | None = None, canaries: Canaries | None = None) -> None:
         self.before, self.canaries = before, canaries
         self.calls: list[Call] = []
         self.problems: list[str] = []
         self.distances: list[tuple[float, GaussianSum]] = []
-        self.shifts: dict[
-            int, Array
-        ] = {}  # of noise the method adds itself: what was added to it in the replay, by call
+        #: Of noise the method adds itself: what was added to it in the replay, by the number of the call.
+        self.shifts: dict[int, NumpyArray] = {}
         self.place = "before the first question"
         self._seen: Counter[tuple[str, Kind]] = Counter()
         self._inside = False
@@ -83,7 +85,7 @@ class Recorder:
     def at(self, place: str, kind: Kind | None = None) -> list[Call]:
         return [call for call in self.calls if call.place == place and kind in (None, call.kind)]
 
-    def recorded(self, kind: Kind, mechanism: Any) -> Call | None:
+    def recorded(self, kind: Kind, mechanism: object) -> Call | None:
         """The call of the first run that this one stands for; a complaint if there is none."""
         number = self._seen[self.place, kind]
         self._seen[self.place, kind] += 1
@@ -119,22 +121,22 @@ class Recorder:
 
     # What the hooks do.
 
-    def noise(self, original: Callable[..., Array], mechanism: GaussianSum, *given: Any, **named: Any) -> Array:
-        told = original(mechanism, *given, **named)
-        if _traced(told):
-            return told
+    def noise(self, original: Callable[..., Array], mechanism: GaussianSum, *given: object, **named: object) -> Array:
+        returned = original(mechanism, *given, **named)
+        if _traced(returned):
+            return returned
         known = self.recorded("noise", mechanism)
-        rows = _rows(told, mechanism)
-        if known is not None and not np.array_equal(known.told, rows):
+        rows = _rows(returned, mechanism)
+        if known is not None and not np.array_equal(known.returned, rows):
             self.complain("the same key gave other noise than on the neighbour")
         if known is not None and not known.released:  # another noise, by a known difference: was it added everywhere?
             shift = np.rint(mechanism.deviation * np.random.default_rng(len(self.calls)).standard_normal(rows.shape))
             self.shifts[len(self.calls)] = shift.astype(np.int64)
-            told = told + self.shifts[len(self.calls)].reshape(np.shape(told)).astype(np.int32)
+            returned = returned + self.shifts[len(self.calls)].reshape(np.shape(returned)).astype(np.int32)
         if self.canaries is not None and self.canaries.by_noise(mechanism):
-            told = told + self.canaries.add(mechanism, rows).reshape(np.shape(told)).astype(np.int32)
-        self.calls.append(Call(place=self.place, kind="noise", mechanism=mechanism, given=None, told=rows))
-        return told
+            returned = returned + self.canaries.add(mechanism, rows).reshape(np.shape(returned)).astype(np.int32)
+        self.calls.append(Call(place=self.place, kind="noise", mechanism=mechanism, given=None, returned=rows))
+        return returned
 
     def release(self, original: Callable[..., Array], mechanism: GaussianSum, total: Array, noise: Array) -> Array:
         if _traced(total, noise):
@@ -145,21 +147,22 @@ class Recorder:
         self._take_noise(mechanism, added)
         if self.canaries is not None and not self.canaries.by_noise(mechanism):
             units = units + self.canaries.add(mechanism, added).reshape(units.shape)
-        told = original(mechanism, jax.numpy.asarray(units.astype(np.int32)), noise)
-        if not _is_sum(told, given if self.canaries is None else _rows(units, mechanism), added, mechanism):
+        returned = original(mechanism, jax.numpy.asarray(units.astype(np.int32)), noise)
+        if not _is_sum(returned, given if self.canaries is None else _rows(units, mechanism), added, mechanism):
             self.complain("what a release returns is not its sum plus its noise")
-        call = Call(place=self.place, kind="sum", mechanism=mechanism, given=given, told=told, noise=added)
+        call = Call(place=self.place, kind="sum", mechanism=mechanism, given=given, returned=returned, noise=added)
         known = self.recorded("sum", mechanism)
         self.calls.append(call)
         if known is None:
-            return told
+            return returned
         self.apart(mechanism, known.given, given)
-        return known.told
+        result: Array = known.returned
+        return result
 
     def _take_noise(self, mechanism: GaussianSum, added: Array) -> None:
         """Every row of noise must have been drawn here by the same mechanism, and is used once."""
         drawn = [call for call in self.at(self.place, "noise") if call.mechanism == mechanism]
-        left = Counter(row.tobytes() for call in drawn for row in call.told)
+        left = Counter(row.tobytes() for call in drawn for row in call.returned)
         left -= Counter(
             row.tobytes() for call in self.at(self.place, "sum") if call.mechanism == mechanism for row in call.noise
         )
@@ -171,7 +174,7 @@ class Recorder:
                 return
             left[row.tobytes()] -= 1
             for call in drawn:
-                call.released |= any(np.array_equal(row, other) for other in call.told)
+                call.released |= any(np.array_equal(row, other) for other in call.returned)
 
     def apart(self, mechanism: GaussianSum, first: Array, second: Array) -> None:
         """Hold the distance of two un-noised sums, in units of the grid, against the sensitivity."""
@@ -184,35 +187,37 @@ class Recorder:
                     f"neighbours differ by {distance:.6g} in what is released, and the noise covers {mechanism.sensitivity:.6g}"
                 )
 
-    def report(self, original: Callable[..., Array], mechanism: Any, *given: Any, **named: Any) -> Array:
+    def report(self, original: Callable[..., Array], mechanism: object, *given: object, **named: object) -> Array:
         values = [*given, *named.values()]
         if self._inside or _traced(*(value for value in values if not isinstance(value, Keyed | System))):
             return original(mechanism, *given, **named)
         self._inside = True
         try:
-            told = original(mechanism, *given, **named)
+            returned = original(mechanism, *given, **named)
         finally:
             self._inside = False
         inputs = [np.asarray(value) for value in values if not isinstance(value, Keyed | System)]
         known = self.recorded("report", mechanism)
-        self.calls.append(Call(place=self.place, kind="report", mechanism=mechanism, given=inputs, told=told))
-        return told if known is None else known.told
+        self.calls.append(Call(place=self.place, kind="report", mechanism=mechanism, given=inputs, returned=returned))
+        return returned if known is None else known.returned
 
-    def coins(self, original: Callable[..., Array], source: Any, probability: Any, shape: Any) -> Array:
+    def coins(
+        self, original: Callable[..., Array], source: Source, probability: float, shape: tuple[int, ...]
+    ) -> Array:
         if _traced(probability, *((source.key,) if isinstance(source, Keyed) else ())):
             return original(source, probability, shape)
         axes = (shape,) if isinstance(shape, int) else tuple(shape)
         more = self.canaries.sampled(probability) if self.canaries is not None else 0
-        told = original(source, probability, (*axes[:-1], axes[-1] + more))
-        if more:
-            self.canaries.draw(np.asarray(told)[..., axes[-1] :])
-            told = told[..., : axes[-1]]
+        returned = original(source, probability, (*axes[:-1], axes[-1] + more))
+        if self.canaries is not None and more:
+            self.canaries.draw(np.asarray(returned)[..., axes[-1] :])
+            returned = returned[..., : axes[-1]]
         given = (float(probability), axes)
         known = self.recorded("coins", None)
         if known is not None and known.given != given:
             self.complain(f"records are sampled with {given}, on the neighbour with {known.given}")
-        self.calls.append(Call(place=self.place, kind="coins", mechanism=None, given=given, told=told))
-        return told
+        self.calls.append(Call(place=self.place, kind="coins", mechanism=None, given=given, returned=returned))
+        return returned
 
 
 @contextlib.contextmanager
@@ -235,21 +240,23 @@ def recording(recorder: Recorder) -> Iterator[Recorder]:
 
 def _method(original: Callable[..., Array], hook: Callable[..., Array]) -> Callable[..., Array]:
     @functools.wraps(original)
-    def call(self: Any, *given: Any, **named: Any) -> Array:
+    def call(self: object, *given: object, **named: object) -> Array:
         return hook(original, self, *given, **named)
 
     return call
 
 
-def _traced(*values: Any) -> bool:
+def _traced(*values: object) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for value in values for leaf in jax.tree.leaves(value))
 
 
-def _rows(numbers: Array, mechanism: GaussianSum) -> Array:
+def _rows(numbers: Array, mechanism: GaussianSum) -> NumpyArray:
     return np.asarray(numbers).astype(np.int64).reshape(-1, mechanism.size)
 
 
-def _is_sum(told: Array, given: Array, noise: Array, mechanism: GaussianSum) -> bool:
+def _is_sum(returned: Array, given: Array, noise: Array, mechanism: GaussianSum) -> bool:
     """Whether a release is the sum plus the noise, modulo 2^32, up to the digits of a 32-bit float."""
     whole = (given + noise + WRAP // 2) % WRAP - WRAP // 2
-    return np.allclose(np.asarray(told, np.float64).reshape(whole.shape), whole * mechanism.grid, rtol=2**-22, atol=0)
+    return np.allclose(
+        np.asarray(returned, np.float64).reshape(whole.shape), whole * mechanism.grid, rtol=2**-22, atol=0
+    )

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 import jax
 import numpy as np
@@ -32,7 +31,7 @@ from populace.privacy.accounting import epsilon_of
 from populace.privacy.events import Composed, Event
 from populace.privacy.gaussian import GaussianSum
 from populace.tables.partition import Clients
-from populace.types import Array
+from populace.types import Array, NumpyArray
 
 LEAST_SIZE = 64  # coordinates of a release that canaries are put into
 MOST_CANARIES = 4_096
@@ -45,11 +44,11 @@ SMALL_DELTA = 1e-12
 class Canaries:
     """Which canaries are in, and what was seen of each: likelihood ratios, added up over the releases."""
 
-    included: Array
+    included: NumpyArray
     added_by_noise: frozenset[GaussianSum] = frozenset()
-    scores: Array = dataclasses.field(init=False)
-    noise: list[Array] = dataclasses.field(init=False)
-    waiting: list[tuple[float, Array]] = dataclasses.field(init=False)
+    scores: NumpyArray = dataclasses.field(init=False)
+    noise: list[NumpyArray] = dataclasses.field(init=False)
+    waiting: list[tuple[float, NumpyArray]] = dataclasses.field(init=False)
     released: int = 0  # times
     places: int = 0  # canaries that had a coordinate anywhere
     _rate: float = 1.0
@@ -61,18 +60,18 @@ class Canaries:
         """Whether the method adds this mechanism's noise to its sum by itself; canaries then go along with the noise."""
         return mechanism in self.added_by_noise
 
-    def sampled(self, probability: Any) -> int:
+    def sampled(self, probability: float) -> int:
         """How many more coins the method throws for the canaries."""
         self._rate = float(probability)
         return len(self.included)
 
-    def draw(self, coins: Array) -> None:
+    def draw(self, coins: NumpyArray) -> None:
         """Which canaries each of the next releases samples."""
         self.waiting += [(self._rate, row) for row in coins.reshape(-1, len(self.included))]
 
-    def add(self, mechanism: GaussianSum, noise: Array) -> Array:
+    def add(self, mechanism: GaussianSum, noise: NumpyArray) -> NumpyArray:
         """What the canaries add to sums that are released with these rows of noise, in units of the grid."""
-        found = np.zeros(noise.shape, np.int64)
+        found: NumpyArray = np.zeros(noise.shape, np.int64)
         if mechanism.size < LEAST_SIZE:
             return found
         unit = math.floor(mechanism.bound / mechanism.grid)

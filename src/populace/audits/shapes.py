@@ -6,7 +6,6 @@ Clipping, noise, sampling and booking are the same code at every size; small sha
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +18,9 @@ from populace.tables.images import Images
 from populace.tables.partition import Clients
 from populace.tables.schema import Schema
 from populace.tables.table import Table
+from populace.types import ArrayTree
 
-Records = Any
+Records = ArrayTree
 
 SIDE, CLASSES = 8, 3  # of invented images
 GAN = {"width": "8", "critic_width": "16", "latent": "4", "waves": "4"}
@@ -107,7 +107,7 @@ def clients_of(shape: Schema | ImageShape, held: list[Records], *, most: int | N
     widths = [len(part["y"] if isinstance(part, dict) else part) for part in held]
     together = joined(*held)
     if isinstance(shape, ImageShape):
-        data: Any = Images(x=together["x"], y=together["y"].astype(np.int32), classes=shape.classes)
+        data: Images | Table = Images(x=together["x"], y=together["y"].astype(np.int32), classes=shape.classes)
     else:
         data = Table(schema=shape, codes=together.astype(np.int32), frame=pa.table({}))
     starts = np.concatenate([[0], np.cumsum(widths)])

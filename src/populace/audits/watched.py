@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from populace.audits.recorder import Recorder
-from populace.methods.base import Ask, Plan, Population, Protocol, Replies, Shard
+from populace.methods.base import Ask, Facts, Plan, Population, Protocol, Replies, Shard
 from populace.methods.blocks.generator import Synthesizer
 from populace.privacy.events import Event
 from populace.privacy.guarantee import Guarantee
@@ -37,13 +37,13 @@ class Watched(Protocol):
         self._members: list[int] = []
 
     @property
-    def facts(self) -> Any:  # type: ignore[override]
+    def facts(self) -> Facts:  # type: ignore[override]
         return self.method.facts
 
     def round_count(self, population: Population) -> int:
         return self.method.round_count(self.population)
 
-    def begin(self, population: Population, key: Array, warm: Any = None) -> Any:
+    def begin(self, population: Population, key: Array, warm: ArrayTree = None) -> ArrayTree:
         return self.method.begin(self.population, key, warm)
 
     def ask(self, state: ArrayTree, population: Population, source: Source) -> Ask | None:
@@ -71,7 +71,7 @@ class Watched(Protocol):
 
     def answer(
         self, common: ArrayTree, own: ArrayTree, shard: Shard, memory: ArrayTree, source: Source
-    ) -> tuple[Any, Any]:
+    ) -> tuple[ArrayTree, ArrayTree]:
         agreed = dataclasses.replace(shard, population=self.population)
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((shard, source))):
             return self.method.answer(common, own, agreed, memory, source)  # only the shape of a reply is wanted
@@ -80,7 +80,7 @@ class Watched(Protocol):
         reply, memory = self.method.answer(common, own, agreed, memory, source)
         return (reply if self.trusts_server else self._leaves("the reply", reply)), memory
 
-    def absorb(self, state: ArrayTree, ask: Ask, replies: Replies, source: Source) -> Any:
+    def absorb(self, state: ArrayTree, ask: Ask, replies: Replies, source: Source) -> ArrayTree:
         self.recorder.place = f"round {self._round}, absorb"
         found = self._leaves("the server's state", self.method.absorb(state, ask, replies, source))
         self._round += 1
@@ -103,13 +103,13 @@ class Watched(Protocol):
     def spends(self, population: Population) -> Event:
         return self.method.spends(self.population)
 
-    def remember(self, population: Population, key: Array) -> Any:
+    def remember(self, population: Population, key: Array) -> ArrayTree:
         return self.method.remember(self.population, key)
 
     def working(self, ask: Ask) -> Array | None:
         return self.method.working(ask)
 
-    def _leaves(self, what: str, found: Any) -> Any:
+    def _leaves(self, what: str, found: ArrayTree) -> ArrayTree:
         """Keep what leaves; in a replay compare it, and go on with what the first run had."""
         place = f"{self.recorder.place}, {what}"
         self.kept[place] = found
@@ -160,7 +160,7 @@ def _fits(size: int, first: Array, second: Array) -> bool:
     return bool(first.shape == second.shape and first.size == size and first.dtype.kind == second.dtype.kind == "i")
 
 
-def _differences(first: Any, second: Any) -> list[tuple[str, Array, Array]]:
+def _differences(first: ArrayTree, second: ArrayTree) -> list[tuple[str, Array, Array]]:
     """The leaves in which two trees differ, bit by bit, with their names."""
     flat, shape = jax.tree_util.tree_flatten_with_path(first)
     other, other_shape = jax.tree_util.tree_flatten_with_path(second)

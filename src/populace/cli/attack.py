@@ -6,13 +6,15 @@ import dataclasses
 import shlex
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from populace.types import JsonObject
+
+if TYPE_CHECKING:  # nothing of it is imported to show the help
+    from populace.attacks.shadows import Report, Step
 
 EXAMPLE = "Example:  populace attack run --real adult.parquet --targets 20 --shadows 60"
 SECONDS_BETWEEN_LINES = 5.0
@@ -76,11 +78,11 @@ def command(
     show.say(f"\n{written}")
 
 
-def _now_and_then(report: Callable[[Any], None]) -> Callable[[Any], None]:
+def _now_and_then(report: Report) -> Report:
     """A line every few seconds instead of one per run; a bar is kept up to date all the same."""
     last = time.monotonic()
 
-    def each(at: Any) -> None:
+    def each(at: Step) -> None:
         nonlocal last
         due = at.done == at.total or time.monotonic() - last >= SECONDS_BETWEEN_LINES
         last = time.monotonic() if due else last

@@ -19,7 +19,7 @@ from populace.methods.base import ImageShape, Population, Protocol, Shard
 from populace.methods.registry import METHODS, settings_from_file
 from populace.privacy.source import Keyed
 from populace.tables.schema import Schema, schema_from_dict
-from populace.types import ArrayTree, JsonObject
+from populace.types import Array, ArrayTree, JsonObject
 from populace.version import __version__
 
 FORMAT = 1
@@ -78,7 +78,7 @@ def schema_digest(schema: Schema | ImageShape) -> str:
     return hashlib.sha256(json.dumps(dataclasses.asdict(schema), sort_keys=True).encode()).hexdigest()
 
 
-def agreement_from_json(document: Any, *, where: str) -> Agreement:
+def agreement_from_json(document: object, *, where: str) -> Agreement:
     """An agreement from a file of one's own. The class named in it is imported: never read one that came with a request."""
     if not isinstance(document, Mapping) or document.get("format") != FORMAT:
         raise RunError(f"{where} holds no agreement of format {FORMAT}")
@@ -101,7 +101,7 @@ def agreement_from_json(document: Any, *, where: str) -> Agreement:
     return Agreement(protocol=protocol, schema=schema)
 
 
-def _present_home(document: JsonObject) -> str:
+def _present_home(document: Mapping[str, str]) -> str:
     """Where the method's class is now: files written by 0.2.0 and before name a module that has moved."""
     home: str = document["class"]
     return METHODS.get(document["method"], home) if home.startswith(OLD_HOME) else home
@@ -117,7 +117,7 @@ class Shapes:
 
     common: ArrayTree
     own: ArrayTree
-    reply: Any
+    reply: ArrayTree
     memory: ArrayTree
 
 
@@ -128,12 +128,14 @@ def shapes_of(protocol: Protocol, population: Population, round_id: int) -> Shap
 
 
 @functools.lru_cache(maxsize=64)
-def _shapes(protocol: Protocol, population: Population, tree: ArrayTree, leaves: tuple[Any, ...]) -> Shapes:
+def _shapes(protocol: Protocol, population: Population, tree: ArrayTree, leaves: tuple[object, ...]) -> Shapes:
     common, own = jax.tree.unflatten(tree, leaves)
     memory = jax.eval_shape(lambda key: protocol.remember(population, key), jax.random.key(0))
     records, mask = _empty_records(population)
 
-    def answer(common: ArrayTree, own: ArrayTree, memory: ArrayTree, records: Any, mask: Any, key: Any) -> Any:
+    def answer(
+        common: ArrayTree, own: ArrayTree, memory: ArrayTree, records: ArrayTree, mask: Array, key: Array
+    ) -> ArrayTree:
         shard = Shard(records=records, mask=mask, population=population)
         return protocol.answer(common, own, shard, memory, Keyed(key))
 
@@ -141,7 +143,7 @@ def _shapes(protocol: Protocol, population: Population, tree: ArrayTree, leaves:
     return Shapes(common=common, own=own, reply=reply, memory=memory)
 
 
-def _empty_records(population: Population) -> tuple[Any, Any]:
+def _empty_records(population: Population) -> tuple[ArrayTree, ArrayTree]:
     width, schema = population.records, population.schema
     mask = wire.shaped((width,), jnp.bool_)
     if isinstance(schema, Schema):

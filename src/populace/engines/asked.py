@@ -15,7 +15,7 @@ from populace.engines import wire
 from populace.engines.agreement import Shapes
 from populace.engines.messages import RefusedError, Request
 from populace.errors import WireError
-from populace.types import Array, ArrayTree
+from populace.types import ArrayTree, NumpyArray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,9 +25,9 @@ class Asked:
     `heard` is how many replies the coordinator says it has had of each.
     """
 
-    clients: Array
-    numbers: Array
-    heard: Array
+    clients: NumpyArray
+    numbers: NumpyArray
+    heard: NumpyArray
     common: ArrayTree
     own: ArrayTree
     questions: Sequence[str]
@@ -54,7 +54,7 @@ def read_ask(request: Request, shapes: Shapes, *, hosted: int) -> Asked:
     )  # fmt: skip
 
 
-def _digests(request: Request, common: ArrayTree, own: ArrayTree, clients: Array) -> list[str]:
+def _digests(request: Request, common: ArrayTree, own: ArrayTree, clients: NumpyArray) -> list[str]:
     """What each client is asked, as a hash: the same question has the same one in every round, any other another."""
     shared = hashlib.sha256(json.dumps([request.run, request.terms], sort_keys=True).encode())
     for name, array in wire.leaves(common, "common").items():

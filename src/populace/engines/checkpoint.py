@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,9 +27,14 @@ def _to_numpy(leaf: Array) -> NumpyArray:
     return np.asarray(leaf)
 
 
+def _key(stored: NumpyArray) -> Array:
+    key: Array = jax.random.wrap_key_data(jnp.asarray(stored))
+    return key
+
+
 def _like(template: Array, stored: NumpyArray) -> Array:
     if isinstance(template, jax.Array) and jnp.issubdtype(template.dtype, jax.dtypes.prng_key):
-        return jax.random.wrap_key_data(jnp.asarray(stored))
+        return _key(stored)
     if stored.shape != np.shape(template):
         raise RunError(f"the checkpoint holds an array of shape {stored.shape} where {np.shape(template)} was expected")
     return stored if isinstance(template, np.ndarray) else jnp.asarray(stored)  # what was on the host stays there
@@ -63,7 +67,9 @@ class Checkpoint:
             with temporary.open("wb") as file:
                 np.savez(file, allow_pickle=False, **arrays)  # type: ignore[arg-type]
 
-    def load(self, *, state: ArrayTree, memory: ArrayTree, ledger: MemoryLedger) -> tuple[Any, Any, int, Traffic]:
+    def load(
+        self, *, state: ArrayTree, memory: ArrayTree, ledger: MemoryLedger
+    ) -> tuple[ArrayTree, ArrayTree, int, Traffic]:
         """State, memory, rounds done and traffic, shaped like the templates; the ledger is restored in place."""
         arrays = self._read()
         document = json.loads(arrays["document"].tobytes())
@@ -77,7 +83,7 @@ class Checkpoint:
 
     def root(self) -> Array:
         """The key the interrupted run started from, so that its replies are made again, not anew."""
-        return jax.random.wrap_key_data(jnp.asarray(self._read()["root"]))
+        return _key(self._read()["root"])
 
     def _read(self) -> dict[str, NumpyArray]:
         try:
@@ -86,7 +92,7 @@ class Checkpoint:
             raise RunError(f"cannot resume: {error}; remove the run folder and start again") from error
 
     @staticmethod
-    def _fill(template: ArrayTree, arrays: dict[str, NumpyArray], prefix: str) -> Any:
+    def _fill(template: ArrayTree, arrays: dict[str, NumpyArray], prefix: str) -> ArrayTree:
         leaves, tree = jax.tree.flatten(template)
         if sum(name.startswith(f"{prefix}_") for name in arrays) != len(leaves):
             raise RunError(

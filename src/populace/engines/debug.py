@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,7 @@ from populace.errors import PopulaceError
 from populace.methods.base import Ask, Population, Protocol, Replies, Shard
 from populace.privacy.source import Keyed, Source, System
 from populace.tables.partition import Clients
-from populace.types import Array
+from populace.types import Array, ArrayTree
 
 
 class StepError(PopulaceError):
@@ -46,7 +45,7 @@ def run(
     keys = Keys(root, exact=exact)
     ledger = new_ledger(protocol, population)
     traffic = Traffic()
-    memories: dict[int, Any] = {}
+    memories: dict[int, ArrayTree] = {}
     state = protocol.begin(population, keys.begin())
     rounds = 0
     while (ask := protocol.ask(state, population, keys.source(keys.ask(rounds)))) is not None:
@@ -73,14 +72,14 @@ def answer_one_by_one(
     population: Population,
     keys: Keys,
     round_id: int,
-    memories: dict[int, Any],
+    memories: dict[int, ArrayTree],
     *,
     exact: bool,
 ) -> Replies:
     """The replies of one exchange; `memories` is changed in place. Empty slots are left out."""
     members = [int(client) for client in np.asarray(ask.cohort)]
     working = working_slots(protocol, ask)
-    values: list[Any] = []
+    values: list[ArrayTree] = []
     for slot, client in enumerate(members):
         if not working[slot]:
             values.append(None)
@@ -112,7 +111,7 @@ def working_slots(protocol: Protocol, ask: Ask) -> Array:
     return there if work is None else there & np.asarray(work)
 
 
-def _blank_reply(protocol: Protocol, ask: Ask, clients: Clients, population: Population, keys: Keys) -> Any:
+def _blank_reply(protocol: Protocol, ask: Ask, clients: Clients, population: Population, keys: Keys) -> ArrayTree:
     """Zeros shaped like a reply, for an exchange in which nobody had anything to compute."""
     records, mask = clients.gather(np.array([0]), population.records)
     shard = Shard(records=jax.tree.map(lambda x: x[0], records), mask=mask[0], population=population)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from populace.errors import PopulaceError, WireError
 from populace.methods.base import Population
 from populace.types import ArrayTree, JsonObject, NumpyArray
 
-Array = NumpyArray
 Code = Literal[
     "malformed", "version", "method", "schema", "parameters", "population", "round", "changed", "repeated", "guarantee",
     "budget", "rolled-back", "old-run", "failed",
@@ -95,8 +94,8 @@ def make_ask(
     run: str,
     round_id: int,
     first: int,
-    clients: Array,
-    heard: Array,
+    clients: NumpyArray,
+    heard: NumpyArray,
     common: ArrayTree,
     own: ArrayTree,
 ) -> bytes:
@@ -159,7 +158,7 @@ def make_refusal(code: Code) -> bytes:
 
 
 def make_reply(
-    agreement: Agreement, population: Population, *, run: str, round_id: int, clients: Array, values: Any
+    agreement: Agreement, population: Population, *, run: str, round_id: int, clients: NumpyArray, values: ArrayTree
 ) -> bytes:
     fields = {
         "run": run, "round": round_id, "agreement": agreement.digest, "clients": population.clients,
@@ -186,7 +185,7 @@ def read_facts(data: bytes) -> Facts:
 
 def read_reply(
     data: bytes, agreement: Agreement, population: Population, *, run: str, round_id: int
-) -> tuple[Array, Any]:
+) -> tuple[NumpyArray, ArrayTree]:
     """Client numbers and stacked values; raises RefusedError where the site said no, WireError for garbage or another round."""
     message = _unpack_or_refuse(data, "reply")
     found = _reply_fields(message)
@@ -218,7 +217,9 @@ def _reply_fields(message: Message) -> tuple[str, int, str, int, int]:
     return run, round_id, digest, clients, records
 
 
-def _reply_values(message: Message, agreement: Agreement, population: Population, round_id: int) -> tuple[Array, Any]:
+def _reply_values(
+    message: Message, agreement: Agreement, population: Population, round_id: int
+) -> tuple[NumpyArray, ArrayTree]:
     clients = message.arrays.get("clients")
     if clients is None or clients.ndim != 1 or clients.dtype != np.int32 or len(np.unique(clients)) != len(clients):
         raise WireError("a reply does not say which clients it is of, each once")

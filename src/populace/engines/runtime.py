@@ -123,7 +123,8 @@ def make_key(seed: int | None) -> Array:
     if seed is not None:
         return jax.random.fold_in(jax.random.key(seed & 0xFFFFFFFF), seed >> 32)
     words = np.frombuffer(secrets.token_bytes(8), np.uint32)
-    return jax.random.wrap_key_data(jax.numpy.asarray(words))
+    key: Array = jax.random.wrap_key_data(jax.numpy.asarray(words))
+    return key
 
 
 def population_of(clients: Clients) -> Population:

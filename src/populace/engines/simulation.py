@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -113,12 +113,12 @@ def _bytes(clients: Clients) -> int:
     return int(data.x.nbytes if isinstance(data, Images) else data.codes.nbytes)
 
 
-def _memories(protocol: Protocol, population: Population, keys: Keys) -> Any:
+def _memories(protocol: Protocol, population: Population, keys: Keys) -> ArrayTree:
     """What every client keeps at home, stacked; nothing for most methods. More than a device should hold stays on the host."""
     one = jax.eval_shape(lambda: protocol.remember(population, keys.memory(0)))
     if not jax.tree.leaves(one):
         return ()
-    make: Any = jax.vmap(lambda client: protocol.remember(population, keys.memory(client)))
+    make: Callable[[Array], ArrayTree] = jax.vmap(lambda client: protocol.remember(population, keys.memory(client)))
     each = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(one))
     numbers = np.arange(population.clients)
     if each * population.clients <= MOST_MEMORY_ON_DEVICE:
@@ -130,21 +130,21 @@ def _memories(protocol: Protocol, population: Population, keys: Keys) -> Any:
     return kept
 
 
-def _shard(tree: ArrayTree) -> Any:
+def _shard(tree: ArrayTree) -> ArrayTree:
     """Spread the leading (client) axis over the devices; what does not divide evenly stays whole."""
     devices = jax.devices()
     if len(devices) == 1:
         return tree
     sharding = NamedSharding(Mesh(np.array(devices), ("clients",)), PartitionSpec("clients"))  # type: ignore[no-untyped-call]
 
-    def place(leaf: Array) -> Array:
+    def spread(leaf: ArrayTree) -> ArrayTree:
         if np.ndim(leaf) == 0 or len(leaf) % len(devices):
             return leaf
         if isinstance(leaf, jax.core.Tracer):
             return jax.lax.with_sharding_constraint(leaf, sharding)  # type: ignore[no-untyped-call]
         return jax.device_put(leaf, sharding)
 
-    return jax.tree.map(place, tree)
+    return jax.tree.map(spread, tree)
 
 
 def _pad_cohort(ask: Ask) -> Ask:
@@ -177,8 +177,8 @@ def _working_only(protocol: Protocol, ask: Ask) -> Ask:
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _answer_held(
-    protocol: Protocol, population: Population, keys: Keys, ask: Ask, records: Any, mask: Array, held: Any
-) -> tuple[Replies, Any]:
+    protocol: Protocol, population: Population, keys: Keys, ask: Ask, records: ArrayTree, mask: Array, held: ArrayTree
+) -> tuple[Replies, ArrayTree]:
     """Every client of a cohort at once, each with what it keeps; an empty slot computes and is marked absent."""
     sources = keys.source(jax.vmap(lambda client: keys.answer(ask.round, client))(ask.cohort))
     shards = Shard(records=records, mask=mask, population=population)
@@ -201,8 +201,8 @@ def _training_at_once(clients: int) -> int:
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _answer_cohort(
-    protocol: Protocol, population: Population, keys: Keys, ask: Ask, records: Any, mask: Array, memory: ArrayTree
-) -> tuple[Replies, Any]:
+    protocol: Protocol, population: Population, keys: Keys, ask: Ask, records: ArrayTree, mask: Array, memory: ArrayTree
+) -> tuple[Replies, ArrayTree]:
     """The same with everybody's memory on the device."""
     held = jax.tree.map(lambda leaf: leaf[jnp.maximum(ask.cohort, 0)], memory)
     replies, kept = _answer_held(protocol, population, keys, ask, records, mask, held)
@@ -211,8 +211,8 @@ def _answer_cohort(
 
 
 def _answer_from_host(
-    protocol: Protocol, population: Population, keys: Keys, ask: Ask, records: Any, mask: Array, memory: ArrayTree
-) -> tuple[Replies, Any]:
+    protocol: Protocol, population: Population, keys: Keys, ask: Ask, records: ArrayTree, mask: Array, memory: ArrayTree
+) -> tuple[Replies, ArrayTree]:
     """The same with everybody's memory on the host, changed in place: only the cohort's travels."""
     cohort = np.asarray(ask.cohort)
     there = cohort >= 0
@@ -246,7 +246,7 @@ class _RoundByRound:
 
     def advance(
         self, state: ArrayTree, memory: ArrayTree, traffic: Traffic, done: int, rounds: int
-    ) -> tuple[Any, Any, Traffic, int]:
+    ) -> tuple[ArrayTree, ArrayTree, Traffic, int]:
         for advanced in range(rounds):
             round_id = done + advanced
             ask = self.protocol.ask(state, self.population, self.keys.source(self.keys.ask(round_id)))
@@ -281,7 +281,7 @@ class _Compiled:
 
     def advance(
         self, state: ArrayTree, memory: ArrayTree, traffic: Traffic, done: int, rounds: int
-    ) -> tuple[Any, Any, Traffic, int]:
+    ) -> tuple[ArrayTree, ArrayTree, Traffic, int]:
         rounds = min(rounds, self.protocol.round_count(self.population) - done)
         if rounds <= 0:
             return state, memory, traffic, 0
@@ -304,7 +304,7 @@ def _padded(cohorts: Array, multiple: int) -> Array:
     return np.concatenate([cohorts, np.full((-len(cohorts) % multiple, cohorts.shape[1]), -1, cohorts.dtype)])
 
 
-def _wait(tree: ArrayTree) -> Any:
+def _wait(tree: ArrayTree) -> ArrayTree:
     return jax.block_until_ready(tree)  # type: ignore[no-untyped-call]
 
 
@@ -315,18 +315,18 @@ def _many_rounds(
     keys: Keys,
     state: ArrayTree,
     memory: ArrayTree,
-    rows: Any,
+    rows: ArrayTree,
     starts: Array,
     booked: Array,
     done: Array,
     rounds: Array,
-) -> tuple[Any, Any]:
+) -> tuple[ArrayTree, ArrayTree]:
     """`rounds` rounds from `done` on, as one compiled loop; compiled once per protocol and population.
 
     Only who was booked answers: a slot of the cohort asked that differs from the cohort booked is left empty.
     """
 
-    def one(round_id: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+    def one(round_id: Array, carry: tuple[ArrayTree, ArrayTree]) -> tuple[ArrayTree, ArrayTree]:
         state, memory = carry
         ask = protocol.ask(state, population, keys.source(keys.ask(round_id)))
         if ask is None:
@@ -337,11 +337,11 @@ def _many_rounds(
         replies, memory = _answer_cohort(protocol, population, keys, ask, records, mask, memory)
         return protocol.absorb(state, ask, replies, keys.source(keys.absorb(round_id))), memory
 
-    end: tuple[Any, Any] = jax.lax.fori_loop(done, done + rounds, one, (state, memory))
+    end: tuple[ArrayTree, ArrayTree] = jax.lax.fori_loop(done, done + rounds, one, (state, memory))
     return end
 
 
-def _gather(rows: Any, starts: Array, cohort: Array, width: int) -> tuple[Any, Array]:
+def _gather(rows: ArrayTree, starts: Array, cohort: Array, width: int) -> tuple[ArrayTree, Array]:
     """`Clients.gather` on the device: padded records and their mask."""
     first, last = starts[jnp.maximum(cohort, 0)], starts[jnp.maximum(cohort, 0) + 1]
     place = first[:, None] + jnp.arange(width)

@@ -20,7 +20,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -58,7 +57,7 @@ from populace.privacy.sqlite_ledger import (
     SqliteLedger,
 )
 from populace.tables.partition import Clients
-from populace.types import Array, ArrayTree, JsonObject
+from populace.types import Array, ArrayTree, JsonObject, NumpyArray
 
 #: Size of the runs a site takes part in, unless its own file says otherwise.
 MOST_CLIENTS, MOST_RECORDS = 10**7, 10**4
@@ -327,7 +326,7 @@ class Site:
         batch: _Batch,
         slot: int,
         shapes: Shapes,
-    ) -> Any:
+    ) -> ArrayTree:
         stored = ledger.memory(batch.accounts[slot], run=request.run)
         if stored is not None:
             return wire.fill(shapes.memory, wire.unpack(stored).arrays, "memory")
@@ -344,7 +343,7 @@ class Site:
         batch: _Batch,
         slot: int,
         memory: ArrayTree,
-    ) -> tuple[Any, Any]:
+    ) -> tuple[ArrayTree, ArrayTree]:
         records, mask = self.hosted.clients.gather(batch.places[slot : slot + 1], population.records)
         shard = Shard(records=jax.tree.map(lambda rows: rows[0], records), mask=mask[0], population=population)
         own = jax.tree.map(lambda rows: jnp.asarray(rows[slot]), batch.own)
@@ -355,7 +354,7 @@ class Site:
 
 
 @functools.lru_cache(maxsize=8)
-def _compiled(protocol: Protocol) -> Callable[..., tuple[Any, Any]]:
+def _compiled(protocol: Protocol) -> Callable[..., tuple[ArrayTree, ArrayTree]]:
     """`answer` for a seeded site; exact sampling from the operating system cannot be compiled."""
     return jax.jit(protocol.answer)
 
@@ -388,11 +387,11 @@ def refusal_of(error: Exception) -> tuple[Code, str]:
 class _Batch(Asked):
     """A request whose clients are known: their places in the data, and their accounts."""
 
-    places: Array
+    places: NumpyArray
     accounts: Sequence[str]
 
 
-def _is_permutation(order: Array, size: int) -> bool:
+def _is_permutation(order: NumpyArray, size: int) -> bool:
     if len(order) != size or order.min() < 0 or order.max() >= size:
         return False
     return bool(np.bincount(order, minlength=size).max() == 1)

@@ -12,16 +12,15 @@ import json
 import math
 import struct
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import DTypeLike
 
 from populace.errors import WireError
 from populace.types import ArrayTree, JsonObject, NumpyArray
-
-Array = NumpyArray
 
 MAGIC = b"PPLC"
 VERSION = 1
@@ -43,7 +42,7 @@ class Message:
 
     kind: str
     fields: JsonObject = dataclasses.field(default_factory=dict)
-    arrays: Mapping[str, Array] = dataclasses.field(default_factory=dict)
+    arrays: Mapping[str, NumpyArray] = dataclasses.field(default_factory=dict)
 
 
 def pack(message: Message) -> bytes:
@@ -99,19 +98,19 @@ def _header(text: bytes) -> tuple[str, JsonObject, list[Any]]:
     return kind, fields, entries
 
 
-def _no_constant(text: str) -> Any:
+def _no_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not a number that travels")
 
 
-def _no_doubles(pairs: list[tuple[str, Any]]) -> JsonObject:
+def _no_doubles(pairs: list[tuple[str, object]]) -> JsonObject:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a name occurs twice")
     return found
 
 
-def _arrays(entries: list[Any], body: memoryview) -> dict[str, Array]:
-    found: dict[str, Array] = {}
+def _arrays(entries: list[Any], body: memoryview) -> dict[str, NumpyArray]:
+    found: dict[str, NumpyArray] = {}
     at = 0
     for entry in entries:
         named = isinstance(entry, list) and len(entry) == 3 and all(isinstance(part, str) for part in entry[:2])
@@ -147,21 +146,21 @@ def take_fields(message: Message, kinds: Mapping[str, type]) -> list[Any]:
     return [message.fields[name] for name in kinds]
 
 
-def leaves(tree: ArrayTree, prefix: str) -> dict[str, Array]:
+def leaves(tree: ArrayTree, prefix: str) -> dict[str, NumpyArray]:
     """A tree's arrays under numbered names; its structure does not travel, both sides derive it."""
     return {f"{prefix}/{i}": _plain(leaf) for i, leaf in enumerate(jax.tree.leaves(tree))}
 
 
-def shapes(tree: ArrayTree) -> Any:
+def shapes(tree: ArrayTree) -> ArrayTree:
     """Shapes and types of a tree, to check what arrives against."""
     return jax.tree.map(lambda leaf: shaped(np.shape(leaf), _dtype(leaf)), tree)
 
 
-def shaped(shape: tuple[int, ...], dtype: Any) -> Any:
+def shaped(shape: tuple[int, ...], dtype: DTypeLike) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
 
 
-def fill(template: ArrayTree, arrays: Mapping[str, Array], prefix: str, *, rows: int | None = None) -> Any:
+def fill(template: ArrayTree, arrays: Mapping[str, NumpyArray], prefix: str, *, rows: int | None = None) -> ArrayTree:
     """The tree whose arrays travelled under `prefix`; raises WireError unless number, types and shapes are the template's
     (each with `rows` rows, where given) and every float is finite."""
     wanted, structure = jax.tree.flatten(template)
@@ -184,11 +183,11 @@ def fill(template: ArrayTree, arrays: Mapping[str, Array], prefix: str, *, rows:
     return jax.tree.unflatten(structure, found)
 
 
-def _plain(leaf: Any) -> Array:
+def _plain(leaf: ArrayTree) -> NumpyArray:
     if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
     return np.asarray(leaf)
 
 
-def _dtype(leaf: Any) -> Any:
+def _dtype(leaf: ArrayTree) -> np.dtype[Any]:
     return leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype

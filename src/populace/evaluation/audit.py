@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 from scipy.special import ndtri
@@ -25,8 +25,9 @@ from scipy.special import ndtri
 from populace.errors import DataError, out_of_range
 from populace.evaluation.binomial import check_confidence, lower_bound, upper_bound
 from populace.evaluation.scores import SCORES, Score
-from populace.types import Array, JsonObject
+from populace.types import Array, JsonObject, NumpyArray
 
+T = TypeVar("T")
 #: Messages about the two inputs of a pair: (number of the pair, messages per input, part) -> two arrays [count, features].
 Draw = Callable[[int, int, int], tuple[Array, Array]]
 #: Scores known beforehand for a pair, besides those that are fitted.
@@ -48,7 +49,7 @@ class Event:
     threshold: float
     above: bool
 
-    def count(self, messages: Array) -> int:
+    def count(self, messages: NumpyArray) -> int:
         scores = self.score(messages)
         return int((scores >= self.threshold).sum() if self.above else (scores <= self.threshold).sum())
 
@@ -117,7 +118,7 @@ def audit(
     samples: int = 100_000,
     confidence: float = 0.95,
     known: Known = lambda _: (),
-    bound: Callable[..., Array] | None = None,
+    bound: Callable[..., NumpyArray] | None = None,
 ) -> Finding:
     """Bound epsilon from `samples` messages about each of two inputs, which are the most telling of the named pairs.
 
@@ -153,12 +154,12 @@ def audit(
 
 def _bound(
     candidates: Sequence[tuple[str, Score]],
-    select: tuple[Array, ...],
-    count: tuple[Array, ...],
+    select: tuple[NumpyArray, ...],
+    count: tuple[NumpyArray, ...],
     *,
     alpha: float,
     delta: float,
-    bound: Callable[..., Array],
+    bound: Callable[..., NumpyArray],
 ) -> Bound:
     """Choose an event on some samples, count it on others."""
     _, event = best_event(candidates, select[0], select[1], alpha=alpha, delta=delta, bound=bound)
@@ -167,7 +168,9 @@ def _bound(
     return Bound(epsilon=epsilon, confidence=1 - alpha, event=event.name, hits=hits, trials=len(count[0]))
 
 
-def _most_telling(draw: Draw, pairs: int, samples: int, delta: float, known: Known, bound: Callable[..., Array]) -> int:
+def _most_telling(
+    draw: Draw, pairs: int, samples: int, delta: float, known: Known, bound: Callable[..., NumpyArray]
+) -> int:
     """The pair whose pilot samples promise the largest bound."""
     count = max(LEAST_SAMPLES, int(PILOT * samples))
     promises = []
@@ -179,7 +182,7 @@ def _most_telling(draw: Draw, pairs: int, samples: int, delta: float, known: Kno
     return int(np.argmax(promises))
 
 
-def scored(first: Array, second: Array) -> list[tuple[str, Score]]:
+def scored(first: NumpyArray, second: NumpyArray) -> list[tuple[str, Score]]:
     """All scores that can be fitted to these messages."""
     fitted = [(name, fit(first, second)) for name, fit in SCORES.items()]
     found = [(name, _rounded(score)) for name, score in fitted if score is not None]
@@ -193,12 +196,12 @@ def _rounded(score: Score) -> Score:
 
 def best_event(
     candidates: Sequence[tuple[str, Score]],
-    first: Array,
-    second: Array,
+    first: NumpyArray,
+    second: NumpyArray,
     *,
     alpha: float,
     delta: float,
-    bound: Callable[..., Array] | None = None,
+    bound: Callable[..., NumpyArray] | None = None,
 ) -> tuple[float, Event]:
     """The event with the largest bound on these samples, and that bound, which is too good: the choice looked at it."""
     bound = epsilon_bound if bound is None else bound
@@ -209,34 +212,38 @@ def best_event(
         if len(values) > MOST_THRESHOLDS:
             values = values[np.linspace(0, len(values) - 1, MOST_THRESHOLDS).astype(int)]
         for above in (True, False):
-            counts = [_beyond(side, values, above) for side in (high, low)]
-            bounds = bound(*_ordered(tuple(counts), above), len(high), alpha=alpha, delta=delta)
-            place = int(np.argmax(bounds))
-            event = Event(name=f"{name}, {'above' if above else 'below'} {values[place]:.4g}", score=score,
-                          threshold=float(values[place]), above=above)  # fmt: skip
-            found.append((float(bounds[place]), event))
+            counts = _beyond(high, values, above), _beyond(low, values, above)
+            bounds = bound(*_ordered(counts, above), len(high), alpha=alpha, delta=delta)
+            best = int(np.argmax(bounds))
+            event = Event(name=f"{name}, {'above' if above else 'below'} {values[best]:.4g}", score=score,
+                          threshold=float(values[best]), above=above)  # fmt: skip
+            found.append((float(bounds[best]), event))
     return max(found, key=lambda pair: pair[0])
 
 
-def _beyond(ordered: Array, values: Array, above: bool) -> Array:
+def _beyond(ordered: NumpyArray, values: NumpyArray, above: bool) -> NumpyArray:
     if above:
         return len(ordered) - np.searchsorted(ordered, values, side="left")
     return np.searchsorted(ordered, values, side="right")
 
 
-def _ordered(hits: tuple[Any, Any], above: bool) -> tuple[Any, Any]:
+def _ordered(hits: tuple[T, T], above: bool) -> tuple[T, T]:
     """The likelier side first: high scores speak for the first input, low ones for the second."""
     return hits if above else (hits[1], hits[0])
 
 
-def epsilon_bound(likely: Array, unlikely: Array, trials: int, *, alpha: float, delta: float = 0.0) -> Array:
+def epsilon_bound(
+    likely: NumpyArray, unlikely: NumpyArray, trials: int, *, alpha: float, delta: float = 0.0
+) -> NumpyArray:
     """ln((P - delta) / Q) with P bounded from below and Q from above, each at `alpha`/2; never below 0."""
     low = lower_bound(likely, trials, alpha / 2) - delta
     high = upper_bound(unlikely, trials, alpha / 2)
-    return np.maximum(np.log(np.maximum(low, 1e-300)) - np.log(high), 0.0)
+    return np.asarray(np.maximum(np.log(np.maximum(low, 1e-300)) - np.log(high), 0.0))
 
 
-def gaussian_bound(likely: Array, unlikely: Array, trials: int, *, alpha: float, delta: float = 0.0) -> Array:
+def gaussian_bound(
+    likely: NumpyArray, unlikely: NumpyArray, trials: int, *, alpha: float, delta: float = 0.0
+) -> NumpyArray:
     """The mu of Gaussian DP that such counts need: Phi^-1(P) - Phi^-1(Q), P bounded from below and Q from above.
 
     A mechanism is mu-GDP if telling two inputs apart is as hard as telling N(0, 1) from N(mu, 1) (Dong, Roth and Su 2022).
@@ -244,10 +251,10 @@ def gaussian_bound(likely: Array, unlikely: Array, trials: int, *, alpha: float,
     """
     del delta
     low, high = lower_bound(likely, trials, alpha / 2), upper_bound(unlikely, trials, alpha / 2)
-    return np.maximum(ndtri(np.clip(low, 1e-300, 1.0)) - ndtri(np.minimum(high, 1 - 1e-16)), 0.0)
+    return np.asarray(np.maximum(ndtri(np.clip(low, 1e-300, 1.0)) - ndtri(np.minimum(high, 1 - 1e-16)), 0.0))
 
 
-def check_messages(messages: Array) -> Array:
+def check_messages(messages: Array) -> NumpyArray:
     """Messages as rows of numbers."""
     rows = np.asarray(messages)
     if rows.ndim != 2 or rows.dtype.kind not in "biuf":

@@ -10,8 +10,6 @@ import pyarrow as pa
 from populace.tables.table import Table
 from populace.types import NumpyArray
 
-Array = NumpyArray
-
 SYNTHETIC = "synthetic"
 REAL = "real"
 PRODUCT = "product of the true one-way tables"
@@ -34,7 +32,7 @@ PRODUCT_MEAN = "by construction: the target is independent of everything else, s
 HOLDOUT, MOST_HELD_OUT = 0.3, 50_000
 
 
-def first_half(rows: int, rng: np.random.Generator) -> Array:
+def first_half(rows: int, rng: np.random.Generator) -> NumpyArray:
     """Marks a random half of the rows."""
     marked = np.zeros(rows, bool)
     marked[rng.permutation(rows)[: rows // 2]] = True

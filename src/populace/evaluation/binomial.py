@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import betainccinv, betaincinv, stdtrit
 
 from populace.errors import out_of_range
-from populace.types import Array
+from populace.types import NumpyArray
 
 
-def lower_bound(hits: Array, trials: Array, alpha: float) -> Array:
+def lower_bound(hits: ArrayLike, trials: ArrayLike, alpha: float) -> NumpyArray:
     """Below the true probability except with probability `alpha` (Clopper and Pearson 1934, one side); arrays welcome."""
-    hits, trials = np.asarray(hits, np.float64), np.asarray(trials, np.float64)
-    some = np.maximum(hits, 1)
-    return np.where(hits > 0, betaincinv(some, trials - some + 1, alpha), 0.0)
+    count, total = np.asarray(hits, np.float64), np.asarray(trials, np.float64)
+    some = np.maximum(count, 1)
+    return np.where(count > 0, betaincinv(some, total - some + 1, alpha), 0.0)
 
 
-def upper_bound(hits: Array, trials: Array, alpha: float) -> Array:
+def upper_bound(hits: ArrayLike, trials: ArrayLike, alpha: float) -> NumpyArray:
     """Above the true probability except with probability `alpha`."""
-    hits, trials = np.asarray(hits, np.float64), np.asarray(trials, np.float64)
-    some = np.minimum(hits, trials - 1)
-    return np.where(hits < trials, betainccinv(some + 1, trials - some, alpha), 1.0)
+    count, total = np.asarray(hits, np.float64), np.asarray(trials, np.float64)
+    some = np.minimum(count, total - 1)
+    return np.where(count < total, betainccinv(some + 1, total - some, alpha), 1.0)
 
 
 def interval(hits: float, trials: float, confidence: float) -> tuple[float, float]:
@@ -31,7 +32,7 @@ def interval(hits: float, trials: float, confidence: float) -> tuple[float, floa
     return low, high
 
 
-def clustered_interval(right: Array, confidence: float) -> tuple[float, float, float]:
+def clustered_interval(right: NumpyArray, confidence: float) -> tuple[float, float, float]:
     """Mean and interval of 0/1 outcomes [clusters, members] whose clusters are independent and whose members may not be.
 
     Korn and Graubard 1998: Clopper-Pearson at the number of independent trials that would have the variance seen between

@@ -20,8 +20,6 @@ from populace.evaluation.values import Categories, ValueTable, value_tables
 from populace.tables.table import Table
 from populace.types import NumpyArray
 
-Array = NumpyArray
-
 BOOSTING = "gradient boosting"
 ROUNDS = 100
 MOST_CATEGORIES = (
@@ -33,18 +31,18 @@ MOST_CATEGORIES = (
 class Features:
     """What a model is trained on and tested on; `categorical` marks columns whose numbers are names."""
 
-    train: Array
-    test: Array
-    categorical: Array
+    train: NumpyArray
+    test: NumpyArray
+    categorical: NumpyArray
 
 
-def boosting_classifier(categorical: Array, seed: int) -> Any:
+def boosting_classifier(categorical: NumpyArray, seed: int) -> Any:
     return HistGradientBoostingClassifier(
         max_iter=ROUNDS, early_stopping=False, categorical_features=categorical, random_state=seed
     )
 
 
-def boosting_regressor(categorical: Array, seed: int) -> Any:
+def boosting_regressor(categorical: NumpyArray, seed: int) -> Any:
     return HistGradientBoostingRegressor(
         max_iter=ROUNDS, early_stopping=False, categorical_features=categorical, random_state=seed
     )
@@ -52,7 +50,7 @@ def boosting_regressor(categorical: Array, seed: int) -> Any:
 
 def value_features(train: ValueTable, test: ValueTable, without: str) -> Features:
     """Every column but one; ordinal categories as their rank."""
-    columns: list[tuple[Array, Array]] = []
+    columns: list[tuple[NumpyArray, NumpyArray]] = []
     categorical = []
     for number, other in zip(train.numbers, test.numbers, strict=True):
         if number.name != without:
@@ -68,7 +66,7 @@ def value_features(train: ValueTable, test: ValueTable, without: str) -> Feature
     )  # fmt: skip
 
 
-def _category_numbers(train: Categories, test: Categories) -> tuple[Array, Array]:
+def _category_numbers(train: Categories, test: Categories) -> tuple[NumpyArray, NumpyArray]:
     if train.kind == "ordinal":
         into = np.arange(len(train.labels), dtype=np.float64)
     else:

@@ -13,11 +13,12 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import bdtrc, expit
 
 from populace.errors import DataError, out_of_range
 from populace.evaluation.binomial import check_confidence
-from populace.types import Array
+from populace.types import NumpyArray
 
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # of the canaries, guessed in, or out, or as many of both
 STEPS = 60  # of bisection
@@ -69,7 +70,12 @@ class CanaryBound:
 
 
 def audit_scores(
-    scores: Array, included: Array, *, delta: float = 0.0, confidence: float = 0.95, guesses: int | None = None
+    scores: NumpyArray,
+    included: NumpyArray,
+    *,
+    delta: float = 0.0,
+    confidence: float = 0.95,
+    guesses: int | None = None,
 ) -> CanaryBound:
     """A bound from one score per canary, high meaning "looks trained on", and whether it was in.
 
@@ -107,10 +113,10 @@ def audit_scores(
     return best
 
 
-def _at_least(count: Array, trials: int, probability: float) -> Array:
+def _at_least(count: ArrayLike, trials: int, probability: float) -> NumpyArray:
     """P[Binomial(trials, probability) >= count]."""
-    count = np.asarray(count, np.float64)
-    return np.where(count <= 0, 1.0, bdtrc(np.maximum(count - 1, 0), trials, probability))
+    counts = np.asarray(count, np.float64)
+    return np.where(counts <= 0, 1.0, bdtrc(np.maximum(counts - 1, 0), trials, probability))
 
 
 def _check(canaries: int, guesses: int, correct: int, delta: float) -> None:

@@ -8,16 +8,16 @@ weight decay .0001. The appendix is silent about padding (here: zeros, size kept
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from populace.types import Array, ArrayTree
+from populace.types import Array, ArrayTree, NumpyArray
 
-Parameters = dict[str, Array]
+Parameters = dict[str, jax.Array]
 
 KERNELS = (32, 64, 128)
 POOLED = 2  # the first so many convolutions are followed by pooling
@@ -60,15 +60,15 @@ class Cnn:
         self.parameters = parameters
         return self
 
-    def predict_proba(self, x: Array) -> Array:
+    def predict_proba(self, x: Array) -> NumpyArray:
         """[rows, classes], in the order of `classes_`."""
         return np.asarray(jax.nn.softmax(self._mapped(_logits, x)), np.float64)
 
-    def features(self, x: Array) -> Array:
+    def features(self, x: Array) -> NumpyArray:
         """What the last convolution gives, averaged over places: [rows, 128]."""
-        return self._mapped(_features, x).mean(axis=(1, 2)).astype(np.float64)
+        return np.asarray(self._mapped(_features, x).mean(axis=(1, 2)), np.float64)
 
-    def _mapped(self, function: Any, x: Array) -> Array:
+    def _mapped(self, function: Callable[[Parameters, Array], Array], x: Array) -> NumpyArray:
         """In pieces of one size, so that one shape is compiled."""
         padded = np.concatenate([x, np.zeros((-len(x) % AT_ONCE, *x.shape[1:]), x.dtype)])
         pieces = (padded[at : at + AT_ONCE] for at in range(0, len(padded), AT_ONCE))
@@ -95,14 +95,14 @@ def _initial(shape: tuple[int, ...], classes: int, rng: np.random.Generator) -> 
     return found
 
 
-def _dropped(x: Array, key: Array | None, number: int) -> Array:
+def _dropped(x: jax.Array, key: Array | None, number: int) -> jax.Array:
     if key is None:
         return x
     kept = jax.random.bernoulli(jax.random.fold_in(key, number), 1 - DROPPED, x.shape)
     return jnp.where(kept, x / (1 - DROPPED), 0)
 
 
-def _blocks(parameters: Parameters, x: Array, key: Array | None) -> Array:
+def _blocks(parameters: Parameters, x: jax.Array, key: Array | None) -> jax.Array:
     for number in range(len(KERNELS)):
         kernel = parameters[f"kernel{number}"]
         x = jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
@@ -118,28 +118,30 @@ _features = jax.jit(functools.partial(_blocks, key=None))
 
 
 @jax.jit
-def _logits(parameters: Parameters, x: Array, key: Array | None = None) -> Array:
+def _logits(parameters: Parameters, x: jax.Array, key: Array | None = None) -> jax.Array:
     seen = _blocks(parameters, x, key)
     dense = jax.nn.relu(seen.reshape(len(seen), -1) @ parameters["dense"] + parameters["dense_bias"])
     return _dropped(dense, key, len(KERNELS)) @ parameters["out"] + parameters["out_bias"]
 
 
 @jax.jit
-def _step(parameters: Parameters, state: ArrayTree, x: Array, y: Array, key: Array) -> tuple[Parameters, Any]:
+def _step(parameters: Parameters, state: ArrayTree, x: jax.Array, y: Array, key: Array) -> tuple[Parameters, ArrayTree]:
     def loss(parameters: Parameters) -> Array:
         logits = _logits(parameters, x, key)
-        return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
+        return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, y))
 
-    change, state = _OPTIMISER.update(jax.grad(loss)(parameters), state, parameters)
-    moved: Parameters = jax.tree.map(jnp.add, parameters, change)
-    return moved, state
+    updates, state = _OPTIMISER.update(jax.grad(loss)(parameters), state, parameters)
+    updated: Parameters = jax.tree.map(jnp.add, parameters, updates)
+    return updated, state
 
 
 @jax.jit
-def _steps(parameters: Parameters, state: ArrayTree, x: Array, y: Array, rows: Array, key: Array) -> Parameters:
+def _steps(parameters: Parameters, state: ArrayTree, x: jax.Array, y: Array, rows: Array, key: Array) -> Parameters:
     """All steps as one compiled loop, the images on the device."""
 
-    def one(carry: tuple[Parameters, Any], item: tuple[Array, Array]) -> tuple[tuple[Parameters, Any], None]:
+    def one(
+        carry: tuple[Parameters, ArrayTree], item: tuple[Array, Array]
+    ) -> tuple[tuple[Parameters, ArrayTree], None]:
         step, some = item
         return _step(*carry, x[some], y[some], jax.random.fold_in(key, step)), None
 

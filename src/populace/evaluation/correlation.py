@@ -14,20 +14,18 @@ from populace.evaluation.marginals import check_comparable
 from populace.tables.table import Table
 from populace.types import NumpyArray
 
-Array = NumpyArray
 
-
-def correlation_matrix(codes: Array) -> Array:
+def correlation_matrix(codes: NumpyArray) -> NumpyArray:
     """Pearson correlations of columns of codes; a constant column is uncorrelated with all others and 1 with itself."""
     return _correlations(codes)[0]
 
 
-def _correlations(codes: Array) -> tuple[Array, Array]:
+def _correlations(codes: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
     """The matrix, and the columns scaled to mean 0 and variance 1 (0 throughout where a column is constant)."""
     centred = np.asarray(codes, np.float64) - np.mean(codes, axis=0)
     scale = np.sqrt((centred**2).mean(axis=0))
     centred /= np.where(scale == 0, 1, scale)
-    matrix: Array = centred.T @ centred / len(codes)
+    matrix: NumpyArray = centred.T @ centred / len(codes)
     np.fill_diagonal(matrix, 1.0)
     return matrix, centred
 
@@ -52,11 +50,11 @@ def distance_to_uncorrelated(real: Table) -> Estimate:
     return from_influence(_distance(first, none), _influence(first, none, z), rows=[len(real)], most=1.0)
 
 
-def _distance(first: Array, second: Array) -> float:
+def _distance(first: NumpyArray, second: NumpyArray) -> float:
     return max(0.0, float(1 - (first * second).sum() / (np.linalg.norm(first) * np.linalg.norm(second))))
 
 
-def _influence(own: Array, other: Array, z: Array) -> Array:
+def _influence(own: NumpyArray, other: NumpyArray, z: NumpyArray) -> NumpyArray:
     """What each row adds to the distance through its own table's matrix."""
     size, other_size = np.linalg.norm(own), np.linalg.norm(other)
     slope = (own * (own * other).sum() / size**2 - other) / (size * other_size)

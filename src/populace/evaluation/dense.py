@@ -7,16 +7,15 @@ scikit-learn's, compiled, so that 60,000 images take seconds.
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from populace.types import Array
+from populace.types import Array, ArrayTree, NumpyArray
 
-Parameters = dict[str, Array]
+Parameters = dict[str, jax.Array]
 
 ITERATIONS = 100  # of L-BFGS
 PENALTY = 1.0  # half of it times the squared weights, beside the sum of the losses: scikit-learn's C = 1
@@ -39,7 +38,7 @@ class Logistic:
         self.parameters = _newton(start, jnp.asarray(x, jnp.float32), jnp.asarray(places), self.iterations)
         return self
 
-    def predict_proba(self, x: Array) -> Array:
+    def predict_proba(self, x: Array) -> NumpyArray:
         return np.asarray(jax.nn.softmax(_logits(self.parameters, jnp.asarray(x, jnp.float32))), np.float64)
 
 
@@ -74,7 +73,7 @@ def _logits(parameters: Parameters, x: Array) -> Array:
 
 
 def _loss(parameters: Parameters, x: Array, y: Array) -> Array:
-    return optax.softmax_cross_entropy_with_integer_labels(_logits(parameters, x), y).mean()
+    return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(_logits(parameters, x), y))
 
 
 @functools.partial(jax.jit, static_argnames="iterations")
@@ -82,28 +81,28 @@ def _newton(parameters: Parameters, x: Array, y: Array, iterations: int) -> Para
     def loss(parameters: Parameters) -> Array:
         return _loss(parameters, x, y) + 0.5 * PENALTY / len(x) * jnp.sum(parameters["out"] ** 2)
 
-    optimiser = optax.lbfgs()
+    optimizer = optax.lbfgs()
     both = optax.value_and_grad_from_state(loss)
 
-    def step(_: Array, carry: tuple[Parameters, Any]) -> tuple[Parameters, Any]:
+    def step(_: Array, carry: tuple[Parameters, ArrayTree]) -> tuple[Parameters, ArrayTree]:
         parameters, state = carry
-        value, slope = both(parameters, state=state)
-        change, state = optimiser.update(slope, state, parameters, value=value, grad=slope, value_fn=loss)
+        value, gradient = both(parameters, state=state)
+        change, state = optimizer.update(gradient, state, parameters, value=value, grad=gradient, value_fn=loss)
         return optax.apply_updates(parameters, change), state  # type: ignore[return-value]
 
-    found: Parameters = jax.lax.fori_loop(0, iterations, step, (parameters, optimiser.init(parameters)))[0]
+    found: Parameters = jax.lax.fori_loop(0, iterations, step, (parameters, optimizer.init(parameters)))[0]
     return found
 
 
 @jax.jit
 def _adam(parameters: Parameters, x: Array, y: Array, rows: Array) -> Parameters:
-    optimiser = optax.chain(optax.add_decayed_weights(DECAY), optax.adam(RATE))
+    optimizer = optax.chain(optax.add_decayed_weights(DECAY), optax.adam(RATE))
 
-    def step(carry: tuple[Parameters, Any], some: Array) -> tuple[tuple[Parameters, Any], None]:
+    def step(carry: tuple[Parameters, ArrayTree], some: ArrayTree) -> tuple[tuple[Parameters, ArrayTree], None]:
         parameters, state = carry
-        slope = jax.grad(_loss)(parameters, x[some], y[some])
-        change, state = optimiser.update(slope, state, parameters)
+        gradient = jax.grad(_loss)(parameters, x[some], y[some])
+        change, state = optimizer.update(gradient, state, parameters)
         return (optax.apply_updates(parameters, change), state), None  # type: ignore[return-value]
 
-    found: Parameters = jax.lax.scan(step, (parameters, optimiser.init(parameters)), rows)[0][0]
+    found: Parameters = jax.lax.scan(step, (parameters, optimizer.init(parameters)), rows)[0][0]
     return found

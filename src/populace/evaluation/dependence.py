@@ -16,8 +16,6 @@ from populace.evaluation.marginals import association, co_occurrence_of
 from populace.evaluation.values import Categories, ValueTable, sample, spikes
 from populace.types import NumpyArray
 
-Array = NumpyArray
-
 ROWS = 50_000  # rows, drawn at random and always the same, on which pairs of columns are compared
 LEAST_GROUP = 30  # rows of a category below which its mean is left out
 INTERVALS = 8  # of a column of numbers in a table of its own
@@ -26,7 +24,7 @@ LEAST_SHARE = 0.01  # of the real rows, below which a level is merged with other
 LEAST_PAIRS = 10  # rows with both values, below which a correlation is left out
 
 
-def pearson(columns: Sequence[Array]) -> Array:
+def pearson(columns: Sequence[NumpyArray]) -> NumpyArray:
     """Pearson correlations, each over the rows in which both columns have a value; NaN where there is none."""
     matrix = np.stack(columns, axis=1) if columns else np.zeros((0, 0))
     present = ~np.isnan(matrix)
@@ -49,15 +47,15 @@ def pearson(columns: Sequence[Array]) -> Array:
     return found
 
 
-def spearman(columns: Sequence[Array]) -> Array:
+def spearman(columns: Sequence[NumpyArray]) -> NumpyArray:
     """Pearson correlations of the ranks among the rows in which both columns have a value."""
     present = [~np.isnan(column) for column in columns]
     found = np.eye(len(columns))
     masks: dict[bytes, int] = {}
     kind = [masks.setdefault(np.packbits(mask).tobytes(), len(masks)) for mask in present]
-    ranks: dict[tuple[int, int], Array] = {}
+    ranks: dict[tuple[int, int], NumpyArray] = {}
 
-    def ranked(own: int, other: int) -> Array:
+    def ranked(own: int, other: int) -> NumpyArray:
         """Ranks of one column among the rows of another's mask; columns that miss the same rows share them."""
         key = (own, kind[other])
         if key not in ranks:
@@ -73,7 +71,7 @@ def spearman(columns: Sequence[Array]) -> Array:
     return found
 
 
-def pearson_influence(own: Array, other: Array, columns: Sequence[Array]) -> Array:
+def pearson_influence(own: NumpyArray, other: NumpyArray, columns: Sequence[NumpyArray]) -> NumpyArray:
     """What each row adds to the mean absolute difference of two correlation matrices through its own table."""
     matrix = np.stack(columns, axis=1)
     z = (matrix - np.nanmean(matrix, axis=0)) / np.maximum(np.nanstd(matrix, axis=0), 1e-300)
@@ -88,13 +86,13 @@ def pearson_influence(own: Array, other: Array, columns: Sequence[Array]) -> Arr
     return np.asarray(np.einsum("ij,ij->i", z @ slope, z) - (z**2 * (present @ half)).sum(axis=1))
 
 
-def over_pairs(matrix: Array) -> Array:
+def over_pairs(matrix: NumpyArray) -> NumpyArray:
     """The entries above the diagonal that are known."""
     above = matrix[np.triu_indices(len(matrix), 1)]
     return above[np.isfinite(above)]
 
 
-def worst_pair(matrix: Array, names: Sequence[str]) -> tuple[str, str] | None:
+def worst_pair(matrix: NumpyArray, names: Sequence[str]) -> tuple[str, str] | None:
     """The two columns with the largest entry."""
     size = np.where(np.isfinite(matrix), np.abs(matrix), -1.0)
     size[np.tril_indices(len(size))] = -1.0
@@ -131,7 +129,9 @@ def group_gaps(real: ValueTable, synthetic: ValueTable) -> list[GroupGap]:
     return found
 
 
-def _group_gap(values: Array, group: Categories, others: Array, other_group: Categories, sd: float) -> GroupGap | None:
+def _group_gap(
+    values: NumpyArray, group: Categories, others: NumpyArray, other_group: Categories, sd: float
+) -> GroupGap | None:
     rows, means = _means(values, group)
     other_rows, other_means = _means(others, other_group)
     enough = (rows >= LEAST_GROUP) & (other_rows >= LEAST_GROUP)
@@ -146,7 +146,7 @@ def _group_gap(values: Array, group: Categories, others: Array, other_group: Cat
     )  # fmt: skip
 
 
-def _means(values: Array, group: Categories) -> tuple[Array, Array]:
+def _means(values: NumpyArray, group: Categories) -> tuple[NumpyArray, NumpyArray]:
     """Rows with a value in each category, and the mean of their values."""
     present = ~np.isnan(values) & (group.codes >= 0)
     codes = group.codes[present]
@@ -164,14 +164,16 @@ class Grid:
 
     names: tuple[str, ...]
     sizes: tuple[int, ...]
-    points: tuple[tuple[Array, Array], ...]  # of each column of numbers: its spikes, the borders of its intervals
-    merged: tuple[Array, ...]  # of each column: the level that each of its finer levels belongs to
+    points: tuple[
+        tuple[NumpyArray, NumpyArray], ...
+    ]  # of each column of numbers: its spikes, the borders of its intervals
+    merged: tuple[NumpyArray, ...]  # of each column: the level that each of its finer levels belongs to
 
-    def codes(self, table: ValueTable) -> Array:
+    def codes(self, table: ValueTable) -> NumpyArray:
         found = _fine_levels(table, self.points)
         return np.stack([into[levels] for into, levels in zip(self.merged, found, strict=True)], axis=1)
 
-    def association(self, table: ValueTable) -> Array:
+    def association(self, table: ValueTable) -> NumpyArray:
         """Cramer's V of every pair of columns."""
         return association(co_occurrence_of(self.codes(table), self.sizes) / table.rows, self.sizes)
 
@@ -194,14 +196,14 @@ def grid_of(real: ValueTable) -> Grid:
     )  # fmt: skip
 
 
-def _fine_levels(table: ValueTable, points: Sequence[tuple[Array, Array]]) -> list[Array]:
+def _fine_levels(table: ValueTable, points: Sequence[tuple[NumpyArray, NumpyArray]]) -> list[NumpyArray]:
     found = [_levels(column.values, *points[i]) for i, column in enumerate(table.numbers)]
     for column in table.categories:
         found.append(np.where(column.codes < 0, len(column.labels), column.codes))
     return found
 
 
-def _merged(levels: Array, size: int) -> Array:
+def _merged(levels: NumpyArray, size: int) -> NumpyArray:
     """Frequent levels keep their own; the rest are one, or part of the most frequent where even together they are few."""
     counts = np.bincount(levels, minlength=size)
     order = np.argsort(-counts, kind="stable")
@@ -213,7 +215,7 @@ def _merged(levels: Array, size: int) -> Array:
     return into
 
 
-def _levels(values: Array, atoms: Array, borders: Array) -> Array:
+def _levels(values: NumpyArray, atoms: NumpyArray, borders: NumpyArray) -> NumpyArray:
     """Spikes first, then intervals, then no value."""
     found = len(atoms) + np.searchsorted(borders, values, "right")
     at = np.minimum(np.searchsorted(atoms, values), max(0, len(atoms) - 1))

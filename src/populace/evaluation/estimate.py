@@ -22,8 +22,6 @@ from scipy.special import stdtrit
 
 from populace.types import JsonObject, NumpyArray
 
-Array = NumpyArray
-
 NORMAL = 1.959964  # 97.5 % of a normal variable lie below
 FROM_ROWS = "95 %, linearised bootstrap over the rows (infinitesimal jackknife); the method's own noise is not in it"
 FROM_TESTS = "95 %, bootstrap over the test rows; the training itself is one"
@@ -57,14 +55,14 @@ def left_out(why: str) -> Estimate:
     return Estimate(value=math.nan, why=why)
 
 
-def from_influence(value: float, *influences: Array, rows: Sequence[int], most: float = math.inf) -> Estimate:
+def from_influence(value: float, *influences: NumpyArray, rows: Sequence[int], most: float = math.inf) -> Estimate:
     """The interval from the influence of each row (or of some rows, drawn at random) of tables of so many rows."""
     variance = sum(float(np.var(found)) / count for found, count in zip(influences, rows, strict=True))
     wide = NORMAL * math.sqrt(variance)
     return Estimate(value=float(value), low=max(0.0, value - wide), high=min(most, value + wide))
 
 
-def from_draws(value: float, draws: Array) -> Estimate:
+def from_draws(value: float, draws: NumpyArray) -> Estimate:
     """The percentile interval of bootstrap draws; those in which the figure is not defined are left out."""
     draws = draws[np.isfinite(draws)]
     if not len(draws):

@@ -21,7 +21,6 @@ from populace.evaluation.value_figures import ValueComparison, compare_values
 from populace.tables.table import Table
 from populace.types import JsonObject, NumpyArray
 
-Array = NumpyArray
 Figures = dict[str, dict[str, Estimate]]  # metric -> table -> figure
 
 WARNING = (
@@ -101,7 +100,7 @@ def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
 
 
 def _distances(
-    synthetic: Mapping[str, Table], real: Table, first_half: Array, shuffled: Table
+    synthetic: Mapping[str, Table], real: Table, first_half: NumpyArray, shuffled: Table
 ) -> tuple[dict[str, Pairs], Figures]:
     first, second = real.take(first_half), real.take(~first_half)
     candidates = {**synthetic, SHUFFLED: shuffled}

@@ -18,8 +18,6 @@ from populace.evaluation.value_text import figure_text, share_text, spread_text,
 from populace.evaluation.values import Categories, Sample, distinct
 from populace.types import JsonObject, NumpyArray
 
-Array = NumpyArray
-
 KS = 0.15
 SHARE = 0.10  # a spike, a category or missing values: percentage points off
 LOST_FROM, LOST_TO = 0.05, 1 / 3  # or: from 5 % of the rows to less than a third of that
@@ -232,7 +230,7 @@ def _categories(real: Categories, synthetic: Categories) -> list[Flag]:
     return found
 
 
-def _chance_distance(counts: Sequence[Array], rows: tuple[int, int]) -> float:
+def _chance_distance(counts: Sequence[NumpyArray], rows: tuple[int, int]) -> float:
     """The total variation distance that sampling alone may give a column of many categories."""
     shares = (counts[0] + counts[1]) / sum(rows)
     each = np.sqrt(2 / np.pi * shares * (1 - shares) * (1 / rows[0] + 1 / rows[1]))

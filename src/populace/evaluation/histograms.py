@@ -14,8 +14,6 @@ from populace.evaluation.value_figures import ColumnFigures
 from populace.evaluation.values import Sample
 from populace.types import NumpyArray
 
-Array = NumpyArray
-
 BINS = 24
 TAIL = 0.001
 MARGIN = 0.1  # of the grid: tails no longer than that are part of it
@@ -34,8 +32,8 @@ class Histogram:
     name: str
     kind: str
     steps: str  # even, logarithmic, bent
-    edges: Array
-    shares: Array
+    edges: NumpyArray
+    shares: NumpyArray
     below: tuple[float, float]
     above: tuple[float, float]
     spikes: tuple[tuple[float, float, float], ...]  # value, real share, synthetic share
@@ -56,7 +54,7 @@ def histogram(column: ColumnFigures) -> Histogram:
     )  # fmt: skip
 
 
-def _counted(ordered: Array, edges: Array) -> Array:
+def _counted(ordered: NumpyArray, edges: NumpyArray) -> NumpyArray:
     """Counts below the grid, in its bins (the last with its upper edge), and above."""
     if len(edges) < 2:
         return np.array([0.0, len(ordered)])  # nothing but spikes in the real rows: all else lies outside
@@ -65,7 +63,7 @@ def _counted(ordered: Array, edges: Array) -> Array:
     return np.diff(np.concatenate([[0], places, [end, len(ordered)]])).astype(np.float64)
 
 
-def _edges(rest: Array, kind: str) -> tuple[str, Array]:
+def _edges(rest: NumpyArray, kind: str) -> tuple[str, NumpyArray]:
     """What the steps are, and the edges between them."""
     if not len(rest):
         return "even", np.zeros(0)
@@ -98,6 +96,6 @@ def _width(least: float, kind: str) -> float:
     return float(max(width, 1.0)) if kind in WHOLE else float(width)
 
 
-def _whole(edges: Array, kind: str) -> Array:
+def _whole(edges: NumpyArray, kind: str) -> NumpyArray:
     """Edges between whole numbers for columns of whole numbers."""
     return np.unique(np.append(np.floor(edges[:-1]) - 0.5, np.floor(edges[-1]) + 0.5)) if kind in WHOLE else edges

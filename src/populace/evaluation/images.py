@@ -29,8 +29,6 @@ from populace.evaluation.prediction import Epochs, Score
 from populace.tables.images import Images
 from populace.types import JsonObject, NumpyArray
 
-Array = NumpyArray
-
 MOST_IMAGES = 5_000  # of each kind, drawn at random, for classifiers and features
 GROUPS = 20  # of the jackknife
 CNN_STEPS, CNN_BATCH = 400, 64
@@ -133,11 +131,11 @@ def _coverage(real: Images, other: Images, classes: int) -> Estimate:
     return Estimate(value=covered, why="by label; a count of classes, no interval")
 
 
-def _flat(images: Images) -> Array:
+def _flat(images: Images) -> NumpyArray:
     return images.x.reshape(len(images), -1).astype(np.float32) / 255
 
 
-def _shaped(images: Images) -> Array:
+def _shaped(images: Images) -> NumpyArray:
     """[rows, height, width, channels] in [0, 1]."""
     return _flat(images).reshape(len(images), *images.shape, *([1] if len(images.shape) == 2 else []))
 
@@ -200,12 +198,12 @@ def _frechet_distances(
     return found
 
 
-def _features(model: Any, x: Array) -> Array:
-    hidden: Array = np.maximum(x @ model.coefs_[0] + model.intercepts_[0], 0)
+def _features(model: Any, x: NumpyArray) -> NumpyArray:
+    hidden: NumpyArray = np.maximum(x @ model.coefs_[0] + model.intercepts_[0], 0)
     return hidden.astype(np.float64)
 
 
-def _jackknife(first: Array, second: Array, rng: np.random.Generator) -> Estimate:
+def _jackknife(first: NumpyArray, second: NumpyArray, rng: np.random.Generator) -> Estimate:
     """The distance, and its interval from leaving out one of twenty groups of rows of each table at a time."""
     value = frechet(first, second)
     parts = [rng.permutation(len(of)) % GROUPS for of in (first, second)]
@@ -214,7 +212,7 @@ def _jackknife(first: Array, second: Array, rng: np.random.Generator) -> Estimat
     return Estimate(value=value, low=max(0.0, value - 1.96 * error), high=value + 1.96 * error)
 
 
-def frechet(first: Array, second: Array) -> float:
+def frechet(first: NumpyArray, second: NumpyArray) -> float:
     """|m - m'|^2 + tr(C + C' - 2 (C^(1/2) C' C^(1/2))^(1/2))."""
     means = first.mean(axis=0) - second.mean(axis=0)
     a, b = (np.cov(of, rowvar=False).reshape(of.shape[1], -1) for of in (first, second))

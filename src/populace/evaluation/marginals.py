@@ -21,15 +21,13 @@ from populace.tables.codec import one_hot
 from populace.tables.table import Table
 from populace.types import NumpyArray
 
-Array = NumpyArray
-
 CHUNK = 65_536
 COUNTING_COST = 100  # counting a row's pair costs about as much as so many products of one-hot entries
 INFLUENCE_ROWS = 20_000  # rows, drawn at random, on which the spread of the influence is measured
 INFLUENCE_COST, LEAST_INFLUENCE_ROWS = 2e10, 2_000  # fewer where the columns have thousands of values together
 
 
-def co_occurrence(table: Table) -> Array:
+def co_occurrence(table: Table) -> NumpyArray:
     """All one- and two-way tables at once: entry (a, b) is the share of rows in which values a and b both occur.
 
     Values are numbered through all columns, in schema order; the diagonal holds the one-way tables. Few columns are counted
@@ -38,7 +36,7 @@ def co_occurrence(table: Table) -> Array:
     return co_occurrence_of(table.codes, table.schema.sizes) / len(table)
 
 
-def co_occurrence_of(codes: Array, sizes: tuple[int, ...]) -> Array:
+def co_occurrence_of(codes: NumpyArray, sizes: tuple[int, ...]) -> NumpyArray:
     """The same for codes of columns of these sizes, as counts of rows."""
     if len(sizes) * (len(sizes) - 1) / 2 * COUNTING_COST < sum(sizes) ** 2:
         return _counted_pairs(codes, sizes)
@@ -49,7 +47,7 @@ def co_occurrence_of(codes: Array, sizes: tuple[int, ...]) -> Array:
     return total
 
 
-def _counted_pairs(codes: Array, sizes: tuple[int, ...]) -> Array:
+def _counted_pairs(codes: NumpyArray, sizes: tuple[int, ...]) -> NumpyArray:
     parts = blocks(sizes)
     columns = [np.ascontiguousarray(column, np.int64) for column in codes.T]
     total = np.zeros((sum(sizes), sum(sizes)))
@@ -83,23 +81,25 @@ class Pairs:
     """
 
     sizes: tuple[int, ...]
-    real: Array
-    synthetic: Array
+    real: NumpyArray
+    synthetic: NumpyArray
     rows: tuple[int, ...]
-    some: tuple[Array, ...]
+    some: tuple[NumpyArray, ...]
 
     @property
     def parts(self) -> list[slice]:
         return blocks(self.sizes)
 
-    def weights(self, *, diagonal: bool) -> Array:
+    def weights(self, *, diagonal: bool) -> NumpyArray:
         """1 in the blocks of one column (`diagonal`) or of two different ones, each pair counted twice; else 0."""
         same = np.zeros_like(self.real)
         for part in self.parts:
             same[part, part] = 1.0
         return np.diag(np.ones(len(same))) if diagonal else 1.0 - same
 
-    def estimate(self, value: float, by_real: Array, by_synthetic: Array, *, most: float = np.inf) -> Estimate:
+    def estimate(
+        self, value: float, by_real: NumpyArray, by_synthetic: NumpyArray, *, most: float = np.inf
+    ) -> Estimate:
         """The interval of a figure with these derivatives."""
         if len(self.rows) == 1:  # a row moves the product too, through the one-way tables
             through = 2 * (by_synthetic * self.weights(diagonal=False)) @ np.diag(self.real) + np.diag(by_synthetic)
@@ -110,7 +110,7 @@ class Pairs:
         ]
         return from_influence(value, *influences, rows=self.rows, most=most)
 
-    def distances(self) -> Array:
+    def distances(self) -> NumpyArray:
         """Total variation distance of every pair's table, symmetric, with the one-way distances on the diagonal."""
         gap = np.abs(self.real - self.synthetic)
         bounds = [part.start for part in self.parts]
@@ -149,7 +149,7 @@ class Pairs:
         return self.estimate(value, sign * guess / true**2 / cells, -sign / true / cells)
 
 
-def compare_pairs(real: Table, synthetic: Table, *, of_real: Array | None = None) -> Pairs:
+def compare_pairs(real: Table, synthetic: Table, *, of_real: NumpyArray | None = None) -> Pairs:
     """All that two tables' one- and two-way tables say; `of_real`, if it was counted before, saves counting it again."""
     check_comparable(real, synthetic)
     return Pairs(
@@ -158,20 +158,20 @@ def compare_pairs(real: Table, synthetic: Table, *, of_real: Array | None = None
     )  # fmt: skip
 
 
-def compare_product(real: Table, *, of_real: Array | None = None) -> Pairs:
+def compare_product(real: Table, *, of_real: NumpyArray | None = None) -> Pairs:
     """The real rows against the product of their own one-way tables, exactly."""
     matrix = co_occurrence(real) if of_real is None else of_real
     product = product_matrix(matrix, real.schema.sizes)
     return Pairs(sizes=real.schema.sizes, real=matrix, synthetic=product, rows=(len(real),), some=(_some(real),))
 
 
-def _some(table: Table) -> Array:
+def _some(table: Table) -> NumpyArray:
     rows = int(np.clip(INFLUENCE_COST / sum(table.schema.sizes) ** 2, LEAST_INFLUENCE_ROWS, INFLUENCE_ROWS))
     chosen = np.sort(np.random.default_rng(5).permutation(len(table))[:rows])
     return one_hot(table.codes[chosen], table.schema.sizes)
 
 
-def product_matrix(matrix: Array, sizes: tuple[int, ...]) -> Array:
+def product_matrix(matrix: NumpyArray, sizes: tuple[int, ...]) -> NumpyArray:
     """The co-occurrence matrix of independent columns with the same one-way tables."""
     ways = np.diag(matrix)
     found = np.outer(ways, ways)
@@ -180,7 +180,7 @@ def product_matrix(matrix: Array, sizes: tuple[int, ...]) -> Array:
     return found
 
 
-def association(matrix: Array, sizes: tuple[int, ...]) -> Array:
+def association(matrix: NumpyArray, sizes: tuple[int, ...]) -> NumpyArray:
     """Cramer's V of every pair of columns: 0 independent, 1 one follows from the other; 1 on the diagonal.
 
     Edge cases: 0 for a column in which one value occurs only.
@@ -208,7 +208,7 @@ def one_way_distances(real: Table, synthetic: Table) -> dict[str, float]:
     return distances
 
 
-def two_way_distances(real: Table, synthetic: Table) -> Array:
+def two_way_distances(real: Table, synthetic: Table) -> NumpyArray:
     """Total variation distance of every pair's table, as a symmetric matrix with the one-way distances on its diagonal."""
     return compare_pairs(real, synthetic).distances()
 
@@ -217,7 +217,7 @@ def relative_error(real: Table, synthetic: Table) -> float:
     return compare_pairs(real, synthetic).relative_error().value
 
 
-def mean_over_pairs(matrix: Array) -> float:
+def mean_over_pairs(matrix: NumpyArray) -> float:
     """The mean of a symmetric matrix over pairs of different columns; 0 for a single column."""
     above = matrix[np.triu_indices(len(matrix), 1)]
     return float(above.mean()) if len(above) else 0.0

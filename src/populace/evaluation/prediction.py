@@ -30,8 +30,6 @@ from populace.tables.codec import one_hot
 from populace.tables.table import Table
 from populace.types import NumpyArray
 
-Array = NumpyArray
-
 MOST_TRAINING_ROWS = 50_000
 MOST_CLASSES = 50
 MOST_DENSE = 500  # one-hot columns up to which they are written out
@@ -73,17 +71,17 @@ class Epochs:
         self.model = model
         self.epochs = epochs
 
-    def fit(self, x: Array, y: Array) -> None:
+    def fit(self, x: NumpyArray, y: NumpyArray) -> None:
         self.classes_ = np.unique(y)
         for _ in range(self.epochs):
             self.model.partial_fit(x, y, classes=self.classes_)
 
-    def predict_proba(self, x: Array) -> Array:
+    def predict_proba(self, x: NumpyArray) -> NumpyArray:
         return np.asarray(self.model.predict_proba(x))
 
 
 Learner = Callable[[int, int], Any]
-Labels = Callable[[Table], Array]
+Labels = Callable[[Table], NumpyArray]
 LEARNERS: dict[str, Learner] = {
     "logistic regression": logistic_regression,
     "random forest": random_forest,
@@ -93,7 +91,7 @@ ON_CODES = ("random forest",)
 MAY_WARN = ("logistic regression",)  # what to do with warnings is a matter of the whole process, so not for threads
 
 
-def features_and_target(table: Table, target: str, *, codes: bool = False) -> tuple[Any, Array]:
+def features_and_target(table: Table, target: str, *, codes: bool = False) -> tuple[Any, NumpyArray]:
     """Every other column, one-hot (sparse where they are wide) or as its codes; and the target's codes."""
     index = table.schema.index(target)
     others = [i for i in range(len(table.schema.columns)) if i != index]
@@ -105,14 +103,14 @@ def features_and_target(table: Table, target: str, *, codes: bool = False) -> tu
     return one_hot(table.codes[:, others], sizes), table.codes[:, index]
 
 
-def _sparse_one_hot(codes: Array, sizes: tuple[int, ...]) -> Any:
+def _sparse_one_hot(codes: NumpyArray, sizes: tuple[int, ...]) -> Any:
     """One-hot columns of a wide table as a sparse matrix: as many entries as there are codes."""
     places = codes + np.cumsum([0, *sizes[:-1]])
     ends = np.arange(0, codes.size + 1, len(sizes))
     return csr_array((np.ones(codes.size, np.float32), places.ravel(), ends), shape=(len(codes), sum(sizes)))
 
 
-def resamples(rows: int, seed: int = 0, draws: int = DRAWS) -> Array:
+def resamples(rows: int, seed: int = 0, draws: int = DRAWS) -> NumpyArray:
     """How often each test row comes up in each bootstrap draw; shared by all models, so that they meet the same draws."""
     rng = np.random.default_rng(seed)
     return np.stack([np.bincount(rng.integers(0, rows, rows), minlength=rows) for _ in range(draws)]).astype(np.int16)
@@ -155,7 +153,14 @@ def cores() -> int:
 
 
 def _trained(
-    train: Table, test: Table, target: str, name: str, learner: Learner, counts: Array, seed: int, labels: Labels | None
+    train: Table,
+    test: Table,
+    target: str,
+    name: str,
+    learner: Learner,
+    counts: NumpyArray,
+    seed: int,
+    labels: Labels | None,
 ) -> Score:
     check_comparable(train, test)
     train = training_rows(train, seed)
@@ -173,7 +178,9 @@ def training_rows(table: Table, seed: int) -> Table:
     return table.take(np.sort(np.random.default_rng(seed).permutation(len(table))[:MOST_TRAINING_ROWS]))
 
 
-def score_arrays(model: Any, train: tuple[Array, Array], test: tuple[Array, Array], counts: Array) -> Score:
+def score_arrays(
+    model: Any, train: tuple[NumpyArray, NumpyArray], test: tuple[NumpyArray, NumpyArray], counts: NumpyArray
+) -> Score:
     """Fit a scikit-learn classifier and score it; labels are whole numbers from 0."""
     (x, y), (x_test, y_test) = train, test
     if len(np.unique(y)) < 2:
@@ -185,11 +192,11 @@ def score_arrays(model: Any, train: tuple[Array, Array], test: tuple[Array, Arra
     return Score(accuracy=accuracy(right, counts), auc=area(y_test, probabilities, counts))
 
 
-def accuracy(right: Array, counts: Array) -> Estimate:
+def accuracy(right: NumpyArray, counts: NumpyArray) -> Estimate:
     return from_draws(right.mean(), counts @ right.astype(np.float32) / len(right))
 
 
-def area(y: Array, probabilities: Array, counts: Array) -> Estimate:
+def area(y: NumpyArray, probabilities: NumpyArray, counts: NumpyArray) -> Estimate:
     """Area under the ROC curve; with several classes the mean over those that occur, each against the rest."""
     present = np.unique(y)
     if len(present) < 2:
@@ -204,7 +211,7 @@ def area(y: Array, probabilities: Array, counts: Array) -> Estimate:
     return from_draws(means[0], means[1:])
 
 
-def _areas(positive: Array, score: Array, counts: Array) -> Array:
+def _areas(positive: NumpyArray, score: NumpyArray, counts: NumpyArray) -> NumpyArray:
     """The area for each row of counts: the share of pairs in which the positive scores higher, ties counting half."""
     order = np.argsort(score, kind="stable")
     ordered, positive = score[order], positive[order]

@@ -30,8 +30,6 @@ from populace.evaluation.targets import Target
 from populace.tables.table import Table
 from populace.types import NumpyArray
 
-Array = NumpyArray
-
 MODELS = ("ridge regression", "random forest", "MLP", BOOSTING)
 LEAST_ROWS = 5
 CONSTANT_TARGET = "the target has one value only in the test rows"
@@ -61,7 +59,7 @@ def r_squared(
     return {source: {model: found[source, model] for model in models} for source in sources}
 
 
-def _trained(train: Table, test: Table, target: Target, model: str, counts: Array, seed: int) -> Estimate:
+def _trained(train: Table, test: Table, target: Target, model: str, counts: NumpyArray, seed: int) -> Estimate:
     if len(train) < LEAST_ROWS:
         return left_out(TOO_FEW)
     y, y_test = target.numbers(train), target.numbers(test)
@@ -96,15 +94,15 @@ class _Passes:
         self.model = model
         self.epochs = epochs
 
-    def fit(self, x: Array, y: Array) -> None:
+    def fit(self, x: NumpyArray, y: NumpyArray) -> None:
         for _ in range(self.epochs):
             self.model.partial_fit(x, y)
 
-    def predict(self, x: Array) -> Array:
+    def predict(self, x: NumpyArray) -> NumpyArray:
         return np.asarray(self.model.predict(x))
 
 
-def r2(y: Array, predicted: Array, counts: Array) -> Estimate:
+def r2(y: NumpyArray, predicted: NumpyArray, counts: NumpyArray) -> Estimate:
     """R^2 with its interval over the draws of the test rows."""
     middle = y.mean()
     squares, centred = (y - predicted) ** 2, y - middle

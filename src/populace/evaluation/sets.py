@@ -25,9 +25,8 @@ from populace.evaluation.marginals import check_comparable
 from populace.tables.table import Table
 from populace.types import NumpyArray
 
-Array = NumpyArray
 Sets = Sequence[Sequence[int]]
-Tally = tuple[Array, Array, Array]
+Tally = tuple[NumpyArray, NumpyArray, NumpyArray]
 
 MOST_DENSE = 2**16  # cells up to which a table is counted in full rather than by sorting
 LARGEST_CODE = 2**62
@@ -56,7 +55,7 @@ class Columns:
         chosen = np.random.default_rng(5).permutation(self.rows)[:INFLUENCE_ROWS]
         self.chosen = np.sort(chosen)
 
-    def tally(self, combined: Array, cells: int) -> Tally:
+    def tally(self, combined: NumpyArray, cells: int) -> Tally:
         """The combinations that occur, in order; the share of rows in each; the combinations of the chosen rows."""
         codes, counts = count(combined, cells)
         return codes, counts / self.rows, combined[self.chosen]
@@ -78,7 +77,7 @@ def _whole(most: int) -> type[np.signedinteger[Any]]:
     return np.int16 if most < 2**15 else np.int32 if most < 2**31 else np.int64
 
 
-def combine(columns: Sequence[Array], sizes: Sequence[int]) -> Array:
+def combine(columns: Sequence[NumpyArray], sizes: Sequence[int]) -> NumpyArray:
     """Codes of several columns as one number per row; renumbered on the way where it would grow too large."""
     cells = sizes[0]
     combined = columns[0].astype(_whole(min(math.prod(sizes), LARGEST_CODE)))
@@ -92,7 +91,7 @@ def combine(columns: Sequence[Array], sizes: Sequence[int]) -> Array:
     return combined
 
 
-def count(combined: Array, cells: int) -> tuple[Array, Array]:
+def count(combined: NumpyArray, cells: int) -> tuple[NumpyArray, NumpyArray]:
     """The numbers that occur, in order, and how often each does."""
     if cells <= MOST_DENSE:
         counts = np.bincount(combined, minlength=cells)
@@ -103,14 +102,14 @@ def count(combined: Array, cells: int) -> tuple[Array, Array]:
     return ordered[starts], np.diff(np.append(starts, len(ordered)))
 
 
-def set_distances(real: Table, synthetic: Table, sets: Sets) -> Array:
+def set_distances(real: Table, synthetic: Table, sets: Sets) -> NumpyArray:
     """Total variation distance (half L1) of the joint table of each set of columns."""
     check_comparable(real, synthetic)
     tables = Columns(real), Columns(synthetic)
     return np.array([_compare(*tallies(tables, group, real.schema.sizes))[0] for group in sets])
 
 
-def _compare(first: Tally, second: Tally) -> tuple[float, Array, Array]:
+def _compare(first: Tally, second: Tally) -> tuple[float, NumpyArray, NumpyArray]:
     """The distance of two tallies, and the influence on it of the chosen rows of each.
 
     With p and q the shares, the distance is the sum of q - p over the cells with p < q. A row of the first table moves it by
@@ -128,17 +127,17 @@ def _compare(first: Tally, second: Tally) -> tuple[float, Array, Array]:
     return value, -below[_lookup(codes, rows)[0]], -above[_lookup(other, other_rows)[0]]
 
 
-def _half_steps(gap: Array) -> Array:
+def _half_steps(gap: NumpyArray) -> NumpyArray:
     return np.asarray((np.sign(gap) + 1) / 2, np.float32)
 
 
-def _lookup(codes: Array, wanted: Array) -> tuple[Array, Array]:
+def _lookup(codes: NumpyArray, wanted: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
     """Where each wanted number stands among the ordered codes, and whether it is there."""
     place = np.minimum(np.searchsorted(codes, wanted), len(codes) - 1)
     return place, codes[place] == wanted
 
 
-def _product(tally: Tally, sizes: Sequence[int]) -> tuple[float, Array]:
+def _product(tally: Tally, sizes: Sequence[int]) -> tuple[float, NumpyArray]:
     """The distance to the product of the set's own one-way tables, exactly, and the influence of the chosen rows.
 
     It is the sum of p - q over cells with p > q, all of which occur; q follows from the one-way tables, which a row moves too.
@@ -159,7 +158,7 @@ def _product(tally: Tally, sizes: Sequence[int]) -> tuple[float, Array]:
     return float((p - q)[more].sum()), influence
 
 
-def _split_codes(codes: Array, sizes: Sequence[int]) -> list[Array]:
+def _split_codes(codes: NumpyArray, sizes: Sequence[int]) -> list[NumpyArray]:
     found = []
     left = codes.astype(np.int64)
     for size in reversed(sizes):
@@ -202,7 +201,7 @@ def average_distances(
     return {name: _bounded(value, moved[name], [table.rows for table in rows[name]]) for name, value in values.items()}
 
 
-def _bounded(value: float, influences: Sequence[Array], rows: Sequence[int]) -> Estimate:
+def _bounded(value: float, influences: Sequence[NumpyArray], rows: Sequence[int]) -> Estimate:
     if not math.isfinite(value):
         return left_out("a set of columns has more than 2^62 combinations, too many to factor")
     return from_influence(value, *influences, rows=rows, most=1.0)

@@ -14,8 +14,6 @@ import numpy as np
 from populace.tables.table import Table
 from populace.types import NumpyArray
 
-Array = NumpyArray
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Target:
@@ -25,7 +23,7 @@ class Target:
     is_number: bool = False
     border: float | None = None
 
-    def labels(self, table: Table) -> Array:
+    def labels(self, table: Table) -> NumpyArray:
         """Whole numbers from 0: codes of categories, or which of two numbers it is (no value: 2)."""
         index = table.schema.index(self.column)
         if self.border is None:
@@ -33,7 +31,7 @@ class Target:
         values = self.numbers(table)
         return np.where(np.isnan(values), 2, values > self.border).astype(np.int64)
 
-    def numbers(self, table: Table) -> Array:
+    def numbers(self, table: Table) -> NumpyArray:
         """The values, NaN where there is none; days and seconds since 1970 for dates."""
         column = table.schema.column(self.column)
         return np.asarray(column.numbers(table.frame.column(self.column)), np.float64)

@@ -28,8 +28,6 @@ from populace.evaluation.values import (
 from populace.tables.table import Table
 from populace.types import JsonObject, NumpyArray
 
-Array = NumpyArray
-
 INFLUENCE_ROWS = 20_000
 GROUPS_OF_A_COLUMN = 3  # of the worst means by category
 NO_NUMBERS = "no column of numbers, dates or times"
@@ -115,11 +113,11 @@ class Dependence:
     """How the columns of one table hang together; NaN where a correlation is not defined."""
 
     numbers: tuple[str, ...]
-    pearson: Array
-    spearman: Array
+    pearson: NumpyArray
+    spearman: NumpyArray
     columns: tuple[str, ...]
     sizes: tuple[int, ...]
-    association: Array
+    association: NumpyArray
 
 
 def dependence_of(table: ValueTable, grid: Grid) -> Dependence:
@@ -160,7 +158,7 @@ class ValueComparison:
         found["cramers_v_error"] = _mean(dependence.over_pairs(np.abs(self._gap("association"))), ONE_COLUMN)
         return found
 
-    def _gap(self, what: str) -> Array:
+    def _gap(self, what: str) -> NumpyArray:
         return np.asarray(getattr(self.dependence, what) - getattr(self.real_dependence, what))
 
     def _mean_ks(self, columns: Sequence[ColumnFigures]) -> Estimate:
@@ -178,7 +176,7 @@ class ValueComparison:
         )
         return from_influence(value, *influences, rows=[self.real.rows, self.synthetic.rows])
 
-    def _influences(self, columns: Sequence[ColumnFigures], influence: Any) -> list[Array]:
+    def _influences(self, columns: Sequence[ColumnFigures], influence: Any) -> list[NumpyArray]:
         """The influence of some rows of both tables on a mean over columns; rows without a value have the mean's."""
         wanted = {column.name: column for column in columns if column.gap is not None}
         found = []
@@ -232,18 +230,18 @@ class ValueComparison:
         return sorted(kept, key=lambda group: -group.gap)
 
 
-def _rounded(matrix: Array) -> list[list[float | None]]:
+def _rounded(matrix: NumpyArray) -> list[list[float | None]]:
     return [[round(float(v), 5) if math.isfinite(v) else None for v in row] for row in matrix]
 
 
-def _mean(values: Array, why: str) -> Estimate:
+def _mean(values: NumpyArray, why: str) -> Estimate:
     return Estimate(value=float(values.mean()), why=NO_INTERVAL) if len(values) else left_out(why)
 
 
 class RealValues:
     """The real rows, sorted and counted once for every table they are compared with."""
 
-    def __init__(self, values: ValueTable, first_half: Array) -> None:
+    def __init__(self, values: ValueTable, first_half: NumpyArray) -> None:
         self.values = values
         self.first_half = first_half
         self.samples = [halved(column.values, first_half) for column in values.numbers]
@@ -291,7 +289,7 @@ class RealValues:
 
 
 def compare_values(
-    synthetic: Mapping[str, Table], real: Table, first_half: Array, shuffled: Table
+    synthetic: Mapping[str, Table], real: Table, first_half: NumpyArray, shuffled: Table
 ) -> tuple[dict[str, ValueComparison], dict[str, dict[str, Estimate]]]:
     """Comparisons by table (the halves under `real`), and metric -> table -> figure."""
     own, mixed, *others = value_tables([real, shuffled, *synthetic.values()])

@@ -20,8 +20,6 @@ from populace.tables.columns import Column, Kind
 from populace.tables.table import Table
 from populace.types import NumpyArray
 
-Array = NumpyArray
-
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 SPIKE, ZERO_SPIKE, LEAST_ROWS_OF_A_SPIKE, MOST_SPIKES = 0.03, 0.01, 10, 8
 NEIGHBOURS, STANDS_OUT = 3, 2.0
@@ -35,7 +33,7 @@ class Numbers:
 
     name: str
     kind: str
-    values: Array
+    values: NumpyArray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,7 +43,7 @@ class Categories:
     name: str
     kind: str
     labels: tuple[str, ...]
-    codes: Array
+    codes: NumpyArray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -56,7 +54,7 @@ class ValueTable:
     numbers: tuple[Numbers, ...]
     categories: tuple[Categories, ...]
 
-    def take(self, rows: Array) -> ValueTable:
+    def take(self, rows: NumpyArray) -> ValueTable:
         return ValueTable(
             rows=len(np.arange(self.rows)[rows]),
             numbers=tuple(dataclasses.replace(column, values=column.values[rows]) for column in self.numbers),
@@ -115,7 +113,7 @@ def _categories(
     return Categories(name=column.name, kind=column.kind, labels=labels[1], codes=numbers)
 
 
-def snapped(values: Array) -> Array:
+def snapped(values: NumpyArray) -> NumpyArray:
     """Decimals without the last bits, so that one value computed in two ways is one value."""
     mantissa, exponent = np.frexp(values)
     return np.asarray(np.ldexp(np.round(np.ldexp(mantissa, MANTISSA)), exponent - MANTISSA))
@@ -125,7 +123,7 @@ def snapped(values: Array) -> Array:
 class Sample:
     """One column's present values in rising order, out of so many rows."""
 
-    ordered: Array
+    ordered: NumpyArray
     rows: int
 
     @property
@@ -156,11 +154,11 @@ class Sample:
         return float(high - low) / self.rows if self.rows else 0.0
 
 
-def sample(values: Array) -> Sample:
+def sample(values: NumpyArray) -> Sample:
     return Sample(ordered=np.sort(values[~np.isnan(values)]), rows=len(values))
 
 
-def halved(values: Array, first: Array) -> tuple[Sample, Sample, Sample]:
+def halved(values: NumpyArray, first: NumpyArray) -> tuple[Sample, Sample, Sample]:
     """The whole column, and its two halves (rows marked by `first`, and the others), sorted once."""
     present = np.flatnonzero(~np.isnan(values))
     order = present[np.argsort(values[present], kind="stable")]
@@ -173,7 +171,7 @@ def halved(values: Array, first: Array) -> tuple[Sample, Sample, Sample]:
     )
 
 
-def distinct(ordered: Array) -> tuple[Array, Array]:
+def distinct(ordered: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
     """The different values of a sorted array, and how often each occurs."""
     if not len(ordered):
         return ordered, np.zeros(0, np.int64)
@@ -196,7 +194,7 @@ def spikes(real: Sample) -> tuple[float, ...]:
     return tuple(float(value) for value in np.sort(points[chosen]))
 
 
-def _stands_out(counts: Array, at: int) -> bool:
+def _stands_out(counts: NumpyArray, at: int) -> bool:
     around = np.concatenate([counts[max(0, at - NEIGHBOURS) : at], counts[at + 1 : at + 1 + NEIGHBOURS]])
     return bool(counts[at] >= STANDS_OUT * np.median(around))
 
@@ -205,8 +203,8 @@ def _stands_out(counts: Array, at: int) -> bool:
 class Gap:
     """Two distribution functions less one another at every value that occurs."""
 
-    points: Array
-    gaps: Array
+    points: NumpyArray
+    gaps: NumpyArray
 
     @property
     def ks(self) -> float:
@@ -216,18 +214,18 @@ class Gap:
     def wasserstein(self) -> float:
         return float((np.abs(self.gaps[:-1]) * np.diff(self.points)).sum())
 
-    def ks_influence(self, values: Array) -> Array:
+    def ks_influence(self, values: NumpyArray) -> NumpyArray:
         """What each present value adds to the KS distance through its own distribution function, but for a constant."""
         at = int(np.abs(self.gaps).argmax())
         return np.where(values <= self.points[at], np.sign(self.gaps[at]), 0.0)
 
-    def wasserstein_influence(self, values: Array) -> Array:
+    def wasserstein_influence(self, values: NumpyArray) -> NumpyArray:
         """The same of the Wasserstein distance: minus the integral of the gap's sign up to the value."""
         steps = np.concatenate([[0.0], np.cumsum(np.sign(self.gaps[:-1]) * np.diff(self.points))])
         return np.asarray(-np.interp(values, self.points, steps))
 
 
-def gap_between(real: Array, synthetic: Array) -> Gap:
+def gap_between(real: NumpyArray, synthetic: NumpyArray) -> Gap:
     """Of two sorted arrays, neither of them empty: one merge."""
     both = np.concatenate([real, synthetic])
     steps = np.repeat([1 / len(real), -1 / len(synthetic)], [len(real), len(synthetic)])

@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import secrets
 from pathlib import Path
-from typing import Any
 
 from populace.engines.agreement import Agreement, agreement_from_json
 from populace.engines.flare import kits, policy, processes, session
@@ -53,12 +52,12 @@ def read_proposal(path: Path) -> Proposal:
     return Proposal(agreement=agreement_from_json(document["agreement"], where=str(path)), **fields)
 
 
-def _refuse_foreign_class(document: Any, path: Path) -> None:
+def _refuse_foreign_class(document: JsonObject, path: Path) -> None:
     """A proposal comes from elsewhere: it may name methods by name only, never code of its choice."""
     from populace.methods.registry import METHODS
 
     name = document.get("method") if isinstance(document, dict) else None
-    if name not in METHODS or document.get("class") != METHODS[name]:
+    if not isinstance(name, str) or name not in METHODS or document.get("class") != METHODS[name]:
         raise InputError(
             f"{path} proposes {name!r}, which is not a method of this installation; `populace methods` lists them"
         )

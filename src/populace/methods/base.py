@@ -104,7 +104,7 @@ class Shard:
 class Ask:
     """One exchange: what everybody in the cohort gets, and what each gets. Cohort -1 is an empty slot."""
 
-    round: Array
+    round: Array | int
     cohort: Array
     common: Any
     own: Any

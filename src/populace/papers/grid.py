@@ -19,11 +19,13 @@ from typing import Any
 from populace.errors import RunError, out_of_range
 from populace.runs.run import versions
 from populace.tables.files import read_json, write_json
-from populace.types import JsonObject
+from populace.types import JsonObject, NumpyArray
 
 Scalar = str | int | float | bool | None
 Cell = Mapping[str, Scalar]
 Result = JsonObject
+#: What some cells have in common: the values of a few of their parameters.
+Group = tuple[Any, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,7 +55,7 @@ class Picture:
     """Pixels to be kept as `<name>.png`, uint8 [height, width]."""
 
     name: str
-    pixels: Any
+    pixels: NumpyArray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -237,9 +239,9 @@ def largest(results: Sequence[Result]) -> str:
     return "full" if any(result["cell"]["scale"] == "full" for result in results) else "small"
 
 
-def mean_over_seeds(results: Sequence[Result], keys: Sequence[str], by: Sequence[str]) -> dict[tuple[Any, ...], Any]:
+def mean_over_seeds(results: Sequence[Result], keys: Sequence[str], by: Sequence[str]) -> dict[Group, JsonObject]:
     """The mean of each key over results that agree on the parameters `by`; a missing value counts nowhere."""
-    groups: dict[tuple[Any, ...], list[Result]] = {}
+    groups: dict[Group, list[Result]] = {}
     for result in results:
         groups.setdefault(tuple(result["cell"].get(name) for name in by), []).append(result)
     return {

@@ -9,7 +9,7 @@ import numpy as np
 
 from populace.papers.grid import Result
 from populace.tables.images import Images
-from populace.types import Array, JsonObject
+from populace.types import JsonObject, NumpyArray
 
 SHOWN = 4  # images of each class
 GAP = 2
@@ -28,13 +28,13 @@ def packed(made: Images, shown: int = SHOWN) -> JsonObject:
     return {"images": base64.b64encode(zlib.compress(strip.tobytes(), 9)).decode(), "shape": list(strip.shape)}
 
 
-def strip(result: Result) -> Array:
+def strip(result: Result) -> NumpyArray:
     """A cell's images side by side: a column for each class."""
     pixels = np.frombuffer(zlib.decompress(base64.b64decode(result["images"])), np.uint8).reshape(result["shape"])
     framed = np.pad(pixels, ((0, 0), (0, 0), (0, GAP), (0, GAP)), constant_values=96)
     return np.concatenate([np.concatenate(list(column), axis=0) for column in framed], axis=1)
 
 
-def framed(result: Result) -> Array:
+def framed(result: Result) -> NumpyArray:
     """The strip with a grey edge."""
     return np.pad(strip(result), GAP, constant_values=96)

@@ -14,7 +14,7 @@ from populace.evaluation.images import frechet
 from populace.papers.grid import Benchmark, Cell, Chart, Picture, Result, View
 from populace.tables import datasets
 from populace.tables.images import Images
-from populace.types import Array, JsonObject
+from populace.types import JsonObject, NumpyArray
 
 BATCH = 128
 FEATURES = 10_000  # images whose features a Frechet distance is taken from
@@ -35,11 +35,11 @@ def prepare(data: str) -> None:
     load(data, "test")
 
 
-def flat(images: Images) -> Array:
+def flat(images: Images) -> NumpyArray:
     return images.x.reshape(len(images), -1).astype(np.float32) / 255
 
 
-def shaped(images: Images) -> Array:
+def shaped(images: Images) -> NumpyArray:
     return images.x.reshape(*images.x.shape[:3], -1).astype(np.float32) / 255
 
 
@@ -98,7 +98,7 @@ def judge(train: Images, images: int, steps: int) -> Cnn:
     return Cnn(steps=steps, batch=BATCH).fit(shaped(some), some.y)
 
 
-def text(value: Any, digits: int = 3) -> str:
+def text(value: float | None, digits: int = 3) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
 from populace.evaluation.baselines import PRODUCT, REAL, SYNTHETIC
 from populace.evaluation.estimate import over_seeds
@@ -15,9 +15,8 @@ from populace.evaluation.marginals import association
 from populace.report import figures, maps
 from populace.report.svg import WIDTH, chart, short, tag, text, title
 from populace.tables.schema import Schema
-from populace.types import JsonObject, NumpyArray
+from populace.types import JsonObject
 
-Array = NumpyArray
 Run = JsonObject
 
 COLUMNS = (
@@ -100,7 +99,7 @@ def _widths(metrics: JsonObject, name: str) -> JsonObject:
     return {key.removeprefix("avd_"): m["values"][name] for key, m in metrics.items() if key.startswith("avd_")}
 
 
-def _dots(runs: Sequence[Run], key: str, metric: JsonObject) -> Any:
+def _dots(runs: Sequence[Run], key: str, metric: JsonObject) -> Markup:
     """One line per run, with real data and independent columns as upright lines."""
     values = {run["name"]: run["metrics"]["metrics"][key]["values"][SYNTHETIC] for run in runs}
     beside = {name: metric["values"][name] for name in (REAL, PRODUCT) if "value" in metric["values"][name]}

@@ -11,14 +11,15 @@ from populace.report.svg import LETTER, WIDTH, chart, percent, polyline, short, 
 from populace.tables.schema import Column
 from populace.types import JsonObject, NumpyArray
 
-Array = NumpyArray
 Values = Mapping[str, JsonObject]  # name -> {"value", "low", "high"} or {"left_out"}
 
 MOST_BARS = 16
 ROW = 30.0
 
 
-def category_chart(column: Column, real: Array, synthetic: Array, errors: Array | None = None) -> markupsafe.Markup:
+def category_chart(
+    column: Column, real: NumpyArray, synthetic: NumpyArray, errors: NumpyArray | None = None
+) -> markupsafe.Markup:
     """Shares of each value, real against synthetic; of a long domain the most frequent, the rest added up in one line.
 
     `errors` are the method's own standard errors of the synthetic shares.
@@ -72,7 +73,7 @@ def line_chart(lines: Mapping[str, Values], classes: Mapping[str, str], *, acros
     }
     every = [v for found in points.values() for _, v in found]
     places = sorted({x for found in points.values() for x, _ in found}) or [1]
-    grid = ticks(max((v.get("high", v["value"]) for v in every), default=1.0))
+    grid = ticks(max((float(v["high"] if "high" in v else v["value"]) for v in every), default=1.0))
     left, right, top, bottom = 38.0, WIDTH - 12.0, 10.0, 190.0
     scale = (bottom - top) / grid[-1]
     step = (right - left - 16) / max(1, places[-1] - places[0])

@@ -13,15 +13,13 @@ from populace.report.svg import WIDTH, chart, percent, tag, text, title
 from populace.tables.schema import Column
 from populace.types import NumpyArray
 
-Array = NumpyArray
-
 MOST_DRAWN = 40  # columns up to which every cell is an element of its own that says its value
 MOST_LEVELS = 10
 #: How the two hues of the style sheet look as pixels, for maps too large to draw cell by cell: readable on light and dark.
 HUES = {"map": (47, 129, 190), "over": (224, 122, 26), "under": (47, 129, 190)}
 
 
-def column_map(matrix: Array, names: Sequence[str], *, most: float, signed: bool, what: str) -> markupsafe.Markup:
+def column_map(matrix: NumpyArray, names: Sequence[str], *, most: float, signed: bool, what: str) -> markupsafe.Markup:
     """One cell per pair of columns; a darker cell is a larger number, and with `signed` the hue says which way."""
     if len(names) > MOST_DRAWN:
         return _as_picture(matrix, most=most, signed=signed, what=what)
@@ -29,7 +27,7 @@ def column_map(matrix: Array, names: Sequence[str], *, most: float, signed: bool
     return _cells(matrix, labels, labels, names, names, room=room, most=most, signed=signed, what=what)
 
 
-def _as_picture(matrix: Array, *, most: float, signed: bool, what: str) -> markupsafe.Markup:
+def _as_picture(matrix: NumpyArray, *, most: float, signed: bool, what: str) -> markupsafe.Markup:
     opacity = np.clip(np.abs(matrix) / max(most, 1e-12), 0, 1) * 255
     pixels = np.zeros((*matrix.shape, 4), np.uint8)
     pixels[..., :3] = np.where(matrix[..., None] >= 0, HUES["over" if signed else "map"], HUES["under"])
@@ -39,8 +37,8 @@ def _as_picture(matrix: Array, *, most: float, signed: bool, what: str) -> marku
 
 
 def pair_map(
-    table: Array, rows: Sequence[str], columns: Sequence[str], *, most: float, signed: bool, what: str,
-    marked: Array | None = None, errors: Array | None = None,
+    table: NumpyArray, rows: Sequence[str], columns: Sequence[str], *, most: float, signed: bool, what: str,
+    marked: NumpyArray | None = None, errors: NumpyArray | None = None,
 ) -> markupsafe.Markup:  # fmt: skip
     """A joint table; `marked` cells get a frame, `errors` are said with the value."""
     labels, room = label_room(rows, 14)
@@ -52,8 +50,8 @@ def pair_map(
 
 
 def _cells(
-    matrix: Array, labels: Sequence[str], below: Sequence[str], rows: Sequence[str], columns: Sequence[str], *,
-    room: float, most: float, signed: bool, what: str, marked: Array | None = None, errors: Array | None = None,
+    matrix: NumpyArray, labels: Sequence[str], below: Sequence[str], rows: Sequence[str], columns: Sequence[str], *,
+    room: float, most: float, signed: bool, what: str, marked: NumpyArray | None = None, errors: NumpyArray | None = None,
     as_percent: bool = False,
 ) -> markupsafe.Markup:  # fmt: skip
     height, width = matrix.shape
@@ -94,7 +92,7 @@ def _cells(
     return chart(base + (drop * 0.85 + 14 if slanted else 20), parts, label=what)
 
 
-def most_frequent(column: Column, share: Array) -> tuple[Array, list[str]]:
+def most_frequent(column: Column, share: NumpyArray) -> tuple[NumpyArray, list[str]]:
     """Which codes of a column a joint table shows: all of a short domain, else the most frequent."""
     shown = np.arange(column.size)
     if column.size > MOST_LEVELS:

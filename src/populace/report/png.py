@@ -15,12 +15,10 @@ from populace.tables.files import replacing
 from populace.tables.images import Images
 from populace.types import NumpyArray
 
-Array = NumpyArray
-
 COLOUR_TYPES = {1: 0, 3: 2, 4: 6}  # channels -> grey, red-green-blue, with opacity (PNG specification, 11.2.2)
 
 
-def png(pixels: Array) -> bytes:
+def png(pixels: NumpyArray) -> bytes:
     """A uint8 array [height, width] or [height, width, 1, 3 or 4] as a PNG file."""
     if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or 0 in pixels.shape:
         raise DataError(f"expected uint8 pixels [height, width(, channels)], got {pixels.dtype} {pixels.shape}")
@@ -38,7 +36,7 @@ def _chunk(kind: bytes, body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
 
 
-def write_pictures(pictures: Mapping[str, Array], folder: Path) -> list[Path]:
+def write_pictures(pictures: Mapping[str, NumpyArray], folder: Path) -> list[Path]:
     """`<name>.png` for each."""
     written = []
     for name, pixels in pictures.items():
@@ -48,11 +46,13 @@ def write_pictures(pictures: Mapping[str, Array], folder: Path) -> list[Path]:
     return written
 
 
-def data_address(pixels: Array) -> str:
+def data_address(pixels: NumpyArray) -> str:
     return "data:image/png;base64," + base64.b64encode(png(pixels)).decode()
 
 
-def sample_grid(images: Images, label: int, *, across: int, down: int, seed: int = 0, gap: int = 1) -> Array | None:
+def sample_grid(
+    images: Images, label: int, *, across: int, down: int, seed: int = 0, gap: int = 1
+) -> NumpyArray | None:
     """Images of one class, drawn at random, side by side; None where there is none. Empty places stay dark."""
     rows = np.flatnonzero(images.y == label)
     if len(rows) == 0:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import shlex
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
 from populace.evaluation.baselines import ABOUT, MAJORITY, PRODUCT, REAL, SHUFFLED, SYNTHETIC
 from populace.evaluation.histograms import histogram
@@ -20,8 +20,6 @@ from populace.report.tiles import CLASSES
 from populace.report.value_charts import STEPS, value_chart
 from populace.tables.schema import Schema
 from populace.types import JsonObject, NumpyArray
-
-Array = NumpyArray
 
 FIRST_COLUMNS = 30
 PAIRS_OF_EACH_SORT = 3
@@ -78,7 +76,7 @@ def _interval(value: JsonObject) -> str:
     return f"{value['low']:.3f} to {value['high']:.3f}"
 
 
-def width_chart(document: JsonObject) -> Any:
+def width_chart(document: JsonObject) -> Markup:
     """AVD against the number of columns, with baselines."""
     lines: dict[str, JsonObject] = {}
     for name in (SYNTHETIC, REAL, PRODUCT, SHUFFLED):
@@ -87,12 +85,12 @@ def width_chart(document: JsonObject) -> Any:
     return figures.line_chart(lines, CLASSES, across="columns at a time")
 
 
-def shares(pairs: Pairs) -> list[tuple[Array, Array]]:
+def shares(pairs: Pairs) -> list[tuple[NumpyArray, NumpyArray]]:
     """One-way tables of each column, real and synthetic."""
     return [(np.diag(pairs.real)[part], np.diag(pairs.synthetic)[part]) for part in pairs.parts]
 
 
-def deviations(generator: Any, columns: Sequence[int], sizes: Sequence[int]) -> Array | None:
+def deviations(generator: object, columns: Sequence[int], sizes: Sequence[int]) -> NumpyArray | None:
     """The method's own standard errors of a table of these columns, where it has them."""
     stated = getattr(generator, "deviations", None)
     found = stated(tuple(columns)) if stated is not None else None
@@ -149,7 +147,7 @@ def pair_overview(run: JsonObject, schema: Schema) -> list[JsonObject]:
 
 
 def _overview(
-    key: str, name: str, matrix: Array, names: Sequence[str], most: float, *, signed: bool = False
+    key: str, name: str, matrix: NumpyArray, names: Sequence[str], most: float, *, signed: bool = False
 ) -> JsonObject:
     drawn = maps.column_map(matrix, names, most=most, signed=signed, what=f"{name}, all pairs of columns")
     order = "columns in the order of the schema, the first at the top left" if len(names) > maps.MOST_DRAWN else ""

@@ -17,8 +17,6 @@ from populace.tables.cells import FINE, Law, same_law
 from populace.tables.dates import EPOCH
 from populace.types import NumpyArray
 
-Array = NumpyArray
-
 FEW = 16  # so many distinct values are all spikes
 MASS = 0.055  # of an interval, before any is split
 MOST_SPIKES, MOST_CELLS, LEAST_CELLS = 8, 24, 4
@@ -52,8 +50,8 @@ class Binning:
 class Values:
     """Distinct numbers, rising, how often each occurs, and their grid."""
 
-    numbers: Array
-    counts: Array
+    numbers: NumpyArray
+    counts: NumpyArray
     step: float
     kind: str
     rows: int
@@ -65,7 +63,7 @@ class Values:
         return dataclasses.replace(self, numbers=self.numbers[start:end], counts=self.counts[start:end])
 
 
-def choose_cells(numbers: Array, step: float, kind: str) -> Binning:
+def choose_cells(numbers: NumpyArray, step: float, kind: str) -> Binning:
     """The cells of these numbers."""
     distinct, counts = np.unique(numbers, return_counts=True)
     unit = step or max(FINE * float(np.abs(distinct).max()), 1e-300)
@@ -83,7 +81,7 @@ def choose_cells(numbers: Array, step: float, kind: str) -> Binning:
         return _finished(rest, cuts, spikes, moved)
 
 
-def _each(distinct: Array, step: float, moved: int) -> Binning:
+def _each(distinct: NumpyArray, step: float, moved: int) -> Binning:
     """A cell for every value: an interval where the next step is a value too, a spike elsewhere."""
     listed = tuple(distinct.tolist())
     if step and len(listed) > 1 and bool(np.allclose(np.diff(distinct), step)):
@@ -91,7 +89,7 @@ def _each(distinct: Array, step: float, moved: int) -> Binning:
     return Binning(edges=(), spikes=listed, laws=(), moved=moved)
 
 
-def _spikes(values: Values) -> Array:
+def _spikes(values: Values) -> NumpyArray:
     """Which distinct values get a cell of their own: those that stand out among their neighbours, zero, and extreme ones."""
     share = values.counts / values.rows
     near = np.stack([np.roll(share, shift) for shift in (-2, -1, 1, 2)])
@@ -156,7 +154,7 @@ def _equal_masses(rest: Values, spikes: int) -> list[int]:
     return sorted(cuts)
 
 
-def _near(rest: Values, ends: Array, goal: float, slack: float) -> int:
+def _near(rest: Values, ends: NumpyArray, goal: float, slack: float) -> int:
     """A position near a mass at which a round edge can stand."""
     exact = int(np.searchsorted(ends, goal))
     exact += int(exact < len(ends) - 1 and ends[exact] - goal < goal - (ends[exact - 1] if exact else 0))
@@ -246,7 +244,7 @@ def _laws(low: float, high: float, rest: Values) -> tuple[Law, ...]:
     return ("linear",) if dated or (rest.step and high - low < 3 * rest.step) else ("linear", "log")
 
 
-def _quantiles(low: float, high: float, law: Law, rest: Values) -> Array:
+def _quantiles(low: float, high: float, law: Law, rest: Values) -> NumpyArray:
     """Evenly spaced quantiles of a law between two values."""
     half = rest.step / 2
     start, end = low - half, high + half

@@ -18,7 +18,6 @@ import numpy as np
 
 from populace.types import NumpyArray
 
-Array = NumpyArray
 Law = Literal["linear", "log"]
 
 LAWS: tuple[str, ...] = ("linear", "log")
@@ -57,10 +56,10 @@ class Grid:
         self.most = EXACT if self.scale == 1.0 else EXACT / 8 / self.scale
         self._times = float(np.rint(step * self.scale))
 
-    def values(self, ticks: Array) -> Array:
+    def values(self, ticks: NumpyArray) -> NumpyArray:
         return np.asarray(ticks * self._times / self.scale if self.step else ticks, np.float64)
 
-    def ticks(self, numbers: Array) -> Array:
+    def ticks(self, numbers: NumpyArray) -> NumpyArray:
         """The tick each number belongs to."""
         if not self.step:
             return np.asarray(numbers, np.float64)
@@ -142,18 +141,18 @@ class Cells:
         )
         self._ends = self._cell + np.clip(ends, 0.0, 1.0)
 
-    def _width(self) -> Array:
+    def _width(self) -> NumpyArray:
         return self._high - self._low + 1 if self.grid.step else self._high / 2 - self._low / 2
 
-    def _stretch(self, ticks: Array, half: float) -> Array:
+    def _stretch(self, ticks: NumpyArray, half: float) -> NumpyArray:
         """g of a tick's outer end."""
         ticks = ticks + (half if self.grid.step else 0.0)
         return np.asarray(np.sign(ticks) * np.log1p(np.abs(ticks) / self._unit))
 
-    def _shrink(self, stretched: Array) -> Array:
+    def _shrink(self, stretched: NumpyArray) -> NumpyArray:
         return np.asarray(np.sign(stretched) * np.expm1(np.abs(stretched)) * self._unit)
 
-    def codes(self, numbers: Array) -> Array:
+    def codes(self, numbers: NumpyArray) -> NumpyArray:
         """The code of each number; -1 where it lies in no cell. NaN lies in none."""
         ticks = self._inner_ticks(numbers)
         codes = np.full(len(ticks), -1, np.int32)
@@ -166,7 +165,7 @@ class Cells:
             codes = np.where(self._spike_ticks[near] == ticks, self._spike_codes[near], codes)
         return codes.astype(np.int32)
 
-    def _inner_ticks(self, numbers: Array) -> Array:
+    def _inner_ticks(self, numbers: NumpyArray) -> NumpyArray:
         """Ticks, where rounding does not push a number that lies between the edges over the last or the first one."""
         ticks = self.grid.ticks(numbers)
         if not self._span or self._lows[0] > self._highs[-1]:
@@ -174,7 +173,7 @@ class Cells:
         inside = (numbers >= self._span[0]) & (numbers <= self._span[1])
         return np.where(inside, np.clip(ticks, self._lows[0], self._highs[-1]), ticks)
 
-    def nearest(self, numbers: Array) -> Array:
+    def nearest(self, numbers: NumpyArray) -> NumpyArray:
         """Each number moved to the nearest one of the domain; one that lies in it stays."""
         ticks = self._inner_ticks(numbers)
         order = np.argsort(self._low, kind="stable")
@@ -186,7 +185,7 @@ class Cells:
             moved = np.where(ticks - under <= over - ticks, under, over)
         return np.where((place >= 0) & (ticks <= under), np.asarray(numbers, np.float64), self.grid.values(moved))
 
-    def draw(self, codes: Array, rng: np.random.Generator) -> Array:
+    def draw(self, codes: NumpyArray, rng: np.random.Generator) -> NumpyArray:
         """A value for each code, by the law of its cell."""
         piece = np.minimum(
             np.searchsorted(self._ends, codes + rng.random(len(codes)), side="right"), len(self._cell) - 1
@@ -200,7 +199,7 @@ class Cells:
         curved = np.rint(curved) if self.grid.step else curved
         return self.grid.values(np.clip(np.where(self._log[piece], curved, even), low, high))
 
-    def centres(self) -> Array:
+    def centres(self) -> NumpyArray:
         """The mean of each cell's values under its law."""
         means = np.array([self._mean(*one) for one in zip(self._low, self._high, self._log, strict=True)], np.float64)
         with np.errstate(over="ignore"):

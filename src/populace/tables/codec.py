@@ -24,8 +24,6 @@ from populace.tables.dates import number_text
 from populace.tables.schema import Schema
 from populace.types import NumpyArray
 
-Array = NumpyArray
-
 NOUNS = {"integer": "whole number", "decimal": "number"}
 
 
@@ -34,7 +32,7 @@ class Encoded:
     """One column: its values in the type it declares, their codes, and how many were moved into the domain."""
 
     values: pa.Array
-    codes: Array
+    codes: NumpyArray
     moved: int = 0
 
 
@@ -43,7 +41,7 @@ class EncodedTable:
     """The same of all columns of a schema."""
 
     frame: pa.Table
-    codes: Array
+    codes: NumpyArray
     clipped: Mapping[str, int]
 
 
@@ -84,7 +82,7 @@ def store(frame: pa.Table, schema: Schema) -> pa.Table:
     return encode_table(frame, schema).frame
 
 
-def encode(frame: pa.Table, schema: Schema) -> Array:
+def encode(frame: pa.Table, schema: Schema) -> NumpyArray:
     """Integer codes, one row per record, one column per schema column; other columns of the frame are left out."""
     return encode_table(frame, schema).codes
 
@@ -93,7 +91,7 @@ def store_column(values: pa.ChunkedArray | pa.Array, column: Column) -> pa.Array
     return encode_values(values, column).values
 
 
-def encode_column(values: pa.ChunkedArray | pa.Array, column: Column) -> Array:
+def encode_column(values: pa.ChunkedArray | pa.Array, column: Column) -> NumpyArray:
     return encode_values(values, column).codes
 
 
@@ -155,19 +153,19 @@ def _range(column: Column) -> str:
     return f"{number_text(min(ends), column.kind)} to {number_text(max(ends), column.kind)}"
 
 
-def _first(values: pa.ChunkedArray | pa.Array, wrong: Array) -> str:
+def _first(values: pa.ChunkedArray | pa.Array, wrong: NumpyArray) -> str:
     row = int(np.flatnonzero(wrong)[0])
     value = values[row].as_py()
     text = repr(value) if isinstance(value, str | int | float | bool) else f"the {values.type} {value}"
     return f"{text} in row {row + 1}{_more(wrong)}"
 
 
-def _more(wrong: Array) -> str:
+def _more(wrong: NumpyArray) -> str:
     more = int(wrong.sum()) - 1
     return f" (and {more:,} more)" if more else ""
 
 
-def _check_nulls(null: Array, column: Column) -> None:
+def _check_nulls(null: NumpyArray, column: Column) -> None:
     if null.any() and not column.nullable:
         row = int(np.flatnonzero(null)[0])
         raise DataError(
@@ -176,7 +174,7 @@ def _check_nulls(null: Array, column: Column) -> None:
         )
 
 
-def decode(codes: Array, schema: Schema, rng: np.random.Generator) -> pa.Table:
+def decode(codes: NumpyArray, schema: Schema, rng: np.random.Generator) -> pa.Table:
     """An Arrow table with these codes; a value is drawn inside its cell, by the cell's law."""
     if codes.ndim != 2 or codes.shape[1] != len(schema.columns):
         raise DataError(f"expected codes with {len(schema.columns)} columns, got an array of shape {codes.shape}")
@@ -184,7 +182,7 @@ def decode(codes: Array, schema: Schema, rng: np.random.Generator) -> pa.Table:
     return pa.table(columns, names=list(schema.names))
 
 
-def decode_column(codes: Array, column: Column, rng: np.random.Generator) -> pa.Array:
+def decode_column(codes: NumpyArray, column: Column, rng: np.random.Generator) -> pa.Array:
     wrong = (codes < 0) | (codes >= column.size)
     if wrong.any():
         raise DataError(
@@ -199,14 +197,14 @@ def decode_column(codes: Array, column: Column, rng: np.random.Generator) -> pa.
     return pa.array(domain, arrow_type(column)).take(pa.array(index, mask=null, type=pa.int32()))
 
 
-def numbers_of(frame: pa.Table, codes: Array, column: Column, index: int) -> Array:
+def numbers_of(frame: pa.Table, codes: NumpyArray, column: Column, index: int) -> NumpyArray:
     """What a comparison compares: a scale column's value, an ordinal one's rank; NaN where there is none."""
     if column.is_scale:
         return column.numbers(frame.column(column.name))
     return np.where(codes[:, index] >= column.levels, np.nan, codes[:, index].astype(np.float64))
 
 
-def broken_rows(frame: pa.Table, codes: Array, schema: Schema) -> tuple[Array, str]:
+def broken_rows(frame: pa.Table, codes: NumpyArray, schema: Schema) -> tuple[NumpyArray, str]:
     """Which rows break a declared rule, and the first rule broken."""
     broken = np.zeros(len(codes), bool)
     first = ""
@@ -224,7 +222,7 @@ def broken_rows(frame: pa.Table, codes: Array, schema: Schema) -> tuple[Array, s
     return broken, first
 
 
-def one_hot(codes: Array, sizes: tuple[int, ...]) -> Array:
+def one_hot(codes: NumpyArray, sizes: tuple[int, ...]) -> NumpyArray:
     """Codes as rows of zeros and ones: one block of `size` columns per column, one 1 in each."""
     offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     rows = np.zeros((len(codes), int(sum(sizes))), np.float32)
@@ -232,7 +230,7 @@ def one_hot(codes: Array, sizes: tuple[int, ...]) -> Array:
     return rows
 
 
-def from_one_hot(rows: Array, sizes: tuple[int, ...]) -> Array:
+def from_one_hot(rows: NumpyArray, sizes: tuple[int, ...]) -> NumpyArray:
     """The inverse of `one_hot`; of a soft row, the largest entry of each block."""
     bounds = np.cumsum([0, *sizes])
     blocks = [rows[:, a:b].argmax(axis=1) for a, b in itertools.pairwise(bounds)]

@@ -18,7 +18,6 @@ from populace.tables.constraints import NULL
 from populace.tables.dates import number_text
 from populace.types import NumpyArray
 
-Array = NumpyArray
 Kind = Literal["categorical", "boolean", "ordinal", "integer", "decimal", "date", "datetime", "time"]
 Dtype = Literal["string", "integer", "float", "boolean", "date", "datetime", "time"]
 Domain = Literal["declared", "read-from-data", "public-data"]
@@ -231,11 +230,11 @@ class Column:
         low, high = number_text(cell.low, self.kind), number_text(cell.high, self.kind)
         return low if cell.spike else f"[{low}, {high}{']' if cell.high == self.edges[-1] else ')'}"
 
-    def centres(self) -> Array:
+    def centres(self) -> NumpyArray:
         """The mean of each level: of a cell's values under its law, or the rank of a category."""
         return self.scale.centres() if self.is_scale else np.arange(self.levels, dtype=np.float64)
 
-    def numbers(self, values: pa.Array | pa.ChunkedArray) -> Array:
+    def numbers(self, values: pa.Array | pa.ChunkedArray) -> NumpyArray:
         """Values as floats: numbers, days or seconds since 1970, seconds of the day; NaN where there is none."""
         return conversion.to_numbers(values, self).numbers
 

@@ -19,9 +19,8 @@ from populace.types import JsonObject, NumpyArray
 if TYPE_CHECKING:
     from populace.tables.schema import Column
 
-Array = NumpyArray
 
-RELATIONS: dict[str, Callable[[Array, Array], Array]] = {
+RELATIONS: dict[str, Callable[[NumpyArray, NumpyArray], NumpyArray]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip
 NULL = "(no value)"
@@ -52,7 +51,7 @@ class Forbidden:
         if all(set(labels) == set(columns[name].labels()) for name, labels in self.values):
             raise SchemaError(f"[[forbid]] {self}: that forbids every row; leave out some values")
 
-    def broken_by(self, codes: Array, columns: tuple[Column, ...]) -> Array:
+    def broken_by(self, codes: NumpyArray, columns: tuple[Column, ...]) -> NumpyArray:
         """Which rows (of integer codes) are this impossible combination."""
         hit = np.ones(len(codes), bool)
         names = [column.name for column in columns]
@@ -107,7 +106,7 @@ class Comparison:
                 "columns with the same categories"
             )
 
-    def broken_by(self, left: Array, right: Array) -> Array:
+    def broken_by(self, left: NumpyArray, right: NumpyArray) -> NumpyArray:
         """Which rows break it; NaN stands for no value."""
         holds = RELATIONS[self.relation](left, right)
         return ~(holds | np.isnan(left) | np.isnan(right))

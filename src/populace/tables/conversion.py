@@ -21,7 +21,6 @@ from populace.types import NumpyArray
 if TYPE_CHECKING:
     from populace.tables.columns import Column
 
-Array = NumpyArray
 
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL")
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
@@ -41,9 +40,9 @@ CAST_ERRORS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
 class Numbers:
     """A scale column's values as floats: NaN where `null` (no value) or `bad` (not of the column's kind)."""
 
-    numbers: Array
-    null: Array
-    bad: Array
+    numbers: NumpyArray
+    null: NumpyArray
+    bad: NumpyArray
 
 
 def arrow_type(column: Column) -> Any:
@@ -102,7 +101,7 @@ def to_numbers(values: pa.ChunkedArray | pa.Array, column: Column) -> Numbers:
     return Numbers(numbers=numbers, null=null, bad=np.isnan(numbers) & ~null)
 
 
-def _numbers(values: pa.Array, column: Column) -> Array:
+def _numbers(values: pa.Array, column: Column) -> NumpyArray:
     kind = values.type
     if column.kind in ("integer", "decimal"):
         if is_text(kind):
@@ -127,11 +126,11 @@ def _numbers(values: pa.Array, column: Column) -> Array:
     return np.floor(seconds / DAY) if column.kind == "date" else np.round(seconds, 3)
 
 
-def _floats(values: pa.Array) -> Array:
+def _floats(values: pa.Array) -> NumpyArray:
     return np.asarray(values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), np.float64)
 
 
-def parse_numbers(values: pa.Array, *, comma: bool = False) -> Array:
+def parse_numbers(values: pa.Array, *, comma: bool = False) -> NumpyArray:
     """Text as numbers, NaN where it is none."""
     if comma:
         values = pc.replace_substring(values, ",", ".")
@@ -140,7 +139,7 @@ def parse_numbers(values: pa.Array, *, comma: bool = False) -> Array:
     return _floats(values.cast(pa.float64()))
 
 
-def _by_distinct(values: pa.Array, column: Column) -> Array:
+def _by_distinct(values: pa.Array, column: Column) -> NumpyArray:
     """Dates and times in text, each distinct one parsed once."""
     coded = values.dictionary_encode()
     listed = coded.dictionary
@@ -151,7 +150,7 @@ def _by_distinct(values: pa.Array, column: Column) -> Array:
     return np.asarray(np.concatenate([numbers, [np.nan]])[index])
 
 
-def parse_moments(texts: pa.Array, kind: str, form: str = "") -> Array:
+def parse_moments(texts: pa.Array, kind: str, form: str = "") -> NumpyArray:
     """Dates, datetimes or times of day from text in a strptime form, or ISO where none is given; NaN where it is none."""
     if form:
         parsed = pc.strptime(texts, form, "s", error_is_null=True)
@@ -185,7 +184,7 @@ def _iso(text: str | None, kind: str) -> float:
         return float("nan")
 
 
-def from_numbers(numbers: Array, null: Array, column: Column) -> pa.Array:
+def from_numbers(numbers: NumpyArray, null: NumpyArray, column: Column) -> pa.Array:
     """Floats in the type the column is stored in."""
     wanted = arrow_type(column)
     if column.dtype == "float":
@@ -196,7 +195,7 @@ def from_numbers(numbers: Array, null: Array, column: Column) -> pa.Array:
     return pa.array(whole, pa.int64(), mask=null).cast(plain_type).cast(wanted)
 
 
-def to_categories(values: pa.ChunkedArray | pa.Array, column: Column) -> tuple[pa.Array, Array]:
+def to_categories(values: pa.ChunkedArray | pa.Array, column: Column) -> tuple[pa.Array, NumpyArray]:
     """The values of a column of categories in its type, null where there is none, and which are not of that type."""
     values = plain(values)
     if is_text(values.type):

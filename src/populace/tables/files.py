@@ -39,7 +39,7 @@ def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def write_json(path: Path, document: Any, *, mode: int = 0o644) -> None:
+def write_json(path: Path, document: object, *, mode: int = 0o644) -> None:
     write_text(path, json.dumps(document, indent=2, ensure_ascii=False, allow_nan=True) + "\n", mode=mode)
 
 

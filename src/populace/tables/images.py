@@ -14,8 +14,6 @@ from populace.tables.columns import Domain
 from populace.tables.files import replacing
 from populace.types import NumpyArray
 
-Array = NumpyArray
-
 KEYS = (("x", "y"), ("x_train", "y_train"))
 
 
@@ -27,8 +25,8 @@ class Images:
     The number of classes is public: `domain` says whether somebody declared it or it was read from the labels.
     """
 
-    x: Array
-    y: Array
+    x: NumpyArray
+    y: NumpyArray
     classes: int
     domain: Domain = "declared"
 
@@ -63,7 +61,7 @@ class Images:
         """The shape of one image: height, width and, in colour, channels."""
         return tuple(self.x.shape[1:])
 
-    def take(self, rows: Array) -> Images:
+    def take(self, rows: NumpyArray) -> Images:
         """The images with these numbers, or those a mask marks."""
         return dataclasses.replace(self, x=self.x[rows], y=self.y[rows])
 
@@ -92,7 +90,7 @@ def read_images(path: str | Path, classes: int | None = None) -> Images:
         raise DataError(f"cannot use {path}: {error}") from None
 
 
-def _read_arrays(path: Path) -> tuple[Array, Array]:
+def _read_arrays(path: Path) -> tuple[NumpyArray, NumpyArray]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             present = tuple(getattr(archive, "files", ()))

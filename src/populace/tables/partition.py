@@ -20,8 +20,7 @@ from populace.tables.images import Images
 from populace.tables.table import Table
 from populace.types import NumpyArray
 
-Array = NumpyArray
-Records = Array | dict[str, Array]
+Records = NumpyArray | dict[str, NumpyArray]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -33,8 +32,8 @@ class Clients:
     """
 
     data: Table | Images
-    order: Array
-    starts: Array
+    order: NumpyArray
+    starts: NumpyArray
     how: str
     most: int | None = None
     holds: str = ""
@@ -57,7 +56,7 @@ class Clients:
         return len(self.starts) - 1
 
     @functools.cached_property
-    def widths(self) -> Array:
+    def widths(self) -> NumpyArray:
         """Number of records of each client."""
         return np.diff(self.starts)
 
@@ -66,7 +65,7 @@ class Clients:
         """Number of records of the client that holds most."""
         return int(self.widths.max())
 
-    def gather(self, cohort: Array, width: int | None = None) -> tuple[Records, Array]:
+    def gather(self, cohort: NumpyArray, width: int | None = None) -> tuple[Records, NumpyArray]:
         """The records of a cohort, padded with zeros to `width` records a client, and the mask of what is real.
 
         `cohort` lists client numbers; -1 is an empty slot. Records of a table are codes, int32 [c, width, columns]; of
@@ -90,11 +89,11 @@ class Clients:
         return {"x": _padded(self.data.x, rows, mask), "y": _padded(self.data.y, rows, mask)}, mask
 
 
-def _furthest(cohort: Array) -> int:
+def _furthest(cohort: NumpyArray) -> int:
     return int(np.argmin(cohort) if cohort.min() < -1 else np.argmax(cohort))
 
 
-def _padded(values: Array, rows: Array, mask: Array) -> Array:
+def _padded(values: NumpyArray, rows: NumpyArray, mask: NumpyArray) -> NumpyArray:
     records = values[rows]
     if not mask.all():
         records[~mask] = 0
@@ -123,7 +122,11 @@ def dealt_in_words(*, records_per_client: int = 1, column: str | None = None) ->
 
 
 def split_by_column(
-    frame_values: pa.ChunkedArray | pa.Array | Array, data: Table | Images, *, name: str, most: int | None = None
+    frame_values: pa.ChunkedArray | pa.Array | NumpyArray,
+    data: Table | Images,
+    *,
+    name: str,
+    most: int | None = None,
 ) -> Clients:
     """One client per distinct value, in the order of first appearance; `name` is the column's, for messages.
 
@@ -144,7 +147,7 @@ def split_by_column(
     return dataclasses.replace(_dealt(data, owner, int(owner.max()) + 1, how=how), most=most, holds=holds)
 
 
-def _as_arrow(values: pa.ChunkedArray | pa.Array | Array, name: str) -> pa.ChunkedArray | pa.Array:
+def _as_arrow(values: pa.ChunkedArray | pa.Array | NumpyArray, name: str) -> pa.ChunkedArray | pa.Array:
     if isinstance(values, pa.ChunkedArray | pa.Array):
         return values
     try:
@@ -170,7 +173,7 @@ def split_quantity(data: Table | Images, *, clients: int, alpha: float, seed: in
     return _dealt(data, owner, clients, how=how)
 
 
-def split_dirichlet(data: Table | Images, *, labels: Array, clients: int, alpha: float, seed: int) -> Clients:
+def split_dirichlet(data: Table | Images, *, labels: NumpyArray, clients: int, alpha: float, seed: int) -> Clients:
     """Label skew: the rows of each label are shared out by Dirichlet(alpha); small alpha, few labels per client."""
     _at_least("clients", clients, 1)
     _positive("alpha", alpha)
@@ -184,7 +187,7 @@ def split_dirichlet(data: Table | Images, *, labels: Array, clients: int, alpha:
 
 
 def split_labels(
-    data: Table | Images, *, labels: Array, clients: int, labels_per_client: int | Sequence[int], seed: int
+    data: Table | Images, *, labels: NumpyArray, clients: int, labels_per_client: int | Sequence[int], seed: int
 ) -> Clients:
     """Each client sees only so many labels; the rows of a label are dealt evenly among the clients that see it.
 
@@ -228,7 +231,7 @@ def _label_counts(labels_per_client: int | Sequence[int], clients: int, labels: 
     return counts
 
 
-def _dealt_labels(counts: list[int], labels: int, rng: np.random.Generator) -> Array:
+def _dealt_labels(counts: list[int], labels: int, rng: np.random.Generator) -> NumpyArray:
     """Which client sees which label: each takes those held least so far, so that none is left without a client."""
     sees = np.zeros((len(counts), labels), bool)
     for client, count in enumerate(counts):
@@ -237,19 +240,19 @@ def _dealt_labels(counts: list[int], labels: int, rng: np.random.Generator) -> A
     return sees
 
 
-def _shared_out(rng: np.random.Generator, rows: int, clients: int, alpha: float) -> Array:
+def _shared_out(rng: np.random.Generator, rows: int, clients: int, alpha: float) -> NumpyArray:
     """An owner for each of `rows` rows, in numbers drawn with Dirichlet shares."""
     shares = rng.dirichlet(np.full(clients, alpha))
     return np.repeat(np.arange(clients), rng.multinomial(rows, shares))
 
 
-def _dealt(data: Table | Images, owner: Array, clients: int, *, how: str) -> Clients:
+def _dealt(data: Table | Images, owner: NumpyArray, clients: int, *, how: str) -> Clients:
     """From the owner of each row; a client's rows stay in their order."""
     starts = np.append(0, np.cumsum(np.bincount(owner, minlength=clients)))
     return Clients(data=data, order=np.argsort(owner, kind="stable"), starts=starts, how=how)
 
 
-def _aligned(labels: Array, data: Table | Images) -> Array:
+def _aligned(labels: NumpyArray, data: Table | Images) -> NumpyArray:
     labels = np.asarray(labels)
     if labels.shape != (len(data),) or labels.dtype.kind not in "iu":
         raise DataError(

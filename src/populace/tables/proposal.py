@@ -30,9 +30,7 @@ from populace.tables.recognition import (
     time_step,
 )  # fmt: skip
 from populace.tables.schema import Schema
-from populace.types import JsonObject, NumpyArray
-
-Array = NumpyArray
+from populace.types import JsonObject
 
 FEW_NUMBERS = 12  # a column of whole numbers with at most so many is ordinal, rather than in cells
 MOST_CATEGORIES = 1_000

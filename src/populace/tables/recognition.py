@@ -29,8 +29,6 @@ from populace.tables.conversion import (
 from populace.tables.dates import DAY
 from populace.types import JsonObject, NumpyArray
 
-Array = NumpyArray
-
 TRUTH_WORDS = (("0", "1"), ("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t"))
 DATE_FORMS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y")
 TIME_FORMS = ("", " %H:%M", " %H:%M:%S")
@@ -68,7 +66,7 @@ class Recognised:
     gaps: int
     markers: tuple[tuple[str, int], ...] = ()
     values: pa.Array | None = None
-    numbers: Array | None = None
+    numbers: NumpyArray | None = None
     whole: bool = False
     format: str = ""
     notes: tuple[str, ...] = ()
@@ -188,7 +186,7 @@ def _number_text(present: pa.Array, facts: JsonObject) -> Recognised:
     return Recognised(what="number", values=present, numbers=numbers, whole=whole, **facts)
 
 
-def _spread(present: pa.Array, kind: str, form: str = "") -> Array:
+def _spread(present: pa.Array, kind: str, form: str = "") -> NumpyArray:
     coded = present.dictionary_encode()
     return np.asarray(parse_moments(coded.dictionary, kind, form)[coded.indices.to_numpy()])
 
@@ -214,7 +212,7 @@ def _dated(present: pa.Array, distinct: pa.Array, facts: JsonObject) -> Recognis
     return Recognised(what=what, values=present, numbers=numbers, format=form, notes=notes, **facts)
 
 
-def decimal_step(numbers: Array) -> float:
+def decimal_step(numbers: NumpyArray) -> float:
     """The coarsest power of ten that all numbers are multiples of, down to a millionth; 0 where there is none."""
     largest = float(np.abs(numbers).max())
     for digits, step in enumerate(STEPS):
@@ -223,13 +221,13 @@ def decimal_step(numbers: Array) -> float:
     return 0.0
 
 
-def time_step(numbers: Array) -> float:
+def time_step(numbers: NumpyArray) -> float:
     """The coarsest unit of time that all moments are whole in: day, hour, minute, second, millisecond."""
     fine = np.round(numbers * 1000)
     return next((step for step in TIME_STEPS if bool((fine % (step * 1000) == 0).all())), 0.001)
 
 
-def are_codes(name: str, values: Array, counts: Array) -> bool:
+def are_codes(name: str, values: NumpyArray, counts: NumpyArray) -> bool:
     """Whether whole numbers are codes and no scale: by their name, or by holes in their distribution.
 
     A scale rises and falls without gaps; among codes a number that hardly occurs stands between two that are frequent.

@@ -20,14 +20,14 @@ import pyarrow.parquet
 
 from populace.errors import DataError, InputError
 from populace.tables.files import replacing
-from populace.types import Array
+from populace.types import NumpyArray
 
 COLUMN = "report"
 BATCH = 2**16
 SUFFIXES = (".parquet", ".arrow", ".feather")
 
 
-def write_reports(path: str | Path, batches: Iterable[Array]) -> int:
+def write_reports(path: str | Path, batches: Iterable[NumpyArray]) -> int:
     """Batches of reports into one Parquet file; rows of booleans are packed. Returns how many were written."""
     path, written = Path(path), 0
     with replacing(path) as temporary:
@@ -48,7 +48,7 @@ def write_reports(path: str | Path, batches: Iterable[Array]) -> int:
     return written
 
 
-def pack(reports: Array) -> pa.Array:
+def pack(reports: NumpyArray) -> pa.Array:
     """A batch of reports as an Arrow column."""
     if reports.dtype == bool:
         packed = np.packbits(reports, axis=1)
@@ -60,22 +60,22 @@ def pack(reports: Array) -> pa.Array:
     return pa.array(reports)
 
 
-def report_batches(paths: Sequence[str | Path], *, width: int, rows: int = BATCH) -> Iterator[Array]:
+def report_batches(paths: Sequence[str | Path], *, width: int, rows: int = BATCH) -> Iterator[NumpyArray]:
     """The reports of these files, in order, at most `rows` at a time; rows of bits come back as `width` booleans."""
     for path in map(Path, paths):
         for column in _columns(path, rows):
             yield unpack(column, width, path)
 
 
-def unpack(column: Any, width: int, path: Path) -> Array:
+def unpack(column: Any, width: int, path: Path) -> NumpyArray:
     """A column of reports as an array; what no client could have sent is for the oracle to refuse."""
     if column.null_count:
         raise DataError(f"{path} has rows without a report; remove them")
     kind = column.type
     if pa.types.is_integer(kind):
-        return column.to_numpy(zero_copy_only=False)
+        return np.asarray(column.to_numpy(zero_copy_only=False))
     if pa.types.is_fixed_size_list(kind) and pa.types.is_integer(kind.value_type):
-        return column.flatten().to_numpy(zero_copy_only=False).reshape(-1, kind.list_size)
+        return np.asarray(column.flatten().to_numpy(zero_copy_only=False).reshape(-1, kind.list_size))
     if pa.types.is_fixed_size_binary(kind):
         if kind.byte_width != -(-width // 8):
             raise DataError(f"expected reports of {-(-width // 8)} bytes in {path}, got {kind.byte_width}")

@@ -92,7 +92,7 @@ def sdv_columns(path: Path) -> JsonObject:
     columns = document.get("columns") if isinstance(document, Mapping) else None
     if not isinstance(columns, Mapping) or not columns:
         raise SchemaError(f"the metadata {path} has no columns; expected SDV single-table metadata")
-    return columns
+    return dict(columns)
 
 
 def to_sdv(schema: Schema) -> JsonObject:

@@ -25,8 +25,6 @@ from populace.types import NumpyArray
 if TYPE_CHECKING:
     from narwhals.typing import IntoDataFrame
 
-Array = NumpyArray
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Table:
@@ -37,19 +35,19 @@ class Table:
     """
 
     schema: Schema
-    codes: Array
+    codes: NumpyArray
     frame: pa.Table
     clipped: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.codes)
 
-    def take(self, rows: Array) -> Table:
+    def take(self, rows: NumpyArray) -> Table:
         """The rows with these numbers, or those a mask marks."""
         numbers = np.arange(len(self))[rows]
         return Table(schema=self.schema, codes=self.codes[numbers], frame=self.frame.take(pa.array(numbers)))
 
-    def one_hot(self) -> Array:
+    def one_hot(self) -> NumpyArray:
         return codec.one_hot(self.codes, self.schema.sizes)
 
     def to_pandas(self) -> Any:
@@ -85,7 +83,7 @@ def make_table(frame: IntoDataFrame | pa.Table, schema: Schema) -> Table:
     return Table(schema=schema, codes=made.codes, frame=made.frame, clipped=made.clipped)
 
 
-def from_codes(codes: Array, schema: Schema, rng: np.random.Generator) -> Table:
+def from_codes(codes: NumpyArray, schema: Schema, rng: np.random.Generator) -> Table:
     """A table with these codes; values inside cells are drawn with `rng`."""
     return Table(schema=schema, codes=codes, frame=codec.decode(codes, schema, rng))
 

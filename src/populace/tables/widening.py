@@ -12,9 +12,6 @@ from populace.tables import conversion
 from populace.tables.cells import Grid
 from populace.tables.columns import Column, category_text
 from populace.tables.schema import Schema
-from populace.types import NumpyArray
-
-Array = NumpyArray
 
 FEW = 16  # values between spikes that become spikes; of more an interval is made
 

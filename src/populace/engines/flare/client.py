@@ -12,10 +12,10 @@ from __future__ import annotations
 import sys
 import uuid
 from pathlib import Path
-from typing import Any
 
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
+from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.mpm import MainProcessMonitor
 from nvflare.private.admin_defs import error_reply
 from nvflare.private.defs import RequestHeader, SysCommandTopic, TrainingTopic, new_cell_message
@@ -40,14 +40,14 @@ REFUSED = "refused by the site"
 class SilentAgent:
     """In place of FLARE's network agent, which tells a server about processes and settings and stops cells."""
 
-    def __init__(self, *_: Any, **__: Any) -> None:
+    def __init__(self, *_: object, **__: object) -> None:
         pass
 
     def close(self) -> None:
         """Nothing was opened."""
 
 
-def may_pass(origin: Any, topic: Any, job: Any, kit: Path) -> bool:
+def may_pass(origin: object, topic: object, job: object, kit: Path) -> bool:
     """Whether a command is one a site takes: of the kept ones, from the server, about a job with a number of FLARE's form."""
     if topic not in KEPT or origin != FQCN.ROOT_SERVER:
         return False
@@ -63,7 +63,7 @@ def may_pass(origin: Any, topic: Any, job: Any, kit: Path) -> bool:
     return True
 
 
-def _is_number(job: Any) -> bool:
+def _is_number(job: object) -> bool:
     try:
         return isinstance(job, str) and str(uuid.UUID(job)) == job
     except ValueError:
@@ -78,7 +78,7 @@ def guard(kit: Path) -> None:
     fed_client_base.NetAgent = SilentAgent
     dispatch = FedAdminAgent._dispatch_request
 
-    def guarded(self: Any, request: Any) -> Any:
+    def guarded(self: FedAdminAgent, request: Message) -> Message:
         asked = request.payload
         job = asked.get_header(RequestHeader.JOB_ID)
         if not may_pass(request.get_header(MessageHeaderKey.ORIGIN), asked.topic, job, kit):

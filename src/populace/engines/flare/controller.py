@@ -9,12 +9,14 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from nvflare.apis.controller_spec import Task
+from nvflare.apis.client import Client
+from nvflare.apis.controller_spec import ClientTask, Task
 from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
 
 from populace.engines.flare.executor import REPLY, REQUEST
 from populace.engines.flare.session import TASK
@@ -28,7 +30,7 @@ SECONDS_BETWEEN_LOOKS = 0.02
 class FlareLink(Link):
     """Requests as FLARE tasks. A site that missed the last exchange is asked, but not waited for."""
 
-    def __init__(self, controller: Controller, fl_ctx: Any, abort: Any) -> None:
+    def __init__(self, controller: Controller, fl_ctx: FLContext, abort: Signal) -> None:
         self._controller, self._fl_ctx, self._abort = controller, fl_ctx, abort
         self._suspects: set[str] = set()
 
@@ -42,7 +44,7 @@ class FlareLink(Link):
         lock, done = threading.Lock(), threading.Event()
         wanted = set(asks) - self._suspects or set(asks)
 
-        def received(client_task: Any, fl_ctx: Any) -> None:
+        def received(client_task: ClientTask, fl_ctx: FLContext) -> None:
             del fl_ctx
             with lock:
                 found.setdefault(client_task.client.name, client_task.result)
@@ -80,18 +82,18 @@ class SegmentController(Controller):  # type: ignore[misc]
         super().__init__()
         self._folders = [Path(folder) for folder in folders]
 
-    def start_controller(self, fl_ctx: Any) -> None:
+    def start_controller(self, fl_ctx: FLContext) -> None:
         del fl_ctx
 
-    def stop_controller(self, fl_ctx: Any) -> None:
+    def stop_controller(self, fl_ctx: FLContext) -> None:
         del fl_ctx
 
     def process_result_of_unknown_task(
-        self, client: Any, task_name: str, client_task_id: str, result: Any, fl_ctx: Any
+        self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
     ) -> None:
         del client, task_name, client_task_id, result, fl_ctx  # late: the round is over, and the site has charged it
 
-    def control_flow(self, abort_signal: Any, fl_ctx: Any) -> None:
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         for folder in self._folders:
             if not abort_signal.triggered:
                 advance(folder, FlareLink(self, fl_ctx, abort_signal))

@@ -7,25 +7,28 @@ file, `local/populace.json`.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from nvflare.apis.executor import Executor
 from nvflare.apis.filter import Filter
 from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.signal import Signal
 
+from populace.engines.agreement import Agreement
 from populace.engines.flare.policy import SITE_FILE, check_site_policy
 from populace.engines.flare.session import TASK
 from populace.engines.messages import check_outgoing, make_refusal
-from populace.engines.site import refusal_of
+from populace.engines.site import Site, refusal_of
 from populace.engines.site_file import log_of, open_site, read_agreements, read_site_file
 from populace.errors import PopulaceError
 
 REQUEST, REPLY = "request", "reply"
 
 
-def _kit(fl_ctx: Any) -> Path:
+def _kit(fl_ctx: FLContext) -> Path:
     return Path(fl_ctx.get_engine().get_workspace().get_root_dir())
 
 
@@ -35,12 +38,12 @@ class SiteExecutor(Executor):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self._site: Any = None
-        self._read_at: Any = None
+        self._site: Site | None = None
+        self._read_at: list[tuple[int, ...]] = []
         self._data: Path | None = None
         self._one_at_a_time = threading.Lock()
 
-    def execute(self, task_name: str, shareable: Any, fl_ctx: Any, abort_signal: Any) -> Any:
+    def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         del abort_signal
         if task_name != TASK:
             return make_reply(ReturnCode.TASK_UNKNOWN)
@@ -54,7 +57,7 @@ class SiteExecutor(Executor):  # type: ignore[misc]
                 reply[REPLY] = make_refusal(word)
         return reply
 
-    def _open(self, kit: Path) -> Any:
+    def _open(self, kit: Path) -> Site:
         file = kit / "local" / SITE_FILE
         if self._site is None or self._read_at != _stands(file, self._data):
             check_site_policy(kit)
@@ -76,10 +79,10 @@ class Gate(Filter):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__()
-        self._agreements: Any = None
+        self._agreements: Mapping[str, Agreement] = {}
         self._read_at = 0
 
-    def process(self, shareable: Any, fl_ctx: Any) -> Any:
+    def process(self, shareable: Shareable, fl_ctx: FLContext) -> Shareable:
         code = shareable.get_return_code()
         if code != ReturnCode.OK:
             return make_reply(
@@ -89,7 +92,7 @@ class Gate(Filter):  # type: ignore[misc]
         reply[REPLY] = check_outgoing(shareable.get(REPLY), self._agreed(_kit(fl_ctx) / "local" / SITE_FILE))
         return reply
 
-    def _agreed(self, file: Path) -> Any:
+    def _agreed(self, file: Path) -> Mapping[str, Agreement]:
         """What the site's file says now; nothing, where it cannot be read: then refusals alone leave."""
         try:
             changed = file.stat().st_mtime_ns

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import psutil
 
@@ -49,7 +49,7 @@ def alive(kit: Path) -> int | None:
     return None if found is None else int(found.pid)
 
 
-def _process(kit: Path) -> Any:
+def _process(kit: Path) -> psutil.Process | None:
     if not (kit / "process.json").is_file():
         return None
     noted = read_json(kit / "process.json")
@@ -65,7 +65,7 @@ def was_stopped(kit: Path) -> bool:
     return not (kit / "process.json").is_file()
 
 
-def family(kit: Path) -> list[Any]:
+def family(kit: Path) -> list[psutil.Process]:
     """The process and all it started, eldest first."""
     process = _process(kit)
     if process is None:

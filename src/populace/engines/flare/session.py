@@ -6,15 +6,20 @@ import contextlib
 import io
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 from populace.engines.flare import require
 from populace.engines.flare.kits import LEAD
 from populace.engines.flare.policy import CONTROLLER, EXECUTOR
 from populace.errors import RunError
 from populace.tables.files import write_json
+
+if TYPE_CHECKING:
+    from nvflare.fuel.flare_api.flare_api import Session as FlareSession
+
+T = TypeVar("T")
 
 TASK = "populace"
 SECONDS_BETWEEN_QUESTIONS = 0.05  # how often a site with nothing to do looks for a task
@@ -24,7 +29,7 @@ OVER = ("FINISHED", "ABORTED", "ABANDONED", "FAILED", "EXCEPTION")
 class Session:
     """An admin connection as the coordinator's lead."""
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner: FlareSession) -> None:
         self._inner = inner
 
     def close(self) -> None:
@@ -50,7 +55,7 @@ class Session:
         with _quiet(), contextlib.suppress(Exception):
             self._inner.abort_job(job_id)
 
-    def _ask(self, call: Any, *arguments: Any) -> Any:
+    def _ask(self, call: Callable[..., T], *arguments: object) -> T:
         try:
             with _quiet():
                 return call(*arguments)

@@ -15,7 +15,7 @@ from populace.evaluation.attacks.distances import MOST_ROWS, MOST_SYNTHETIC, dra
 from populace.evaluation.marginals import check_comparable
 from populace.tables.codec import one_hot
 from populace.tables.table import Table
-from populace.types import Array, JsonObject
+from populace.types import JsonObject, NumpyArray
 
 
 def infer_attribute(
@@ -60,23 +60,23 @@ def infer_attribute(
     }
 
 
-def _by_nearest(synthetic: Table, people: Table, place: int) -> Array:
-    return synthetic.codes[nearest(people, synthetic, without=place)[1], place]
+def _by_nearest(synthetic: Table, people: Table, place: int) -> NumpyArray:
+    return np.asarray(synthetic.codes[nearest(people, synthetic, without=place)[1], place])
 
 
-def _by_forest(synthetic: Table, people: Table, place: int) -> Array:
+def _by_forest(synthetic: Table, people: Table, place: int) -> NumpyArray:
     model = RandomForestClassifier(50, random_state=0, n_jobs=1)
     model.fit(_known(synthetic, place), synthetic.codes[:, place])
     return np.asarray(model.predict(_known(people, place)))
 
 
-def _known(table: Table, place: int) -> Array:
+def _known(table: Table, place: int) -> NumpyArray:
     """All other columns, one-hot."""
     kept = [column for column in range(len(table.schema.columns)) if column != place]
     return one_hot(table.codes[:, kept], tuple(table.schema.sizes[column] for column in kept))
 
 
-def _difference(inside: Array, outside: Array, confidence: float) -> tuple[float, float, float]:
+def _difference(inside: NumpyArray, outside: NumpyArray, confidence: float) -> tuple[float, float, float]:
     """Of two shares of independent rows, with one right and one wrong guess added on each side (Agresti and Caffo 2000)."""
     shares = [(side.sum() + 1) / (len(side) + 2) for side in (inside, outside)]
     variance = sum(p * (1 - p) / (len(side) + 2) for p, side in zip(shares, (inside, outside), strict=True))

@@ -14,19 +14,19 @@ from populace.errors import DataError
 from populace.evaluation.marginals import check_comparable
 from populace.tables.schema import Schema
 from populace.tables.table import Table
-from populace.types import Array, JsonObject
+from populace.types import JsonObject, NumpyArray
 
 CHUNK = 2**24  # comparisons at a time
 MOST_SYNTHETIC = 20_000
 MOST_ROWS = 5_000
 
 
-def nearest_distances(rows: Table, synthetic: Table) -> Array:
+def nearest_distances(rows: Table, synthetic: Table) -> NumpyArray:
     """The distance of each row to the nearest synthetic one."""
     return nearest(rows, synthetic)[0]
 
 
-def nearest(rows: Table, synthetic: Table, *, without: int | None = None) -> tuple[Array, Array]:
+def nearest(rows: Table, synthetic: Table, *, without: int | None = None) -> tuple[NumpyArray, NumpyArray]:
     """Distance to, and number of, the nearest synthetic row; `without` leaves a column out. Ties go to the first."""
     check_comparable(rows, synthetic)
     if not len(rows) or not len(synthetic):
@@ -46,7 +46,7 @@ def nearest(rows: Table, synthetic: Table, *, without: int | None = None) -> tup
     return distance, place
 
 
-def column_gaps(schema: Schema, column: int) -> Array:
+def column_gaps(schema: Schema, column: int) -> NumpyArray:
     """Distance of any two codes of a column, [size, size]; a missing value is as far from all others as can be."""
     kind, size = schema.columns[column], schema.sizes[column]
     gaps = (1 - np.eye(size)).astype(np.float32)
@@ -78,7 +78,7 @@ def compare_distances(
     }
 
 
-def share_nearer(near: Array, far: Array, confidence: float) -> tuple[float, float, float]:
+def share_nearer(near: NumpyArray, far: NumpyArray, confidence: float) -> tuple[float, float, float]:
     """P[near < far] + P[near = far]/2 with its interval, from the spread of each row's own share (DeLong et al. 1988).
 
     One row that is always and one that is never the nearer are added on each side, so that rows that all say the same do not
@@ -93,15 +93,15 @@ def share_nearer(near: Array, far: Array, confidence: float) -> tuple[float, flo
     return float(of_members.mean()), max(0.0, middle - width), min(1.0, middle + width)
 
 
-def _below(ordered: Array, values: Array) -> Array:
+def _below(ordered: NumpyArray, values: NumpyArray) -> NumpyArray:
     return np.searchsorted(ordered, values, side="left") / len(ordered)
 
 
-def _up_to(ordered: Array, values: Array) -> Array:
+def _up_to(ordered: NumpyArray, values: NumpyArray) -> NumpyArray:
     return np.searchsorted(ordered, values, side="right") / len(ordered)
 
 
-def _described(distances: Array) -> dict[str, float]:
+def _described(distances: NumpyArray) -> dict[str, float]:
     return {
         "rows": len(distances),
         "mean": float(distances.mean()),

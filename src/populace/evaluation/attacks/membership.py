@@ -28,7 +28,7 @@ from sklearn.svm import SVC
 from populace.errors import out_of_range
 from populace.evaluation.attacks.summaries import SUMMARIES
 from populace.evaluation.binomial import clustered_interval
-from populace.types import Array, JsonObject
+from populace.types import JsonObject, NumpyArray
 
 CONFIDENCE = 0.95
 FOLDS = 3
@@ -58,14 +58,14 @@ class Games:
     Summaries are [runs, features], or [runs, targets, features] where they are about one target.
     """
 
-    included: Array
-    summaries: Mapping[str, Array]
+    included: NumpyArray
+    summaries: Mapping[str, NumpyArray]
 
     def __post_init__(self) -> None:
         if len(self.included) < LEAST_RUNS:
             raise out_of_range("runs", f"at least {LEAST_RUNS} of each kind", len(self.included))
 
-    def about(self, summary: str, target: int) -> Array:
+    def about(self, summary: str, target: int) -> NumpyArray:
         values = self.summaries[summary]
         return values[:, target] if SUMMARIES[summary] else values
 
@@ -77,7 +77,7 @@ class Attacker:
     name: str
     summary: str
     validation: float
-    guesses: Array
+    guesses: NumpyArray
 
 
 def attack(
@@ -171,7 +171,9 @@ def _pooled(shadows: Games, victims: Games) -> list[Attacker]:
     return found
 
 
-def _validated(name: str, known: Array, labels: Array, unknown: Array, folds: Array) -> tuple[float, Array]:
+def _validated(
+    name: str, known: NumpyArray, labels: NumpyArray, unknown: NumpyArray, folds: NumpyArray
+) -> tuple[float, NumpyArray]:
     """Share of right guesses about examples left out of the training, and guesses about the unknown.
 
     A forest leaves examples out of each of its trees anyway, and is not trained again for it.
@@ -186,7 +188,7 @@ def _validated(name: str, known: Array, labels: Array, unknown: Array, folds: Ar
     return float(np.concatenate(right).mean()), guesses
 
 
-def _fitted(name: str, known: Array, labels: Array, unknown: Array) -> tuple[Array, Any]:
+def _fitted(name: str, known: NumpyArray, labels: NumpyArray, unknown: NumpyArray) -> tuple[NumpyArray, Any]:
     """Guesses about the unknown, and the model; with examples of one label only, that label and none."""
     if labels.all() or not labels.any():
         return np.full(len(unknown), bool(labels[0])), None

@@ -23,7 +23,7 @@ from sklearn.tree import DecisionTreeClassifier
 from populace.errors import DataError, out_of_range
 from populace.evaluation.attacks.membership import CONFIDENCE, FOLDS, PROVES_NOTHING
 from populace.evaluation.binomial import check_confidence, interval
-from populace.types import Array, JsonObject
+from populace.types import Array, JsonObject, NumpyArray
 
 LEAST_RECORDS = 2 * FOLDS  # of each kind
 HIDDEN = (32,) * 5
@@ -50,7 +50,7 @@ class Scored:
     """
 
     features: Array
-    members: Array
+    members: NumpyArray
 
     def __post_init__(self) -> None:
         features, members = np.asarray(self.features, np.float64), np.asarray(self.members, bool)
@@ -79,7 +79,7 @@ def attack_scores(shadow: Scored, target: Scored, *, confidence: float = CONFIDE
             f"expected as many features of the target as of the shadow model, {shadow.features.shape[1]}, "
             f"got {target.features.shape[1]}"
         )
-    rows = []
+    rows: list[JsonObject] = []
     for name in _attackers():
         validation, guesses = _guessed(name, shadow, target)
         accuracy = float((guesses == target.members).mean())
@@ -111,7 +111,7 @@ def attack_scores(shadow: Scored, target: Scored, *, confidence: float = CONFIDE
     }
 
 
-def _guessed(name: str, shadow: Scored, target: Scored) -> tuple[float, Array]:
+def _guessed(name: str, shadow: Scored, target: Scored) -> tuple[float, NumpyArray]:
     """Share of right guesses about shadow records left out of the training, and guesses about the target's."""
     first, model = _attackers()[name]
     known, unknown = shadow.features[:, :first], target.features[:, :first]

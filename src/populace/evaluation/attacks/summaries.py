@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from populace.evaluation.correlation import correlation_matrix
-from populace.types import Array
+from populace.types import NumpyArray
 
 QUERIES = 32  # sets of columns on which agreement with a target is counted
 NEAREST = 3  # rows that agree in all but so many columns are counted too
@@ -19,7 +19,9 @@ CHUNK = 4_096
 SUMMARIES = {"one-way tables": False, "correlations": False, "agreement with the target": True}
 
 
-def summarise(codes: Array, sizes: tuple[int, ...], targets: Array, *, seed: int = 0) -> dict[str, Array]:
+def summarise(
+    codes: NumpyArray, sizes: tuple[int, ...], targets: NumpyArray, *, seed: int = 0
+) -> dict[str, NumpyArray]:
     """All summaries of one synthetic table; the last has one row per target."""
     codes = np.asarray(codes)
     ones = np.concatenate(
@@ -34,7 +36,7 @@ def summarise(codes: Array, sizes: tuple[int, ...], targets: Array, *, seed: int
     }
 
 
-def column_sets(columns: int, seed: int = 0) -> Array:
+def column_sets(columns: int, seed: int = 0) -> NumpyArray:
     """Random sets of at least two columns, as booleans [sets, columns]; the same for every table."""
     rng = np.random.default_rng(seed)
     sets = np.zeros((QUERIES, columns), bool)
@@ -43,7 +45,7 @@ def column_sets(columns: int, seed: int = 0) -> Array:
     return np.unique(sets, axis=0)
 
 
-def agreement(codes: Array, targets: Array, sets: Array) -> Array:
+def agreement(codes: NumpyArray, targets: NumpyArray, sets: NumpyArray) -> NumpyArray:
     """Per target: shares of rows that agree with it on each set of columns and in all but 0, 1, 2, .. columns, and the most
     columns any row agrees in."""
     columns = targets.shape[1]
@@ -63,7 +65,7 @@ def agreement(codes: Array, targets: Array, sets: Array) -> Array:
     return found
 
 
-def rarity(codes: Array, sizes: tuple[int, ...]) -> Array:
+def rarity(codes: NumpyArray, sizes: tuple[int, ...]) -> NumpyArray:
     """How rare each row is: minus the log of its likelihood if columns were independent."""
     codes = np.asarray(codes)
     total = np.zeros(len(codes))

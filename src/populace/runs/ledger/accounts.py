@@ -25,7 +25,6 @@ from populace.tables.recognition import looks_like_id
 from populace.tables.value_text import fold_name, value_text
 from populace.types import NumpyArray
 
-Array = NumpyArray
 BETWEEN = "\x1f"  # cells; a cell that holds it can only make two rows look alike
 AT_ONCE = 2**17  # rows
 IMAGE_COLUMNS = ("image", "label")
@@ -39,7 +38,7 @@ class Accounts:
     def __init__(self, data: PrivateData, secret: bytes) -> None:
         self._data, self._secret = data, secret
         self._texts: dict[str, pa.Array] = {}
-        self._rows: dict[tuple[str, ...], Array] = {}
+        self._rows: dict[tuple[str, ...], NumpyArray] = {}
 
     def __len__(self) -> int:
         return len(self._data.clients.data)
@@ -93,13 +92,13 @@ class Accounts:
             pc.any(pc.match_substring_regex(distinct, FRACTION)).as_py()
         )
 
-    def rows(self, columns: tuple[str, ...]) -> Array:
+    def rows(self, columns: tuple[str, ...]) -> NumpyArray:
         """One digest per row, over these columns."""
         if columns not in self._rows:
             self._rows[columns] = self._row_digests(columns)
         return self._rows[columns]
 
-    def _row_digests(self, columns: tuple[str, ...]) -> Array:
+    def _row_digests(self, columns: tuple[str, ...]) -> NumpyArray:
         data = self._data.clients.data
         if isinstance(data, Images):
             labelled = IMAGE_COLUMNS[1] in columns
@@ -114,12 +113,12 @@ class Accounts:
             pieces.append(self._digests(joined.cast(pa.binary()).to_pylist()))
         return np.concatenate(pieces)
 
-    def values(self, column: str) -> Array:
+    def values(self, column: str) -> NumpyArray:
         """One digest per row, of its value in this column."""
         return self.rows((column,))
 
     @functools.cached_property
-    def blocks(self) -> Array:
+    def blocks(self) -> NumpyArray:
         """One digest per client, over its rows in their order."""
         clients, rows = self._data.clients, self.rows(self.columns)
         held = np.split(rows[clients.order], clients.starts[1:-1])
@@ -133,6 +132,6 @@ class Accounts:
             self._texts[name] = pc.binary_join_element_wise(*parts, BETWEEN) if len(parts) > 1 else parts[0]
         return self._texts[name]
 
-    def _digests(self, contents: Iterable[bytes]) -> Array:
+    def _digests(self, contents: Iterable[bytes]) -> NumpyArray:
         made = b"".join([hashlib.blake2b(content, key=self._secret, digest_size=8).digest() for content in contents])
         return np.frombuffer(made, "<u8")

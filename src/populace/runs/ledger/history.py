@@ -107,7 +107,7 @@ class History:
             if booked is not None and (booked.finished or booked.released_in not in ("", _place(folder))):
                 raise RunError(_twice(booked))
             if booked is not None:
-                self.document = booked.history
+                self.document = dict(booked.history)
             elif token is not None and token["booked"]:
                 raise RunError(_lost(self.path, folder.path))
             else:

@@ -25,9 +25,8 @@ from populace.runs.ledger.accounts import Accounts
 from populace.tables.value_text import fold_name
 from populace.types import NumpyArray
 
-Array = NumpyArray
-Used = dict[tuple[Kind, str], Array]
-Groups = list[tuple[Array, list[Booked]]]  # which rows, or clients, some earlier runs used
+Used = dict[tuple[Kind, str], NumpyArray]
+Groups = list[tuple[NumpyArray, list[Booked]]]  # which rows, or clients, some earlier runs used
 FEW = 0.1  # of the rows of the smaller table: fewer that are recognised leave a doubt
 MOST = 0.5  # of the rows in hand: more that are likely the same are so, whatever is said
 #: Different rows per row, from which on the core tells people apart: by Good and Turing's estimate (Good 1953) less than half
@@ -134,7 +133,7 @@ def _worst(add: Callable[..., Total], spent: Sequence[list[Cost]], unit: Unit, n
     )  # fmt: skip
 
 
-def _patterns(masks: list[Array], size: int) -> list[frozenset[int]]:
+def _patterns(masks: list[NumpyArray], size: int) -> list[frozenset[int]]:
     """Which masks hold together somewhere, without what is a part of another."""
     code = np.zeros(size, np.int64)
     seen: list[frozenset[int]] = [frozenset()]
@@ -201,7 +200,7 @@ def _same_sort(mine: Accounts, run: Booked) -> bool:
     return 2 * len(set(columns) & set(mine.columns)) >= min(len(columns), len(mine.columns))
 
 
-def _seen(ledger: RunLedger, mine: Accounts, run: Booked, *, other_people: bool) -> Array:
+def _seen(ledger: RunLedger, mine: Accounts, run: Booked, *, other_people: bool) -> NumpyArray:
     """Which rows in hand an earlier run used.
 
     By content over that run's columns, whole or core, by an id both have, or by a person it protected. Where some of its
@@ -223,7 +222,9 @@ def _seen(ledger: RunLedger, mine: Accounts, run: Booked, *, other_people: bool)
     return known | likely
 
 
-def _client_groups(ledger: RunLedger, mine: Accounts, earlier: list[Booked], clients: Array, column: str) -> Groups:
+def _client_groups(
+    ledger: RunLedger, mine: Accounts, earlier: list[Booked], clients: NumpyArray, column: str
+) -> Groups:
     """The same for clients, by the column's values."""
     sorts: dict[str, list[Booked]] = {}
     for run in earlier:
@@ -238,14 +239,14 @@ def _client_groups(ledger: RunLedger, mine: Accounts, earlier: list[Booked], cli
     return [(mask, runs) for mask, runs in found if mask.any()]
 
 
-def _one_row_each(mine: Accounts, run: Booked, clients: Array) -> bool:
+def _one_row_each(mine: Accounts, run: Booked, clients: NumpyArray) -> bool:
     """Whether an earlier run read these very rows, each client's only one: what it cost a row it cost the client."""
     rows = run.used.get(("rows", json.dumps(mine.columns)))
     return len(clients) == len(mine) == run.rows and run.cost.records == 1 and rows == set_name(mine.rows(mine.columns))
 
 
-def _among(digests: Array, members: Array) -> Array:
+def _among(digests: NumpyArray, members: NumpyArray) -> NumpyArray:
     """Which digests are among sorted members."""
     at = np.minimum(np.searchsorted(members, digests), len(members) - 1)
-    found: Array = members[at] == digests
+    found: NumpyArray = members[at] == digests
     return found

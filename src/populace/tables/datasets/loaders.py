@@ -19,7 +19,6 @@ from populace.tables.datasets import domains
 from populace.tables.images import Images
 from populace.types import NumpyArray
 
-Array = NumpyArray
 Contents = tuple[bytes, ...]
 
 DIGITS = 10
@@ -46,7 +45,7 @@ def idx(contents: Contents, split: str) -> Images:
     return Images(x=x, y=y, classes=DIGITS)
 
 
-def _idx_array(content: bytes, *, magic: int, dimensions: int) -> Array:
+def _idx_array(content: bytes, *, magic: int, dimensions: int) -> NumpyArray:
     header = np.frombuffer(content[: 4 * (1 + dimensions)], ">u4")
     if len(header) != 1 + dimensions or header[0] != magic:
         raise ValueError(f"it does not begin with the magic number {magic}")
@@ -120,12 +119,12 @@ def vehicle(contents: Contents, split: str) -> pa.Table:
     return _numbered(features > 0, labels != 3)
 
 
-def _numbered(features: Array, labels: Array) -> pa.Table:
+def _numbered(features: NumpyArray, labels: NumpyArray) -> pa.Table:
     columns = {f"f{i + 1}": features[:, i].astype(np.int64) for i in range(features.shape[1])}
     return pa.table({**columns, "label": labels.astype(np.int64)})
 
 
-def libsvm(content: bytes, *, features: int) -> tuple[Array, Array]:
+def libsvm(content: bytes, *, features: int) -> tuple[NumpyArray, NumpyArray]:
     """Labels and dense features from LIBSVM's sparse text: `label index:value index:value ...`, indices from 1."""
     lines = [line for line in content.splitlines() if line.strip()]
     labels = np.empty(len(lines))

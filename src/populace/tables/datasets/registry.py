@@ -30,7 +30,6 @@ from populace.tables.schema import Column, Schema
 from populace.tables.table import Table, make_table
 from populace.types import NumpyArray
 
-Array = NumpyArray
 Split = Literal["train", "test", "all"]
 
 VARIABLE = "POPULACE_DATA"
@@ -117,13 +116,13 @@ def _schema(entry: Dataset, frame: pa.Table) -> Schema:
     return dataclasses.replace(declared, columns=tuple(columns[n] for n in frame.column_names if n in columns))
 
 
-def split_persons(persons: pa.ChunkedArray, split: Split) -> Array:
+def split_persons(persons: pa.ChunkedArray, split: Split) -> NumpyArray:
     """Row numbers of a part, in order, where persons and not rows are divided, numbered as they first occur."""
     numbers = persons.combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
     return np.flatnonzero(np.isin(numbers, split_rows(int(numbers.max()) + 1, split)))
 
 
-def split_rows(rows: int, split: Split) -> Array:
+def split_rows(rows: int, split: Split) -> NumpyArray:
     """Row numbers of a part, in order: the 80 % with the lowest hash (splitmix64 of the row number) are for training.
 
     A hash rather than a random generator, so that the division is the same with every version of every library.
