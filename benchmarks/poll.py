@@ -206,7 +206,7 @@ def shown(spent: dict[str, Any]) -> str:
 def draw(results: dict[str, Any], path: Path) -> None:
     """Seconds against answers; counting up to the ten million, where they were measured."""
     from populace.papers.grid import Chart
-    from populace.report.lines import draw_lines, to_svg
+    from populace.papers.plots import draw_lines, to_svg
 
     growth = results["growth"]["found"]
     many = [results["memory"]["found"]] if "memory" in results else []

@@ -44,7 +44,7 @@ def command(
         return
     with show.steps(name) as report:
         document = run_benchmark(benchmark, folder, quick=quick, seeds=seeds, command=again, progress=report)
-    from populace.report.lines import write_charts
+    from populace.papers.plots import write_charts
     from populace.report.png import write_pictures
 
     written = write_charts(benchmark.charts(document["cells"]), folder)

@@ -28,7 +28,7 @@ from populace.privacy.randomizers.aggregate import tally
 from populace.privacy.randomizers.grr import Grr
 from populace.privacy.randomizers.hashing import Olh
 from populace.privacy.randomizers.subset import SubsetSelection
-from populace.report.lines import write_charts
+from populace.papers.plots import write_charts
 from populace.runs.poll.tallies import tally_files
 from populace.tables.reports import write_reports
 
