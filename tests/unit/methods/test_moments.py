@@ -248,7 +248,10 @@ def test_any_size_and_channels(shape):
 def test_saved_and_loaded_it_draws_the_same(tmp_path):
     images = pictures(120)
     outcome = debug.run(
-        Moments(epsilon=8.0, clients_per_batch=3), split(images, records_per_client=30), root=jax.random.key(0), exact=True
+        Moments(epsilon=8.0, clients_per_batch=3),
+        split(images, records_per_client=30),
+        root=jax.random.key(0),
+        exact=True,
     )
     outcome.generator.save(tmp_path)
     again = load_generator(tmp_path)
@@ -274,9 +277,9 @@ def test_more_noise_means_fewer_frequencies_and_shared_covariances():
 
 def test_batches_of_large_messages_are_smaller():
     sizes = [
-        Moments(epsilon=1.0, trust="central")._cohort(
-            Population(schema=ImageShape(shape=shape, classes=10), clients=1_000, records=1_000)
-        )
+        Moments(epsilon=1.0, trust="central")
+        .parts(Population(schema=ImageShape(shape=shape, classes=10), clients=1_000, records=1_000))
+        .schedule.block
         for shape in ((28, 28), (32, 32, 3))
     ]
     assert sizes == [64, 9]
@@ -297,7 +300,7 @@ def test_tables_are_scaled_and_one_hot(small_table, small_schema):
     assert features.widths == (3, 2, 1)
     h = np.asarray(features.measured(small_table.codes))
     assert (np.linalg.norm(h, axis=1) <= features.floor + 1e-6).all()
-    codes = np.asarray(features.made(h))
+    codes = np.asarray(features.examples(h))
     kept = list(features.columns)
     np.testing.assert_array_equal(codes[:, kept], small_table.codes[:, kept])
 
@@ -306,7 +309,7 @@ def test_image_features_of_what_they_make_are_the_same():
     features = ImageFeatures((12, 10, 2), 3, 4)
     h = np.zeros((2, features.size), np.float32)
     h[:, features.orders.reshape(-1) == 0] = 5.0  # flat, and within the range
-    np.testing.assert_allclose(features.measured(features.made(h)), h, atol=1e-4)
+    np.testing.assert_allclose(features.measured(features.examples(h)), h, atol=1e-4)
 
 
 def test_bits_shrink_with_records():

@@ -1,6 +1,6 @@
 """Small deformations of images: shifts, stretches, rotation and shear about the middle, read with bilinear weights.
 
-Images of a class differ by such moves, which a Gaussian over pixels can only blur. How far they move is told by the measured
+Images of a class differ by such moves, which a Gaussian over pixels can only blur. How far follows from the measured
 variance along the directions in which a move changes a class's mean image.
 """
 

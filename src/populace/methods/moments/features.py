@@ -20,7 +20,7 @@ from populace.tables.schema import Schema
 from populace.types import Array
 
 EDGE = 1.02  # an eigenvalue counts when it is so many times the largest that noise alone gives
-USUAL_SPREAD = 0.15  # deviation of lengths, as a share of their mean, where it is not told
+USUAL_SPREAD = 0.15  # deviation of lengths, as a share of their mean, where it was not measured
 LEAST_SHARE = 0.1  # of an even share: what a class has at least
 
 
@@ -45,19 +45,19 @@ class Features(Protocol):
 
     @property
     def keeps_length(self) -> bool:
-        """Whether what is made must have the lengths measured, or only the directions say all."""
+        """Whether generated examples must have the measured lengths, or only the directions matter."""
 
     def read(self, records: Any) -> tuple[Array, Array]:
         """[n, size] and the classes [n]; traceable."""
 
-    def made(self, h: Array) -> Array:
+    def examples(self, h: Array) -> Array:
         """The images or codes that features stand for; traceable."""
 
-    def measured(self, made: Array) -> Array:
-        """The features of what was made."""
+    def measured(self, examples: Array) -> Array:
+        """The features of generated examples."""
 
-    def moved(self, made: Array, moves: Array) -> Array:
-        """What was made, deformed; rows stay as they are."""
+    def deformed(self, examples: Array, moves: Array) -> Array:
+        """Generated images, deformed; rows stay as they are."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,23 +120,24 @@ class ImageFeatures:
         x = jnp.asarray(records["x"], jnp.float32) * np.float32(1 / 255)
         return self.measured(x), jnp.asarray(records["y"])
 
-    def measured(self, made: Array) -> Array:
-        x = jnp.asarray(made, jnp.float32).reshape(len(made), -1, self.channels)
-        found = jnp.matmul(x.swapaxes(1, 2), self.basis.T, precision="highest")
-        return (found * self.weights).reshape(len(x), -1)
+    def measured(self, examples: Array) -> Array:
+        x = jnp.asarray(examples, jnp.float32).reshape(len(examples), -1, self.channels)
+        coefficients = jnp.matmul(x.swapaxes(1, 2), self.basis.T, precision="highest")
+        return (coefficients * self.weights).reshape(len(x), -1)
 
-    def made(self, h: Array) -> Array:
-        found = jnp.asarray(h).reshape(len(h), *self.weights.shape) * (1 / self.weights)
-        x = jnp.matmul(found, self.basis, precision="highest").swapaxes(1, 2)
+    def examples(self, h: Array) -> Array:
+        coefficients = jnp.asarray(h).reshape(len(h), *self.weights.shape) * (1 / self.weights)
+        x = jnp.matmul(coefficients, self.basis, precision="highest").swapaxes(1, 2)
         return jnp.clip(x.reshape(len(h), *self.shape), 0, 1)
 
-    def moved(self, made: Array, moves: Array) -> Array:
-        return deformed(made, moves)
+    def deformed(self, examples: Array, moves: Array) -> Array:
+        return deformed(examples, moves)
 
 
 def _cosines(frequencies: int, pixels: int) -> Array:
+    """An orthonormal basis of cosines, [frequencies, pixels]."""
     place = (np.arange(pixels) + 0.5) * math.pi / pixels
-    basis = np.sqrt(2 / pixels) * np.cos(np.arange(frequencies)[:, None] * place)
+    basis: np.ndarray = np.sqrt(2 / pixels) * np.cos(np.arange(frequencies)[:, None] * place)
     basis[0] /= math.sqrt(2)
     return basis.astype(np.float32)
 
@@ -196,8 +197,8 @@ class TableFeatures:
         labels = jnp.zeros(len(codes), jnp.int32) if self.target is None else codes[:, self.target]
         return self.measured(codes), labels
 
-    def measured(self, made: Array) -> Array:
-        codes = jnp.asarray(made)
+    def measured(self, examples: Array) -> Array:
+        codes = jnp.asarray(examples)
         parts = []
         for i in self.columns:
             column, code = self.schema.columns[i], codes[:, i]
@@ -210,25 +211,25 @@ class TableFeatures:
                 parts.append((~there).astype(jnp.float32)[:, None])
         return jnp.concatenate(parts, axis=1) if parts else jnp.zeros((len(codes), 1), jnp.float32)
 
-    def made(self, h: Array) -> Array:
+    def examples(self, h: Array) -> Array:
         """Codes, [n, columns]; the target's are left at 0."""
         h = jnp.asarray(h)
-        found = [jnp.zeros(len(h), jnp.int32)] * len(self.schema.columns)
+        codes = [jnp.zeros(len(h), jnp.int32)] * len(self.schema.columns)
         start = 0
         for i, width in zip(self.columns, self.widths, strict=True):
             column, part = self.schema.columns[i], h[:, start : start + width]
             start += width
             if not self._ordered(i):
-                found[i] = jnp.argmax(part, axis=1).astype(jnp.int32)
+                codes[i] = jnp.argmax(part, axis=1).astype(jnp.int32)
                 continue
             level = jnp.floor((part[:, 0] + 1) / 2 * column.levels).astype(jnp.int32)
             level = jnp.clip(level, 0, column.levels - 1)
-            found[i] = jnp.where(part[:, 1] > 0.5, column.levels, level) if column.nullable else level
-        return jnp.stack(found, axis=1)
+            codes[i] = jnp.where(part[:, 1] > 0.5, column.levels, level) if column.nullable else level
+        return jnp.stack(codes, axis=1)
 
-    def moved(self, made: Array, moves: Array) -> Array:
+    def deformed(self, examples: Array, moves: Array) -> Array:
         del moves
-        return made
+        return examples
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -268,17 +269,17 @@ def estimate(sums: Sums, groups: Array) -> Estimates:
     counts = np.maximum(counts, LEAST_SHARE * max(counts.mean(), 1.0))
     shares = counts / counts.sum()
     means, noise = sums.means / counts[:, None], sums.noise_means / counts
-    found, covariances = [], []
+    spikes_of_classes, covariances = [], []
     if len(sums.seconds) == 1 and len(counts) > 1:
         within = sums.seconds[0] / counts.sum() - (means * shares[:, None]).T @ means
         within += np.eye(len(within)) * (shares * noise**2).sum()
         covariances = [within] * len(counts)
-        found = [spikes(within, sums.noise_seconds / counts.sum())] * len(counts)
+        spikes_of_classes = [spikes(within, sums.noise_seconds / counts.sum())] * len(counts)
     else:
         for second, mean, count, error in zip(sums.seconds, means, counts, noise, strict=True):
             within = second / count - np.outer(mean, mean) + np.eye(len(mean)) * error**2
             covariances.append(within)
-            found.append(spikes(within, sums.noise_seconds / count))
+            spikes_of_classes.append(spikes(within, sums.noise_seconds / count))
     better = np.empty_like(means)
     for group in np.unique(groups):
         better[:, groups == group] = shrunk(means[:, groups == group], noise, shares)
@@ -291,7 +292,8 @@ def estimate(sums: Sums, groups: Array) -> Estimates:
         spread = USUAL_SPREAD * middle
     return Estimates(
         shares=shares, means=better, covariances=tuple(covariances),
-        variances=tuple(f[0] for f in found), directions=tuple(f[1] for f in found),
+        variances=tuple(values for values, _ in spikes_of_classes),
+        directions=tuple(vectors for _, vectors in spikes_of_classes),
         lengths=np.stack([middle, np.minimum(spread, middle / 2)], axis=1),
     )  # fmt: skip
 

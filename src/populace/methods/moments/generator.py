@@ -21,7 +21,7 @@ from populace.methods.blocks.matrices import power_of
 from populace.methods.moments.deformation import MOVES, TRIED
 from populace.methods.moments.features import Estimates, Features, ImageFeatures, TableFeatures
 from populace.tables.schema import Schema
-from populace.types import Array
+from populace.types import Array, NumpyArray
 
 DRAWS = 1_500  # of each class, that moments are matched on
 ROUNDS = 8
@@ -29,7 +29,7 @@ STEP = 0.8
 FLOOR = 1e-4  # of the largest: eigenvalues below it are not divided by
 MOST_LONGER = 3.5  # times the length wanted: what clipped pixels cannot reach is not run after
 MOST_MOVED = 4.0  # times the move tried
-MOST_SPREAD = 10.0  # times as far, in one step: where all that is made looks alike no factor brings the variance wanted
+MOST_SPREAD = 10.0  # times as far, in one step: where all examples look alike no factor brings the variance wanted
 TRIES = 24  # draws of rows under a condition before those that do not meet it are made to
 
 
@@ -63,19 +63,19 @@ class Gaussians:
 
 
 def fit(
-    features: Features, found: Estimates, rng: np.random.Generator, *, moves: Collection[str] = (), explained: float = 0.5
+    features: Features, estimates: Estimates, rng: np.random.Generator, *, moves: Collection[str] = (), explained: float = 0.5
 ) -> Gaussians:  # fmt: skip
     """Gaussians whose images or rows, deformed by the `moves` named, have the means, variances and lengths that were estimated.
 
     What a class's length leaves over after mean and spikes is spread evenly over the coordinates, as grain.
     """
-    rank = max(1, *(len(variances) for variances in found.variances))
-    far = np.zeros(len(MOVES))
+    rank = max(1, *(len(variances) for variances in estimates.variances))
+    far: Array = np.zeros(len(MOVES))
     if moves:
-        far = move_sizes(features, found, explained) * [name in moves for name in MOVES]
+        far = move_sizes(features, estimates, explained) * np.array([name in moves for name in MOVES])
     parts = []
     for mean, variances, directions, lengths in zip(
-        found.means, found.variances, found.directions, found.lengths, strict=True
+        estimates.means, estimates.variances, estimates.directions, estimates.lengths, strict=True
     ):
         left = max(0.0, 1.0 - float(mean @ mean) - float(variances.sum())) if features.keeps_length else 0.0
         grain = np.full(features.size, np.sqrt(left / max(1, features.size - len(variances))))
@@ -83,7 +83,7 @@ def fit(
         parts.append((centre, np.pad(factor, ((0, 0), (0, rank - factor.shape[1]))), grain, lengths * [longer, longer]))
     centres, factors, grain, lengths = (np.stack(part).astype(np.float32) for part in zip(*parts, strict=True))
     return Gaussians(
-        shares=found.shares,
+        shares=estimates.shares,
         centres=centres,
         factors=factors,
         grain=grain,
@@ -92,13 +92,13 @@ def fit(
     )
 
 
-def move_sizes(features: Features, found: Estimates, explained: float) -> Array:
+def move_sizes(features: Features, estimates: Estimates, explained: float) -> Array:
     """Deviations of the moves, [6]: those whose variance, along the direction a move changes a class's mean, is `explained` of
     what was measured there, over all classes. Noise in the covariances averages out; less than nothing is nothing."""
     measured, caused = np.zeros(len(MOVES)), np.zeros(len(MOVES))
     ways = np.concatenate([np.diag(TRIED), -np.diag(TRIED)]).astype(np.float32)
     for share, mean, covariance, lengths in zip(
-        found.shares, found.means, found.covariances, found.lengths, strict=True
+        estimates.shares, estimates.means, estimates.covariances, estimates.lengths, strict=True
     ):
         same = np.tile(mean.astype(np.float32), (len(ways), 1))
         h = np.asarray(_again(features, same, np.full(len(ways), lengths[0], np.float32), ways))
@@ -143,10 +143,11 @@ def _matched(
     return centre, directions @ inner, longer
 
 
-def _at_most(matrix: Array, most: float) -> Array:
+def _at_most(matrix: NumpyArray, most: float) -> NumpyArray:
     """A symmetric matrix with its eigenvalues cut off."""
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
-    return (vectors * np.minimum(values, most)) @ vectors.T
+    capped: NumpyArray = (vectors * np.minimum(values, most)) @ vectors.T
+    return capped
 
 
 def _lengths(lengths: Array, normal: Array) -> Array:
@@ -165,9 +166,9 @@ def _scaled(features: Features, u: Array, long: Array) -> Array:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _again(features: Features, u: Array, long: Array, moves: Array | None) -> Array:
-    """The features of what is made of u, and moved."""
-    made = features.made(_scaled(features, u, long))
-    return features.measured(made if moves is None else features.moved(made, moves))
+    """The features of the examples generated from u, deformed."""
+    examples = features.examples(_scaled(features, u, long))
+    return features.measured(examples if moves is None else features.deformed(examples, moves))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -180,8 +181,10 @@ def _drawn(features: Features, moves: bool, arrays: dict[str, Array], labels: Ar
     u = arrays["centres"][labels] + jnp.take_along_axis(spread, labels[:, None, None], axis=1)[:, 0]
     u = u + arrays["grain"][labels] * jax.random.normal(beside, (count, size))
     lengths = _lengths(arrays["lengths"][labels], jax.random.normal(long, (count,)))
-    made = features.made(_scaled(features, u, lengths))
-    return features.moved(made, arrays["moves"] * jax.random.normal(move, (count, len(MOVES)))) if moves else made
+    examples = features.examples(_scaled(features, u, lengths))
+    if not moves:
+        return examples
+    return features.deformed(examples, arrays["moves"] * jax.random.normal(move, (count, len(MOVES))))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -205,11 +208,14 @@ class ImageGaussians(ImageGenerator):
             raise DataError(f"expected centres of shape {wanted}, got {np.shape(self.model.centres)}")
 
     def label_shares(self) -> Array:
-        shares = np.asarray(self.model.shares, np.float64)
-        return shares / shares.sum()
+        shares: NumpyArray = np.asarray(self.model.shares, np.float64)
+        normalised: NumpyArray = shares / shares.sum()
+        return normalised
 
     def draw_pixels(self, labels: Array, key: Array) -> Array:
-        return _drawn(self.features, bool(np.any(self.model.moves)), self.model.arrays(), jnp.asarray(labels), key)
+        deforms = bool(np.any(np.asarray(self.model.moves)))
+        pixels: Array = _drawn(self.features, deforms, self.model.arrays(), jnp.asarray(labels), key)
+        return pixels
 
     def arrays(self) -> dict[str, Array]:
         return {**self.model.arrays(), "side": np.array(self.side), "tilt": np.array(self.tilt)}

@@ -3,7 +3,7 @@
 Each client adds up, over its records, the counts, first and second moments of public features per class, in whole numbers, and
 adds Gaussian noise to that one vector (`silo`), or leaves the noise to a trusted server, which adds it once to the total
 (`central`). The server keeps the directions of variance that noise does not explain and makes labelled images or rows whose
-moments are those told.
+moments are those released.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from populace.types import Array, ArrayTree
 NUMBER = 4  # bytes
 #: Relative noise of a class's sums up to which so many frequencies a side are measured.
 SIDES = ((3e-4, 14), (1e-3, 12), (5e-2, 10), (math.inf, 8))
-SHARED_ABOVE = 5e-3  # the same, above which second moments and lengths are told for all classes together
+SHARED_ABOVE = 5e-3  # the same, above which second moments and lengths are shared by all classes
 MOST_FEATURES = 600  # of a record
 MOST_SUM = 2**31 - 1  # of a message's numbers
 AT_ONCE = 2**24  # numbers of a batch's replies

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +16,7 @@ import numpy as np
 
 from populace.methods.blocks.whole_numbers import EXACT, WIDE
 from populace.methods.moments.features import Features, Sums
-from populace.types import Array
+from populace.types import Array, ArrayTree
 
 DIAGONAL, BESIDE = 5, 7  # whole weights of second moments, 7/5 for sqrt(2): all unit vectors weigh (nearly) the same
 BITS = 9  # a feature vector of length 1 is 2^BITS units long
@@ -56,7 +55,7 @@ class Layout:
 
     @property
     def groups(self) -> int:
-        """Of classes whose second moments and lengths are told by themselves."""
+        """The number of groups of classes with second moments and lengths of their own: one where all share them."""
         return 1 if self.shared else self.classes
 
     @property
@@ -86,7 +85,7 @@ class Layout:
 
     @property
     def reach(self) -> float:
-        """How long features are made before rounding, so that they are at most `unit` long after it."""
+        """The length that features are scaled to before rounding, so that they are at most `unit` long after it."""
         return self.unit - math.sqrt(self.size) / 2 - 0.01
 
 
@@ -110,7 +109,7 @@ def layout_of(features: Features, *, shared: bool, records: int) -> Layout:
     )  # fmt: skip
 
 
-def summed(features: Features, layout: Layout, records: Any, mask: Array) -> Array:
+def summed(features: Features, layout: Layout, records: ArrayTree, mask: Array) -> Array:
     """The one vector of a client, int32, in units; traceable.
 
     Guarantee: exact, so that one record changes it by at most `layout.bound` in L2: features are whole numbers, and as many
@@ -123,7 +122,7 @@ def summed(features: Features, layout: Layout, records: Any, mask: Array) -> Arr
         leaf = jnp.asarray(leaf)
         return jnp.pad(leaf, ((0, over), *[(0, 0)] * (leaf.ndim - 1))).reshape(-1, block, *leaf.shape[1:])
 
-    def add(carry: tuple[Array, ...], parts: tuple[Any, Array]) -> tuple[tuple[Array, ...], None]:
+    def add(carry: tuple[jax.Array, ...], parts: tuple[ArrayTree, Array]) -> tuple[tuple[jax.Array, ...], None]:
         some, there = parts
         h, labels = features.read(some)
         whole, length, square = quantised(features, layout, h)
@@ -131,9 +130,9 @@ def summed(features: Features, layout: Layout, records: Any, mask: Array) -> Arr
         lengths = jnp.stack([length, square], axis=1)
         inside = whole * member.sum(axis=1, keepdims=True)
         by_class = inside if layout.shared else (member[:, :, None] * whole[:, None]).reshape(block, -1)
-        told = member.sum(axis=1, keepdims=True) if layout.shared else member
-        found = (member.sum(axis=0), _product(told, lengths), _product(member, whole), _product(by_class, inside))
-        return tuple(old + new.astype(jnp.int32) for old, new in zip(carry, found, strict=True)), None
+        groups_of = member.sum(axis=1, keepdims=True) if layout.shared else member
+        sums = (member.sum(axis=0), _product(groups_of, lengths), _product(member, whole), _product(by_class, inside))
+        return tuple(old + new.astype(jnp.int32) for old, new in zip(carry, sums, strict=True)), None
 
     groups = layout.groups
     shapes = ((layout.classes,), (groups, 2), (layout.classes, layout.size), (groups * layout.size, layout.size))
