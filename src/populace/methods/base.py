@@ -172,6 +172,11 @@ class Protocol(abc.ABC):
         check_settings(cls, settings)
         return super().__new__(cls)
 
+    @classmethod
+    def settings_from_file(cls, settings: Mapping[str, object]) -> dict[str, object]:
+        """Settings as a file of this or an earlier version has them, under their present names and values."""
+        return {cls.renamed.get(name, name): value for name, value in settings.items()}
+
     @abc.abstractmethod
     def round_count(self, population: Population) -> int:
         """The most rounds a run takes; for progress and plans."""

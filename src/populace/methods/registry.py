@@ -143,8 +143,7 @@ def parameters(name: str) -> dict[str, dataclasses.Field[object]]:
 
 def settings_from_file(name: str, settings: Mapping[str, object]) -> dict[str, object]:
     """Settings as a file of this or an earlier version names them, under their present names."""
-    renamed = protocol_class(name).renamed if name in METHODS else {}
-    return {renamed.get(key, key): value for key, value in settings.items()}
+    return protocol_class(name).settings_from_file(settings) if name in METHODS else dict(settings)
 
 
 def make_protocol(name: str, settings: Mapping[str, object]) -> Protocol:

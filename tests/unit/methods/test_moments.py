@@ -355,4 +355,9 @@ def test_tables_of_too_many_values_are_refused_in_a_sentence():
 
 def test_the_old_word_for_noise_at_the_silo_is_read():
     """Agreements and plans of version 0.1.0 say "local"; the method is the same."""
-    assert Moments(epsilon=1.0, trust="local") == Moments(epsilon=1.0, trust="silo")
+    old = {"epsilon": 1.0, "trust": "local", "moves": "slant", "batch": 5}
+    assert Moments(**Moments.settings_from_file(old)) == Moments(
+        epsilon=1.0, trust="silo", deformations="slant", clients_per_batch=5
+    )
+    with pytest.raises(SpecError, match="silo"):
+        Moments(epsilon=1.0, trust="local")

@@ -180,10 +180,14 @@ class Moments(ComposedMethod):
         "clients_per_batch": "clients whose messages are held in memory together",
     }
 
+    @classmethod
+    def settings_from_file(cls, settings: Mapping[str, object]) -> dict[str, object]:
+        """Version 0.1.0 said "local" where each silo adds the noise."""
+        present = super().settings_from_file(settings)
+        return present | ({"trust": "silo"} if present.get("trust") == "local" else {})
+
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
-        if self.trust == "local":  # type: ignore[comparison-overlap]
-            object.__setattr__(self, "trust", "silo")  # the word of files written by version 0.1.0
         if self.trust not in self.facts.trust:
             raise SpecError(f"expected trust in silo, central, got {self.trust!r}")
         if self.covariance not in ("by noise", "class", "shared"):
