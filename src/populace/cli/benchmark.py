@@ -42,12 +42,14 @@ def command(
             count = run_part(benchmark, folder, one, quick=quick, seeds=seeds, progress=report)
         show.say(f"part {part}: {count} cells in {folder}; to collect: {again}")
         return
+    from populace.papers import plots
+
+    plots.require()  # before hours of work
     with show.steps(name) as report:
         document = run_benchmark(benchmark, folder, quick=quick, seeds=seeds, command=again, progress=report)
-    from populace.papers.plots import write_charts
     from populace.report.png import write_pictures
 
-    written = write_charts(benchmark.charts(document["cells"]), folder)
+    written = plots.write_charts(benchmark.charts(document["cells"]), folder)
     written += write_pictures({of.name: of.pixels for of in benchmark.pictures(document["cells"])}, folder)
     if as_json:
         show.say_json(document)

@@ -1,30 +1,40 @@
-"""Line charts of benchmarks, as SVG and PNG files."""
+"""Line charts of the papers' tables, as SVG and PNG files. They need matplotlib, which the extra `papers` installs."""
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
-
+from populace.errors import MissingExtra
 from populace.papers.grid import Chart
 from populace.tables.files import replacing, write_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 COLOURS = (
     "#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2", "#9d755d", "#eeca3b", "#ff9da6", "#79706e",
 )  # fmt: skip
 MARKS = "os^vDPX*<>"
-mpl.rcParams["svg.fonttype"] = "none"
-mpl.rcParams["svg.hashsalt"] = "populace"
+
+
+def require() -> None:
+    """Raise MissingExtra where matplotlib is not installed."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise MissingExtra("the papers' charts need matplotlib; install it with: pip install 'populace[papers]'")
 
 
 def to_svg(figure: Figure) -> str:
     """The figure as an SVG element that scales with the page and takes its text colour from it."""
+    from matplotlib import rc_context
+
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "populace"}):
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
@@ -33,6 +43,10 @@ def to_svg(figure: Figure) -> str:
 
 
 def draw_lines(chart: Chart) -> Figure:
+    """The lines and levels of a chart."""
+    require()
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(7.2, 4.2), layout="constrained")
     axes = figure.subplots()
     for number, (name, points) in enumerate(chart.lines.items()):
