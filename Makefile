@@ -11,7 +11,7 @@ help:
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make test-browser  the pages in a real browser (needs chromium; POPULACE_SCREENSHOTS=FOLDER keeps pictures)"
 	@echo "make check      lint, format, types, import rules"
-	@echo "make bench      benchmarks, as ratios in one run"
+	@echo "make bench      speed, as ratios in one run (benchmarks.evaluation and benchmarks.poll need POPULACE_DATA)"
 
 $(READY): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("populace needs Python 3.11 or newer; set PYTHON=") if sys.version_info < (3, 11) else None'
@@ -46,6 +46,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.gaussian
 	$(BIN)/python -m benchmarks.streaming
 	$(BIN)/python -m benchmarks.vae
+	$(BIN)/python -m benchmarks.wae
 	$(BIN)/python -m benchmarks.federation
 
 clean:

@@ -28,7 +28,7 @@ from benchmarks.streaming import apart
 
 EPSILON = 4.0
 CHUNK = 2**17
-GIVEN = {"classes": 16, "spread": 0.6}
+GIVEN = {"latent_classes": 16, "prior_scale": 0.6}
 SIZES = (10_000, 100_000, 1_000_000)
 MANY = 10_000_000
 QUICK = {"sizes": (1_000, 10_000), "many": 200_000, "answers": 5_000}
@@ -92,10 +92,10 @@ def write_answers(folder: str, count: int) -> dict[str, float]:
             clients = done + np.arange(len(codes))
             questions = deal.questions(clients)
             cells = cells_of(asked, codes, questions)
-            told = np.zeros((len(codes), asked.panel.width), bool)
+            reports = np.zeros((len(codes), asked.panel.width), bool)
             for number, (member, places) in enumerate(by_member(asked.panel, questions)):
-                told[places, : member.size] = member.simulate_batch(cells[places], done + number)
-            add(clients, questions, pack(asked.panel, questions, told))
+                reports[places, : member.size] = member.simulate_batch(cells[places], done + number)
+            add(clients, questions, pack(asked.panel, questions, reports))
             done += len(codes)
     return {"mib": (Path(folder) / "answers.parquet").stat().st_size / 2**20}
 

@@ -14,6 +14,7 @@ BENCHMARKS: dict[str, str] = {
     "dpd-fashion": "populace.papers.dpd:FASHION",
     "dpd-mnist": "populace.papers.dpd:MNIST",
     "flgan-adult9": "populace.papers.flgan_adult:ADULT9",
+    "flgan-claims": "populace.papers.flgan_claims:CLAIMS",
     "flgan-fashion": "populace.papers.flgan:FASHION",
     "flgan-mnist": "populace.papers.flgan:MNIST",
     "genfl-fashion": "populace.papers.genfl:FASHION",

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.federated`: rounds of DP-Fed-WAE as one compiled loop, beside the same clients one after the other.
+"""`python -m benchmarks.wae`: rounds of DP-Fed-WAE as one compiled loop, beside the same clients one after the other.
 
 Records are drawn evenly from 124 binary columns: time does not depend on them. Prints rounds per second of the published
 setting (10 clients a round, 10 epochs, 18,188 parameters) and of the default recipe, the cost against clients per round and
