@@ -4,23 +4,18 @@ import contextlib
 import dataclasses
 import json
 import math
-import sys
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from protocols_for_tests import Diary
-
+from builders import Diary, assert_same, leaves, mark_slow, small_protocol, table_methods
 from populace.engines import debug, simulation
 from populace.engines.checkpoint import Checkpoint
 from populace.engines.runtime import Keys, population_of
 from populace.errors import BudgetError, PopulaceError
 from populace.methods.base import Replies
 from populace.methods.blocks.generator import load_generator
-from populace.methods.registry import METHODS, make_protocol, protocol_class
 from populace.privacy.accounting import contains_non_private
 from populace.privacy.bracket import TOLERANCE, bracket
 from populace.privacy.source import Keyed
@@ -29,39 +24,24 @@ from populace.tables.partition import split
 
 CLIENTS, FEW = 30, 5
 EPSILON = 2.0
-#: Small settings, so that several rounds take place.
-SMALL = {name: {"batch": 8} for name in ("independent", "samprivsyn", "calm", "krr", "lopub", "locop")}
-SMALL["dp-fed-wae"] = {"cohort": 15, "classes": 2}
-SMALL["fedsel-wae"] = {"cohort": 15, "hidden": 6, "latent": 2, "epochs": 2}
-SMALL["moments"] = {"batch": 8}
-SMALL["poll"] = {"batch": 8, "classes": 4, "spread": 1.0, "chains": 1, "moves": 24}
-TINY = {"width": 4, "latent": 2}
-SMALL["l-dpd-vae"] = {"participations": 2, "batch": 1, "asleep": 1, **TINY}
-SMALL["c-dpd-vae"] = {"turns": 2, "share": 0.5, "epochs": 1, "batch": 2, **TINY}
-SMALL["fed-vae"] = {"turns": 2, "share": 1.0, "epochs": 1, "batch": 2, **TINY}
-SMALL["central-vae"] = {"steps": 3, **TINY}
-SMALL["chain"] = {"then_set": "participations=2,width=3,latent=2,asleep=1,fitting=2,batch=1"}
-GAN = {"critic_width": 3, "batch": 1, **TINY}
-SMALL["fl-gan"] = {"iterations": 1, "critics": 2, **GAN}
-SMALL["ufl-gan"] = SMALL["fl-gan"]
-SMALL["fedavg-gan"] = {"turns": 2, "share": 0.5, "steps": 1, **GAN}
 ASKED_ONCE = ("moments", "chain", "fl-gan", "ufl-gan")  # what the first question costs is paid once
 ONE_ROUND = ("central-vae",)  # all records are sent at once
 
 
-def small(name):
-    return make_protocol(name, {"epsilon": EPSILON, **SMALL.get(name, {})})
-
-
-TABLES = [name for name in METHODS if "table" in protocol_class(name).facts.kinds]
+TABLES = table_methods()
 SLOW = ("chain",)  # its noise is searched for; both its methods are here themselves
+#: One client after the other, uncompiled: methods that train, and those that are compiled for long.
+TRAINED = ("dp-fed-wae", "fedsel-wae", "l-dpd-vae", "c-dpd-vae", "fl-gan", "ufl-gan")
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in TABLES]
-)
+@pytest.fixture(scope="module", params=mark_slow(TABLES, SLOW))
 def protocol(request):
-    return small(request.param)
+    return small_protocol(request.param, EPSILON)
+
+
+def slow_for(*names):
+    """Marks methods that take long in one test."""
+    return pytest.mark.parametrize("protocol", mark_slow(TABLES, {*SLOW, *names}), indirect=True)
 
 
 @pytest.fixture(scope="module")
@@ -85,29 +65,7 @@ def claims_nothing(protocol):
     return protocol.facts.trust == ("not-private",)
 
 
-def leaves(tree):
-    return [
-        np.asarray(jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x)
-        for x in jax.tree.leaves(tree)
-    ]
-
-
-def assert_same(first, second):
-    for a, b in zip(leaves(first), leaves(second), strict=True):
-        if np.issubdtype(a.dtype, np.integer) or a.dtype == bool:
-            np.testing.assert_array_equal(a, b)
-        else:
-            np.testing.assert_allclose(a, b, atol=1e-4)
-
-
-@pytest.mark.parametrize("engine", ["debug", "round by round", "compiled"])
-def test_same_key_same_result_on_every_engine(protocol, clients, outcome, engine):
-    if engine == "debug":
-        other = debug.run(protocol, clients, root=jax.random.key(5))
-    else:
-        if engine == "compiled" and not protocol.compiles:
-            return
-        other = simulation.run(protocol, clients, root=jax.random.key(5), compiled=engine == "compiled")
+def assert_same_run(outcome, other, protocol):
     assert_same(outcome.state, other.state)
     assert other.rounds == outcome.rounds
     assert (other.rounds > 1) == (protocol.facts.name not in ONE_ROUND)
@@ -115,6 +73,26 @@ def test_same_key_same_result_on_every_engine(protocol, clients, outcome, engine
     assert other.ledger.spent() == outcome.ledger.spent()
 
 
+@slow_for(*TRAINED, "poll", "calm", "lopub", "locop", "fed-vae", "fedavg-gan", "moments")
+def test_same_key_same_result_on_the_debug_engine(protocol, clients, outcome):
+    assert_same_run(outcome, debug.run(protocol, clients, root=jax.random.key(5)), protocol)
+
+
+@slow_for("dp-fed-wae", "l-dpd-vae", "fed-vae")
+def test_same_key_same_result_round_by_round(protocol, clients, outcome):
+    other = simulation.run(protocol, clients, root=jax.random.key(5), compiled=False)
+    assert_same_run(outcome, other, protocol)
+
+
+@slow_for()
+def test_same_key_same_result_compiled(protocol, clients, outcome):
+    if not protocol.compiles:
+        pytest.skip("its rounds do not compile into one loop")
+    other = simulation.run(protocol, clients, root=jax.random.key(5), compiled=True)
+    assert_same_run(outcome, other, protocol)
+
+
+@slow_for(*TRAINED, "moments")
 def test_same_key_same_replies(protocol, clients):
     """The replies themselves, client by client, simulation against debug."""
     population = population_of(clients)
@@ -192,6 +170,7 @@ def test_charge_is_the_mechanisms_own_event_and_a_second_run_of_it_is_refused(pr
         ledger.book(members, charge, round_id=most)
 
 
+@slow_for(*TRAINED)
 def test_order_of_replies_does_not_matter_and_absent_ones_do_not_count(protocol, clients):
     population = population_of(clients)
     keys = Keys(jax.random.key(5))
@@ -212,6 +191,7 @@ def test_order_of_replies_does_not_matter_and_absent_ones_do_not_count(protocol,
     )
 
 
+@slow_for("dp-fed-wae", "fedsel-wae", "c-dpd-vae", "fed-vae", "fl-gan", "ufl-gan")
 def test_operating_system_randomness_gives_a_run_too(protocol, clients):
     """The replies a deployed client would make: other randomness, the same shapes, a working generator."""
     exact = debug.run(protocol, clients, root=jax.random.key(5), exact=True)
@@ -227,6 +207,7 @@ def test_save_and_load_round_trip(outcome, tmp_path):
     assert json.loads((tmp_path / "generator.json").read_text())["format"] == 1
 
 
+@slow_for("l-dpd-vae")
 def test_sample_respects_the_schema(outcome, small_schema):
     table = outcome.generator.sample(500, jax.random.key(2))
     np.testing.assert_array_equal(encode(table.frame, small_schema), table.codes)
@@ -290,7 +271,7 @@ def test_memory_cohorts_and_rounds(some_clients, compiled):
     fast = simulation.run(Diary(), some_clients, root=jax.random.key(3), compiled=compiled)
     assert_same(slow.state, fast.state)
     assert slow.ledger.entries == fast.ledger.entries
-    assert int(slow.state.replies) == 6 * 4 - 3
+    assert int(slow.state.heard) == 6 * 4 - 3
     assert float(slow.state.total[0]) != 0
 
 
@@ -303,8 +284,8 @@ def test_who_was_not_booked_does_not_count(some_clients):
 
     honest = simulation.run(Diary(), some_clients, root=jax.random.key(3), compiled=True)
     lying = simulation.run(Lying(), some_clients, root=jax.random.key(3), compiled=True)
-    assert int(lying.state.replies) == sum(entry[1] for entry in lying.ledger.entries) == 6
-    assert int(honest.state.replies) == sum(entry[1] for entry in honest.ledger.entries) == 21
+    assert int(lying.state.heard) == sum(entry[1] for entry in lying.ledger.entries) == 6
+    assert int(honest.state.heard) == sum(entry[1] for entry in honest.ledger.entries) == 21
 
 
 def test_debug_names_client_and_step(some_clients):

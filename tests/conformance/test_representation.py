@@ -1,17 +1,13 @@
 """How a table is written does not matter: the words of two-valued columns, and the order in which categories are listed."""
 
 import dataclasses
-import sys
-from pathlib import Path
 
 import jax
 import numpy as np
 import pyarrow as pa
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from test_protocols import SMALL, TABLES
-
+from builders import mark_slow, small_protocol, small_settings, table_methods
 from populace.engines import simulation
 from populace.evaluation.marginals import mean_over_pairs, two_way_distances
 from populace.methods.baselines.independent import Independent
@@ -26,6 +22,7 @@ from populace.tables.table import from_codes, make_table, read_table, write_fram
 EPSILON = 4.0
 WRITINGS = {"0 and 1": ("0", "1"), "false and true": ("false", "true"), "no and yes": ("no", "yes"),
             "two words": ("absent", "present")}  # fmt: skip
+TABLES = table_methods()
 TWO_VALUED = ("asthma", "smoker", "alive")
 TRAINED = tuple(name for name in TABLES if name.endswith(("vae", "wae", "gan")) or name == "chain")  # networks
 
@@ -61,7 +58,7 @@ def smoothed(table):
 def made(name):
     if isinstance(name, type):
         return name(epsilon=EPSILON)
-    return make_protocol(name, {"epsilon": EPSILON, **SMALL.get(name, {})})
+    return small_protocol(name, EPSILON)
 
 
 def written(codes, words, folder):
@@ -109,7 +106,7 @@ def rows_of_every_writing(name, folder):
     return [relabelled(drawn(name, table), WRITINGS[how]) for how, table in tables.items()]
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in TRAINED else n for n in TABLES])
+@pytest.mark.parametrize("name", mark_slow(TABLES, TRAINED))
 def test_the_words_of_two_valued_columns_do_not_matter(name, tmp_path):
     """Through a CSV and the proposed schema: the same seeded run gives the same rows, exactly."""
     first, *others = rows_of_every_writing(name, tmp_path)
@@ -175,7 +172,7 @@ def gap(protocol, rows):
 #: Settings under which a method learns something in little time; the others keep the small ones, in fewer batches.
 LEARNING = {
     **{name: {} for name in ("independent", "samprivsyn", "calm", "krr", "lopub")},
-    "poll": {"classes": 4, "spread": 1.0, "chains": 1, "moves": 24},
+    "poll": {"latent_classes": 4, "prior_scale": 1.0, "chains": 1, "langevin_steps": 24},
     "moments": {"trust": "central"},
     "central-vae": {"steps": 400, "width": 16, "latent": 4},
 }
@@ -183,12 +180,12 @@ LIMIT = 5.0  # standard errors; a planted break lies at thirty
 
 
 def ordered(name):
-    return make_protocol(name, {"epsilon": EPSILON, **LEARNING.get(name, SMALL.get(name, {}))})
+    return make_protocol(name, {"epsilon": EPSILON, **LEARNING.get(name, small_settings(name))})
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=pytest.mark.slow) if n in TRAINED else n for n in TABLES if n not in RANKED],
+    mark_slow([n for n in TABLES if n not in RANKED], TRAINED),
 )
 def test_the_order_in_which_categories_are_listed_does_not_matter(name):
     """Distances to the real rows over a few seeds, within noise."""

@@ -9,8 +9,8 @@ import textwrap
 SCRIPT = textwrap.dedent("""
     import json, sys
     import jax, numpy as np
-    sys.path.insert(0, "tests/conformance")
-    from protocols_for_tests import Diary
+    sys.path.insert(0, "tests")
+    from builders import Diary
     from populace.engines import simulation
     from populace.methods.baselines.independent import Independent
     from populace.methods.moments.protocol import Moments
@@ -19,7 +19,7 @@ SCRIPT = textwrap.dedent("""
     clients = split(harbour().take(np.arange(101)), records_per_client=1)
     found = {"devices": len(jax.devices())}
     for compiled in (False, True):
-        outcome = simulation.run(Independent(epsilon=1.0, batch=50), clients, root=jax.random.key(0), compiled=compiled)
+        outcome = simulation.run(Independent(epsilon=1.0, clients_per_batch=50), clients, root=jax.random.key(0), compiled=compiled)
         found[f"independent {compiled}"] = np.asarray(outcome.state.counts.supports).tolist()
         outcome = simulation.run(Diary(cohort=6, total_rounds=3), clients, root=jax.random.key(0), compiled=compiled)
         found[f"diary {compiled}"] = np.round(np.asarray(outcome.state.total), 3).tolist()

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from test_site import ask_of, code
 
+from builders import code_of, request_of
 from populace.engines import wire
 from populace.engines.agreement import Agreement
 from populace.engines.site_file import SiteFile, allow_other_clients, begin_accounts, open_site, read_hosted
@@ -56,8 +56,8 @@ class Ward:
     def answers(self, run):
         """How many clients answer one more run."""
         site = self.open()
-        reply = site.reply(ask_of(POLL, DIAGNOSIS, total=len(site.hosted.accounts), records=2, run=run))
-        return len(wire.unpack(reply).arrays["clients"]) if code(reply) == "reply" else code(reply)
+        reply = site.reply(request_of(POLL, DIAGNOSIS, total=len(site.hosted.accounts), records=2, run=run))
+        return len(wire.unpack(reply).arrays["clients"]) if code_of(reply) == "reply" else code_of(reply)
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_names_of_clients_stand_neither_in_the_ledger_nor_in_the_log(tmp_path):
     ward = Ward(tmp_path, names)
     for run in ("first", "second"):
         ward.answers(run)
-    request = ask_of(POLL, DIAGNOSIS, total=10, records=2, run="first", heard=np.full(10, 5))
+    request = request_of(POLL, DIAGNOSIS, total=10, records=2, run="first", heard=np.full(10, 5))
     ward.open().reply(request)
     written = [path for path in tmp_path.iterdir() if path.name.startswith(("ledger", "site.log", "data.json"))]
     assert len(written) == 4

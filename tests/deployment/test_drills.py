@@ -11,8 +11,8 @@ import jax
 import numpy as np
 import psutil
 import pytest
-from federation_for_tests import TestFederation, environment
 
+from federation_for_tests import TestFederation, environment
 from populace.engines import simulation
 from populace.engines.flare import processes
 from populace.engines.runtime import make_key

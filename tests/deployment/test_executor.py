@@ -12,8 +12,8 @@ pytest.importorskip("nvflare")
 
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.shareable import Shareable, make_reply
-from test_site import ask_of, code
 
+from builders import code_of, request_of
 from populace.engines import messages
 from populace.engines.agreement import Agreement, shapes_of
 from populace.engines.flare import policy
@@ -146,9 +146,9 @@ def test_data_that_changed_are_read_again_before_the_next_answer(rows, agreement
 
     def ask(run, round_id):
         who = np.arange(6 * round_id, 6 * round_id + 4, dtype=np.int32)
-        request = ask_of(protocol, rows.schema, total=12, run=run, round_id=round_id, clients=who, heard=np.zeros(4),
+        request = request_of(protocol, rows.schema, total=12, run=run, round_id=round_id, clients=who, heard=np.zeros(4),
                          own=np.zeros(4, np.int32))  # fmt: skip
-        return code(executor._open(kit).reply(request))
+        return code_of(executor._open(kit).reply(request))
 
     assert ask("run-1", 0) == "reply"
     stands = executor._site

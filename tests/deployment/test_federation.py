@@ -4,14 +4,13 @@ import shutil
 import threading
 import time
 
-import jax
 import numpy as np
 import psutil
 import pyarrow.parquet as pq
 import pytest
-from federation_for_tests import TestFederation, client_job, environment, files_with
-from protocols_for_deployment import Relay, debug_state
 
+from builders import Relay, debug_state, leaves
+from federation_for_tests import TestFederation, client_job, environment, files_with
 from populace.engines import simulation
 from populace.engines.flare import kits, policy, processes
 from populace.engines.runtime import make_key
@@ -27,9 +26,12 @@ pytest.importorskip("nvflare")
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 PROTOCOLS = {
-    "independent": make_protocol("independent", {"epsilon": 2.0, "batch": 5}),
-    "poll": make_protocol("poll", {"epsilon": 2.0, "batch": 5, "classes": 4, "spread": 1.0, "chains": 1, "moves": 24}),
-    "samprivsyn": make_protocol("samprivsyn", {"epsilon": 2.0, "batch": 5}),
+    "independent": make_protocol("independent", {"epsilon": 2.0, "clients_per_batch": 5}),
+    "poll": make_protocol(
+        "poll",
+        {"epsilon": 2.0, "clients_per_batch": 5, "latent_classes": 4, "prior_scale": 1.0, "chains": 1, "langevin_steps": 24},
+    ),
+    "samprivsyn": make_protocol("samprivsyn", {"epsilon": 2.0, "clients_per_batch": 5}),
     "dp-fed-wae": make_protocol("dp-fed-wae", {"epsilon": 2.0, "cohort": 6, "classes": 2}),
     "relay": Relay(epsilon=2.0, passes=2),
 }
@@ -50,13 +52,6 @@ def federation(rows, tmp_path_factory):
 @pytest.fixture(scope="module")
 def runs(federation):
     return federation.run_all(PROTOCOLS)
-
-
-def leaves(tree):
-    return [
-        np.asarray(jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x)
-        for x in jax.tree.leaves(tree)
-    ]
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)

@@ -4,8 +4,8 @@ A federation of its own: its sites' limits are per record, and a ledger per clie
 """
 
 import pytest
-from federation_for_tests import TestFederation, assert_alike, environment
 
+from federation_for_tests import TestFederation, assert_alike, environment
 from populace.engines import simulation
 from populace.engines.runtime import make_key
 from populace.methods.gan.fl_gan import UflGan

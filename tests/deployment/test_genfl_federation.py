@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from federation_for_tests import TestFederation, assert_alike, environment
 
+from federation_for_tests import TestFederation, assert_alike, environment
 from populace.engines import simulation
 from populace.engines.runtime import make_key
 from populace.methods.genfl.protocol import GenFl

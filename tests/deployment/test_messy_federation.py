@@ -1,16 +1,12 @@
 """A table with dates, times, ids, free text and gaps at three real sites: domains from a public table, no step by hand."""
 
 import json
-import sys
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("nvflare")
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from federation_for_tests import environment, free_port
-
 from messy_table import HEADER, messy_rows, write_messy_table
 from populace.cli.main import call
 from populace.tables.files import read_json
@@ -22,7 +18,7 @@ pytestmark = [
 
 SITES = ("north", "south", "west")
 EPSILON = "12"
-QUICK = [part for pair in ("chains=1", "moves=24", "classes=4", "spread=1", "stages=1") for part in ("--set", pair)]
+QUICK = [part for pair in ("chains=1", "langevin_steps=24", "latent_classes=4", "prior_scale=1", "stages=1") for part in ("--set", pair)]
 
 
 def done(*words):

@@ -6,8 +6,8 @@ import sqlite3
 import jax
 import numpy as np
 import pytest
-from test_site import INDEPENDENT, ask_of, code, entries
 
+from builders import INDEPENDENT, code_of, entries, request_of
 from populace.engines import wire
 from populace.engines.agreement import Agreement
 from populace.engines.site import NUMBERS, Hosted, Site
@@ -40,7 +40,7 @@ def hospital(tmp_path, diagnoses, *, seed=None, protocol=POLL, name="hospital"):
 
 def told(site, *, run="run-1", protocol=POLL, total=PATIENTS):
     """By number, how much each reply speaks for illness."""
-    arrays = wire.unpack(site.reply(ask_of(protocol, DIAGNOSIS, total=total, run=run))).arrays
+    arrays = wire.unpack(site.reply(request_of(protocol, DIAGNOSIS, total=total, run=run))).arrays
     reports = arrays["value/0"][np.argsort(arrays["clients"])].astype(int)
     return reports[:, 1] - reports[:, 0]
 
@@ -73,7 +73,7 @@ def test_numbers_stand_for_the_patients_the_ledger_says(tmp_path):
     """With answers nobody lies in: what a number says is the record of its account, and its account is charged."""
     ill = np.random.default_rng(0).random(60) < 0.5
     site = hospital(tmp_path, ill, protocol=SURE)
-    ask = ask_of(SURE, DIAGNOSIS, total=60, who=range(20))
+    ask = request_of(SURE, DIAGNOSIS, total=60, who=range(20))
     arrays = wire.unpack(site.reply(ask)).arrays
     asked = numbers_of(site)[:20]
     assert np.array_equal(arrays["value/0"][:, 1], ill[asked])
@@ -84,7 +84,7 @@ def test_numbers_stand_for_the_patients_the_ledger_says(tmp_path):
 def test_numbers_are_kept_over_restarts_and_drawn_anew_for_each_run(tmp_path):
     ill = np.arange(PATIENTS) >= 100
     first = hospital(tmp_path, ill)
-    half = ask_of(POLL, DIAGNOSIS, total=PATIENTS, who=range(100))
+    half = request_of(POLL, DIAGNOSIS, total=PATIENTS, who=range(100))
     before = first.reply(half)
     kept = numbers_of(first)
     assert sorted(kept) == list(range(PATIENTS))
@@ -113,13 +113,13 @@ def test_a_seeded_site_keeps_the_order_of_its_file(tmp_path):
     assert told(site, protocol=SURE, total=12).tolist() == [-1] * 6 + [1] * 6
     assert len(numbers_of(site)) == 0
     private = dataclasses.replace(site, root=None)  # the owner takes the seed away in the middle of the run
-    assert code(private.reply(ask_of(SURE, DIAGNOSIS, total=12))) == "changed"
+    assert code_of(private.reply(request_of(SURE, DIAGNOSIS, total=12))) == "changed"
 
 
 def test_a_request_that_was_not_agreed_leaves_nothing_behind(tmp_path):
     site = dataclasses.replace(hospital(tmp_path, np.arange(12) >= 6), agreements={})
-    ask = ask_of(POLL, DIAGNOSIS, total=12, agreement=Agreement(protocol=POLL, schema=DIAGNOSIS))
-    assert code(site.reply(ask)) == "version"
+    ask = request_of(POLL, DIAGNOSIS, total=12, agreement=Agreement(protocol=POLL, schema=DIAGNOSIS))
+    assert code_of(site.reply(ask)) == "version"
     with SqliteLedger(site.ledger_path, site.budget) as ledger:
         assert ledger.begun("run-1") is None
 
@@ -134,7 +134,7 @@ def test_numbers_stay_where_nobody_asked_first_could_pay(tmp_path):
         return [
             client
             for round_id, number in enumerate(numbers)
-            for ask in [ask_of(protocol, DIAGNOSIS, total=40, run=run, round_id=round_id % 8, clients=np.array([number]),
+            for ask in [request_of(protocol, DIAGNOSIS, total=40, run=run, round_id=round_id % 8, clients=np.array([number]),
                                heard=np.zeros(1), own=np.array([0], np.int32))]
             for client in wire.unpack(site.reply(ask)).arrays.get("clients", ())
         ]  # fmt: skip
@@ -166,13 +166,13 @@ def test_a_damaged_numbering_is_refused(tmp_path):
         raw.execute("DROP TRIGGER numbering_never_changes")
         raw.execute("UPDATE numbering SET numbers = ?", (np.zeros(12, NUMBERS).tobytes(),))
     raw.close()
-    assert code(site.reply(ask_of(POLL, DIAGNOSIS, total=12))) == "failed"
+    assert code_of(site.reply(request_of(POLL, DIAGNOSIS, total=12))) == "failed"
     assert "damaged" in said[-1]
 
 
 def test_a_table_that_grows_or_is_sorted_anew_in_the_middle_of_a_run_is_refused_in_words(rows, tmp_path):
     """Another order would hand one patient's number to another; in the next run all is well."""
-    protocol, data, said = dataclasses.replace(INDEPENDENT, batch=2), tmp_path / "rows.csv", []
+    protocol, data, said = dataclasses.replace(INDEPENDENT, clients_per_batch=2), tmp_path / "rows.csv", []
     file = SiteFile(
         name="s", federation="f", data=str(data), ledger=str(tmp_path / "l.sqlite"), log="", by="column",
         records_per_client=1, client_column="patient", records=9, epsilon=9.0, delta=0.0, unit="client", seed=None,
@@ -190,13 +190,13 @@ def test_a_table_that_grows_or_is_sorted_anew_in_the_middle_of_a_run_is_refused_
         )  # fmt: skip
 
     def ask(run, who, round_id, total=7):
-        return ask_of(protocol, rows.schema, total=total, records=9, who=who, run=run, round_id=round_id,
+        return request_of(protocol, rows.schema, total=total, records=9, who=who, run=run, round_id=round_id,
                       own=np.zeros(2, np.int32))  # fmt: skip
 
     six = [f"p{i}" for i in range(6)]
-    assert code(site(six).reply(ask("run-1", [0, 1], 0))) == "reply"
+    assert code_of(site(six).reply(ask("run-1", [0, 1], 0))) == "reply"
     for others in ([*six, "p6"], six[::-1], six[:5]):
-        assert code(site(others).reply(ask("run-1", [0, 1], 1))) == "population"
+        assert code_of(site(others).reply(ask("run-1", [0, 1], 1))) == "population"
         assert "put the data back as they were until it is over" in said[-1]
-    assert code(site(six).reply(ask("run-1", [0, 1], 0))) == "reply"
-    assert code(site([*six, "p6"]).reply(ask("run-2", [0, 1], 0))) == "reply"
+    assert code_of(site(six).reply(ask("run-1", [0, 1], 0))) == "reply"
+    assert code_of(site([*six, "p6"]).reply(ask("run-2", [0, 1], 0))) == "reply"

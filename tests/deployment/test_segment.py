@@ -6,8 +6,8 @@ import json
 import jax
 import numpy as np
 import pytest
-from protocols_for_deployment import CentralMean, Relay
 
+from builders import CentralMean, Relay
 from populace.engines.agreement import Agreement
 from populace.engines.link import InProcess, LinkClosedError
 from populace.engines.segment import Plan, advance, coordinator_of, read_plan, read_status
@@ -101,7 +101,7 @@ def test_what_is_private_is_readable_by_its_owner_alone(plan, rows, make_sites):
 
 def test_a_lost_checkpoint_is_made_up_from_stored_replies_also_without_a_seed(plan, rows, make_sites):
     """Cohorts are drawn from the plan's own root: the same questions again, so nothing is spent twice."""
-    protocol = make_protocol("independent", {"epsilon": 2.0, "batch": 5})
+    protocol = make_protocol("independent", {"epsilon": 2.0, "clients_per_batch": 5})
     place, sites = plan(protocol, seed=None), make_sites(rows, protocol, seed=None)
     states = []
     for _ in range(2):

@@ -3,11 +3,10 @@
 import dataclasses
 import sqlite3
 
-import jax
 import numpy as np
 import pytest
-from protocols_for_deployment import CentralMean, Relay
 
+from builders import INDEPENDENT, CentralMean, Relay, code_of, entries, request_of
 from populace.engines import messages, wire
 from populace.engines.agreement import Agreement
 from populace.errors import WireError
@@ -15,32 +14,7 @@ from populace.methods.registry import make_protocol
 from populace.privacy.source import Keyed
 from populace.privacy.sqlite_ledger import SqliteLedger
 
-INDEPENDENT = make_protocol("independent", {"epsilon": 2.0, "batch": 100})
-WAE = make_protocol("dp-fed-wae", {"epsilon": 2.0, "cohort": 4, "classes": 2})
-
-
-def ask_of(protocol, schema, *, total=6, who=None, run="run-1", round_id=0, **changes):
-    """A request as an honest coordinator makes it, with the changes of a dishonest one."""
-    agreement = changes.pop("agreement", Agreement(protocol=protocol, schema=schema))
-    population = agreement.population(clients=total, records=changes.pop("records", 1))
-    asked = protocol.ask(protocol.begin(population, jax.random.key(0)), population, Keyed(jax.random.key(1)))
-    cohort = np.asarray(asked.cohort)
-    slots = np.flatnonzero(cohort >= 0) if who is None else np.array([list(cohort).index(client) for client in who])
-    parts = {
-        "run": run, "round_id": round_id, "first": 0, "clients": cohort[slots], "heard": np.zeros(len(slots)),
-        "common": asked.common, "own": jax.tree.map(lambda rows: np.asarray(rows)[slots], asked.own),
-    }  # fmt: skip
-    return messages.make_ask(agreement, population, **(parts | changes))
-
-
-def code(reply):
-    message = wire.unpack(reply)
-    return message.fields["code"] if message.kind == "refusal" else message.kind
-
-
-def entries(site):
-    with SqliteLedger(site.ledger_path, site.budget) as ledger:
-        return sum(ledger.entries(account) for account in ledger.accounts())
+WAE = make_protocol("dp-fed-wae", {"epsilon": 2.0, "cohort_size": 4, "classes": 2})
 
 
 @pytest.fixture
@@ -50,7 +24,7 @@ def six(rows):
 
 def test_an_honest_request_is_answered_and_charged(six, make_site):
     site = make_site(six, INDEPENDENT, seed=None)
-    assert code(site.reply(ask_of(INDEPENDENT, six.schema))) == "reply"
+    assert code_of(site.reply(request_of(INDEPENDENT, six.schema))) == "reply"
     assert entries(site) == 6
 
 
@@ -83,17 +57,17 @@ def test_an_honest_request_is_answered_and_charged(six, make_site):
 def test_each_refusal_leaves_as_one_word_and_charges_nothing(six, make_site, change, word):
     said = []
     site = make_site(six, INDEPENDENT, log=said.append)
-    reply = site.reply(ask_of(INDEPENDENT, six.schema, **change(six.schema)))
-    assert code(reply) == word
+    reply = site.reply(request_of(INDEPENDENT, six.schema, **change(six.schema)))
+    assert code_of(reply) == word
     assert wire.unpack(reply).fields == {"code": word}
     assert len(said) == 1
     assert entries(site) == 0
 
 
 def test_another_version_is_refused(six, make_site, monkeypatch):
-    request = ask_of(INDEPENDENT, six.schema)
+    request = request_of(INDEPENDENT, six.schema)
     monkeypatch.setattr("populace.engines.agreement.__version__", "0.0.1")
-    assert code(make_site(six, INDEPENDENT).reply(request)) == "version"
+    assert code_of(make_site(six, INDEPENDENT).reply(request)) == "version"
 
 
 def test_a_broadcast_that_is_not_finite_or_of_another_shape_is_refused(six, make_site):
@@ -102,56 +76,56 @@ def test_a_broadcast_that_is_not_finite_or_of_another_shape_is_refused(six, make
     common = WAE.question(population, 0)[0]
     right = np.asarray(common["theta"])
     for theta in (np.full_like(right, np.nan), np.full_like(right, np.inf), right[:3], right.astype(np.float64)):
-        assert code(site.reply(ask_of(WAE, six.schema, common=common | {"theta": theta}))) == "malformed"
+        assert code_of(site.reply(request_of(WAE, six.schema, common=common | {"theta": theta}))) == "malformed"
     assert entries(site) == 0
-    assert code(site.reply(ask_of(WAE, six.schema))) == "reply"
+    assert code_of(site.reply(request_of(WAE, six.schema))) == "reply"
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80\x04garbage", b"x" * 1000])
 def test_bytes_that_are_no_request_are_refused(six, make_site, data):
-    assert code(make_site(six, INDEPENDENT).reply(data)) == "malformed"
+    assert code_of(make_site(six, INDEPENDENT).reply(data)) == "malformed"
 
 
 def test_a_question_asked_again_gets_the_stored_reply_and_another_is_refused(six, make_site):
     """Never a fresh randomisation, also in a new process with the same ledger."""
     site = make_site(six, INDEPENDENT, seed=None)
-    first = site.reply(ask_of(INDEPENDENT, six.schema))
+    first = site.reply(request_of(INDEPENDENT, six.schema))
     again = make_site(six, INDEPENDENT, seed=None)
-    assert [again.reply(ask_of(INDEPENDENT, six.schema)) for _ in range(5)] == [first] * 5
-    other = ask_of(INDEPENDENT, six.schema, own=np.full(6, 3, np.int32))
-    assert code(again.reply(other)) == "changed"
+    assert [again.reply(request_of(INDEPENDENT, six.schema)) for _ in range(5)] == [first] * 5
+    other = request_of(INDEPENDENT, six.schema, own=np.full(6, 3, np.int32))
+    assert code_of(again.reply(other)) == "changed"
     assert entries(again) == 6
 
 
 def test_terms_do_not_change_within_a_run(six, make_site):
     site = make_site(six, Relay(epsilon=2.0, passes=2))
-    assert code(site.reply(ask_of(Relay(epsilon=2.0, passes=2), six.schema, total=7))) == "reply"
-    moved = ask_of(Relay(epsilon=2.0, passes=2), six.schema, total=8, round_id=1)
-    assert code(site.reply(moved)) == "changed"
+    assert code_of(site.reply(request_of(Relay(epsilon=2.0, passes=2), six.schema, total=7))) == "reply"
+    moved = request_of(Relay(epsilon=2.0, passes=2), six.schema, total=8, round_id=1)
+    assert code_of(site.reply(moved)) == "changed"
 
 
 def test_a_third_request_on_a_budget_for_one_is_refused(six, make_site):
     """The second is the first again and gets its stored reply; the third, of a new run, would spend."""
     site = make_site(six, INDEPENDENT, seed=None)
-    first = site.reply(ask_of(INDEPENDENT, six.schema))
-    assert site.reply(ask_of(INDEPENDENT, six.schema)) == first
-    assert code(site.reply(ask_of(INDEPENDENT, six.schema, run="run-2"))) == "budget"
+    first = site.reply(request_of(INDEPENDENT, six.schema))
+    assert site.reply(request_of(INDEPENDENT, six.schema)) == first
+    assert code_of(site.reply(request_of(INDEPENDENT, six.schema, run="run-2"))) == "budget"
     assert entries(site) == 6
 
 
 def test_who_cannot_pay_is_left_out_and_the_others_answer(six, make_site):
     site = make_site(six, INDEPENDENT)
-    site.reply(ask_of(INDEPENDENT, six.schema, who=[1, 4]))
-    reply = site.reply(ask_of(INDEPENDENT, six.schema, run="run-2"))
+    site.reply(request_of(INDEPENDENT, six.schema, who=[1, 4]))
+    reply = site.reply(request_of(INDEPENDENT, six.schema, run="run-2"))
     assert wire.unpack(reply).arrays["clients"].tolist() == [0, 2, 3, 5]
     assert entries(site) == 6
 
 
 def test_a_budget_too_small_for_the_method_is_never_touched(six, make_site):
     site = make_site(six, INDEPENDENT, epsilon=1.9)
-    assert code(site.reply(ask_of(INDEPENDENT, six.schema))) == "budget"
-    assert code(make_site(six, CentralMean(epsilon=9.0), unit="record", name="b").reply(
-        ask_of(CentralMean(epsilon=9.0), six.schema))) == "budget"  # fmt: skip
+    assert code_of(site.reply(request_of(INDEPENDENT, six.schema))) == "budget"
+    assert code_of(make_site(six, CentralMean(epsilon=9.0), unit="record", name="b").reply(
+        request_of(CentralMean(epsilon=9.0), six.schema))) == "budget"  # fmt: skip
     assert entries(site) == 0
 
 
@@ -164,8 +138,8 @@ def test_the_charge_is_on_disk_before_anything_is_returned(six, make_site, monke
 
     said = []
     monkeypatch.setattr(SqliteLedger, "commit_many", full)
-    reply = dataclasses.replace(site, log=said.append).reply(ask_of(INDEPENDENT, six.schema))
-    assert code(reply) == "failed"
+    reply = dataclasses.replace(site, log=said.append).reply(request_of(INDEPENDENT, six.schema))
+    assert code_of(reply) == "failed"
     assert b"secret" not in reply
     assert "secret-value-42" in said[0]
     monkeypatch.undo()
@@ -181,7 +155,7 @@ def test_no_exception_text_leaves(six, make_site):
 
     said = []
     site = make_site(six, Broken(epsilon=2.0), seed=None, log=said.append)
-    assert site.reply(ask_of(Broken(epsilon=2.0), six.schema)) == messages.make_refusal("failed")
+    assert site.reply(request_of(Broken(epsilon=2.0), six.schema)) == messages.make_refusal("failed")
     assert "secret-value" in said[0]
     assert entries(site) == 0
 
@@ -193,7 +167,7 @@ def test_memory_lives_beside_the_ledger_and_survives_a_restart(six, make_site):
         site = make_site(six, protocol)  # a new object each time: as after a restart
         tally = {"tally": np.full(six.schema.sizes[0], round_id, np.int32)}
         reply = site.reply(
-            ask_of(protocol, six.schema, round_id=round_id, who=[0], heard=np.array([heard]), common=tally),
+            request_of(protocol, six.schema, round_id=round_id, who=[0], heard=np.array([heard]), common=tally),
         )
         asked.append(int(wire.unpack(reply).arrays["value/0"][0]))
     assert asked == [1, 2]
@@ -203,16 +177,16 @@ def test_a_restored_old_ledger_is_noticed(six, make_site):
     """The coordinator has heard more than the ledger shows: somebody put an old one back. One that is gone is not replaced."""
     protocol = Relay(epsilon=2.0, passes=2)
     site = make_site(six, protocol)
-    assert code(site.reply(ask_of(protocol, six.schema, who=[0]))) == "reply"
+    assert code_of(site.reply(request_of(protocol, six.schema, who=[0]))) == "reply"
     for path in site.ledger_path.parent.glob("site.sqlite*"):
         path.unlink()
-    again = ask_of(protocol, six.schema, round_id=1, who=[0], heard=np.array([1]))
+    again = request_of(protocol, six.schema, round_id=1, who=[0], heard=np.array([1]))
     said = []
-    assert code(dataclasses.replace(site, log=said.append).reply(again)) == "failed"
+    assert code_of(dataclasses.replace(site, log=said.append).reply(again)) == "failed"
     assert "is gone, and with it what was spent" in said[0]
     assert not site.ledger_path.exists()
     SqliteLedger(site.ledger_path, site.budget).close()
-    assert code(site.reply(again)) == "rolled-back"
+    assert code_of(site.reply(again)) == "rolled-back"
 
 
 def test_an_old_ledger_put_back_answers_nothing_whatever_the_coordinator_says(six, make_site):
@@ -220,11 +194,11 @@ def test_an_old_ledger_put_back_answers_nothing_whatever_the_coordinator_says(si
     said = []
     site = make_site(six, INDEPENDENT, seed=None, log=said.append)
     old = site.ledger_path.read_bytes()
-    ask = ask_of(INDEPENDENT, six.schema)
+    ask = request_of(INDEPENDENT, six.schema)
     first = site.reply(ask)
     new = site.ledger_path.read_bytes()
     site.ledger_path.write_bytes(old)
-    assert code(site.reply(ask)) == "rolled-back"
+    assert code_of(site.reply(ask)) == "rolled-back"
     assert "is not the one that was written last" in said[-1]
     site.ledger_path.write_bytes(new)
     assert site.reply(ask) == first
@@ -237,12 +211,12 @@ def test_a_reply_stored_before_a_crash_leaves_only_after_the_head(six, make_site
     monkeypatch.setattr(
         "populace.privacy.sqlite_ledger.keep_head", lambda *_: (_ for _ in ()).throw(OSError("power cut"))
     )
-    assert code(site.reply(ask_of(INDEPENDENT, six.schema))) == "failed"
+    assert code_of(site.reply(request_of(INDEPENDENT, six.schema))) == "failed"
     assert entries(site) == 6
     monkeypatch.undo()
-    assert code(site.reply(ask_of(INDEPENDENT, six.schema))) == "reply"
+    assert code_of(site.reply(request_of(INDEPENDENT, six.schema))) == "reply"
     site.ledger_path.write_bytes(old)
-    assert code(site.reply(ask_of(INDEPENDENT, six.schema))) == "rolled-back"
+    assert code_of(site.reply(request_of(INDEPENDENT, six.schema))) == "rolled-back"
 
 
 def test_charges_of_methods_that_mean_different_things_are_not_added(six, make_site):
@@ -253,28 +227,28 @@ def test_charges_of_methods_that_mean_different_things_are_not_added(six, make_s
     sites = [make_site(six, protocol, name=name, log=said.append, **wide) for name, protocol in
              (("a", INDEPENDENT), ("b", central))]  # fmt: skip
     both = {digest: agreement for site in sites for digest, agreement in site.agreements.items()}
-    asks = [ask_of(protocol, six.schema, run=f"run-{protocol.facts.name}") for protocol in (INDEPENDENT, central)]
+    asks = [request_of(protocol, six.schema, run=f"run-{protocol.facts.name}") for protocol in (INDEPENDENT, central)]
     for site, order in zip(sites, (asks, asks[::-1]), strict=True):
         site = dataclasses.replace(site, agreements=both)
-        assert [code(site.reply(ask)) for ask in order] == ["reply", "budget"]
+        assert [code_of(site.reply(ask)) for ask in order] == ["reply", "budget"]
         assert "they do not add up. Agree to it in another folder" in said[-1]
         assert entries(site) == 6
-        assert code(site.reply(order[0])) == "reply"
+        assert code_of(site.reply(order[0])) == "reply"
 
 
 def test_terms_hold_nothing_but_what_they_are(six, make_site):
     """They are kept with the run, so a request could have filled the disk with them."""
     site = make_site(six, INDEPENDENT)
     for request in (
-        ask_of(INDEPENDENT, six.schema),
+        request_of(INDEPENDENT, six.schema),
         messages.make_facts_request(Agreement(protocol=INDEPENDENT, schema=six.schema), run="r"),
     ):
         message = wire.unpack(request)
         terms = message.fields["terms"]
         for wrong in ({**terms, "junk": "x" * 1000}, {name: terms[name] for name in list(terms)[:3]}):
             changed = dataclasses.replace(message, fields={**message.fields, "terms": wrong})
-            assert code(site.reply(wire.pack(changed))) == "malformed"
-        assert code(site.reply(request)) in ("reply", "facts")
+            assert code_of(site.reply(wire.pack(changed))) == "malformed"
+        assert code_of(site.reply(request)) in ("reply", "facts")
 
 
 def test_a_run_larger_than_the_site_allows_is_refused_before_memory_is_set_aside(six, make_site, monkeypatch):
@@ -293,15 +267,17 @@ def test_a_run_larger_than_the_site_allows_is_refused_before_memory_is_set_aside
         (bounded, 51, 1, "population"), (bounded, 6, 6, "population"), (bounded, 50, 5, "failed"),
     ):  # fmt: skip
         population = agreement.population(clients=clients, records=records)
-        assert code(one.reply(messages.make_ask(agreement, population, **parts))) == word
+        assert code_of(one.reply(messages.make_ask(agreement, population, **parts))) == word
 
 
 def test_an_unseeded_site_draws_anew_each_run(six, make_site):
     """Two runs of one site: with a seed the same replies, from the operating system others."""
-    wide = make_protocol("independent", {"epsilon": 0.5, "batch": 100})
+    wide = make_protocol("independent", {"epsilon": 0.5, "clients_per_batch": 100})
     for seed, same in ((3, True), (None, False)):
         site = make_site(six, wide, epsilon=99.0, seed=seed, name=f"s{seed}")
-        replies = [wire.unpack(site.reply(ask_of(wide, six.schema, run=f"r{i}"))).arrays["value/0"] for i in range(6)]
+        replies = [
+            wire.unpack(site.reply(request_of(wide, six.schema, run=f"r{i}"))).arrays["value/0"] for i in range(6)
+        ]
         assert all((replies[0] == other).all() for other in replies) == same
 
 
@@ -313,19 +289,19 @@ def test_facts_are_told_to_who_names_agreed_terms_only(six, make_site):
     assert facts == messages.Facts(clients=3, records=2, seeded=False, hosts="rows", records_read=False)
     assert said == ["told the public facts"]
     other = Agreement(protocol=make_protocol("krr", {"epsilon": 2.0}), schema=six.schema)
-    assert code(site.reply(messages.make_facts_request(other, run="r"))) == "method"
+    assert code_of(site.reply(messages.make_facts_request(other, run="r"))) == "method"
 
 
 def test_the_gate_lets_out_what_a_site_says_and_nothing_else(six, make_site):
     site = make_site(six, INDEPENDENT)
-    reply = site.reply(ask_of(INDEPENDENT, six.schema))
+    reply = site.reply(request_of(INDEPENDENT, six.schema))
     facts = site.reply(messages.make_facts_request(Agreement(protocol=INDEPENDENT, schema=six.schema), run="r"))
     for message in (reply, facts, messages.make_refusal("budget")):
         assert messages.check_outgoing(message, site.agreements) == message
     good = wire.unpack(reply)
     bad = [
         b"row 7: red, 3, 2.5, true",
-        ask_of(INDEPENDENT, six.schema),
+        request_of(INDEPENDENT, six.schema),
         wire.pack(wire.Message(kind="refusal", fields={"code": "because row 7 is red"})),
         wire.pack(wire.Message(kind="refusal", fields={"code": "budget", "rows": [1, 2, 3]})),
         wire.pack(wire.Message(kind="facts", fields=wire.unpack(facts).fields, arrays={"rows": six.codes})),

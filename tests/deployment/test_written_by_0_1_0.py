@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_site import ask_of, code
 
+from builders import code_of, request_of
 from populace.cli.main import call
 from populace.engines.agreement import agreement_from_json
 from populace.engines.link import InProcess
@@ -71,7 +71,7 @@ def test_an_old_site_opens_and_answers_a_new_run_with_what_is_left(written, caps
             len(wire_clients(site.reply(ask)))
             for round_id in range(3)
             for ask in [asks(protocol, schema, run, round_id)]
-            if code(site.reply(ask)) == "reply"
+            if code_of(site.reply(ask)) == "reply"
         )
 
     assert answers("study-2") == 12
@@ -84,7 +84,7 @@ def test_an_old_site_opens_and_answers_a_new_run_with_what_is_left(written, caps
 def asks(protocol, schema, run, round_id):
     """Round by round, five of twelve numbers each."""
     who = np.arange(5 * round_id, min(5 * round_id + 5, 12), dtype=np.int32)
-    return ask_of(
+    return request_of(
         protocol, schema, total=12, run=run, round_id=round_id, clients=who, heard=np.zeros(len(who)),
         own=np.zeros(len(who), np.int32),
     )  # fmt: skip
@@ -101,7 +101,7 @@ def test_a_run_under_way_is_refused_in_words_and_what_was_spent_stays(written):
     site = open_site(written / "ward" / "kit" / "local" / "populace.json")
     for round_id in range(3):
         agreement = next(iter(site.agreements.values()))
-        assert code(site.reply(asks(agreement.protocol, agreement.schema, "study-1", round_id))) == "old-run"
+        assert code_of(site.reply(asks(agreement.protocol, agreement.schema, "study-1", round_id))) == "old-run"
     assert "begun under version 0.1.0" in (written / "ward" / "site.log").read_text()
     state = advance(written / "run", InProcess({"ward": site.reply}))
     assert state == "waiting"

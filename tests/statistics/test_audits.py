@@ -47,6 +47,8 @@ METHODS = list(
     dict.fromkeys(name for name, trust, kind in audited_methods() if trust in ("local", "silo") and kind == "table")
 )
 SLOW_METHODS = (
+    "dp-fed-wae",
+    "fedsel-wae",
     "poll",
     "calm",
     "locop",

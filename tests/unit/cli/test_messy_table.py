@@ -2,22 +2,19 @@
 
 import datetime as dt
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
 from messy_table import DIAGNOSES, FIRST_DAY, HEADER, ROWS, messy_rows, write_messy_table
 from populace.cli.main import call
 from populace.tables.schema import load_schema
 from populace.tables.table import read_frame
 
 EPSILON = 12  # little noise: what is tested here is the way, not the method
-QUICK = [part for pair in ("chains=1", "moves=24", "classes=4", "spread=1", "stages=1") for part in ("--set", pair)]
+QUICK = [part for pair in ("chains=1", "langevin_steps=24", "latent_classes=4", "prior_scale=1", "stages=1") for part in ("--set", pair)]
 KINDS = {
     "admitted": "date", "discharged": "date", "seen_at": "datetime", "round": "time", "ward": "categorical",
     "diagnosis": "categorical", "insurance_code": "categorical", "smoker": "boolean", "alive": "boolean",

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from populace.methods.blocks.dense_networks import Blocks
+from builders import mark_slow
 from populace.methods.blocks.dp_sgd import Examples, start_training
 from populace.methods.blocks.gan_networks import ConvGan, DenseGan
 from populace.methods.blocks.gan_training import (
@@ -16,6 +16,7 @@ from populace.methods.blocks.gan_training import (
     slope_of_one,
     slope_of_row,
 )
+from populace.methods.blocks.networks import Blocks
 from populace.methods.blocks.vae_networks import BasisVae, RowsVae, SmallVae
 
 BLOCKS = Blocks((3, 2, 4))
@@ -103,6 +104,7 @@ def test_groups_are_the_units_parameters_lead_to(gan):
     assert (first == np.arange(shape[1])).all()
 
 
+@pytest.mark.parametrize("gan", mark_slow(GANS, ("conv", "colour")), indirect=True)
 def test_a_row_s_slope_depends_on_no_other_row(gan):
     omega, theta = gan.start(jax.random.key(3))
     seen, key = examples(gan), jax.random.key(4)
@@ -138,6 +140,7 @@ def test_replayed_examples_are_the_generator_s(gan):
     assert (again.x != replayed(gan, 2 * theta, jnp.ones(max(1, gan.maker.classes)), 6, jax.random.key(8)).x).any()
 
 
+@pytest.mark.parametrize("gan", mark_slow(GANS, ("conv", "colour", "rows")), indirect=True)
 def test_a_step_of_the_generator_raises_its_score(gan):
     omega, theta = gan.start(jax.random.key(9))
     generator, shares = start_training(theta, 1e-3, (0.5, 0.9)), jnp.ones(max(1, gan.maker.classes))

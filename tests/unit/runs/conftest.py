@@ -1,11 +1,7 @@
-"""Shared by tests of experiments: `booked_runs`, and the people it saves."""
-
-import sys
-from pathlib import Path
+"""Shared by tests of runs: `booked_runs`, and the people it saves."""
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
 from booked_runs import save_people
 
 

@@ -9,8 +9,8 @@ import sys
 
 import numpy as np
 import pytest
-from booked_runs import ROWS, StopError, history, interrupt, published, spec_of
 
+from booked_runs import ROWS, StopError, history, interrupt, published, spec_of
 from populace.engines.runtime import population_of
 from populace.errors import BudgetError, DataError, RunError, SpecError
 from populace.methods.baselines.independent import Independent

@@ -48,7 +48,6 @@ def environment():
         "PYTHONPATH": os.pathsep.join(paths),
         "JAX_PLATFORMS": "cpu",
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_COMPILATION_CACHE_DIR": str(HERE.parents[1] / ".jax_cache"),
         "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
     }
     before = {name: os.environ.get(name) for name in wanted}
