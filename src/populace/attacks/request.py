@@ -29,7 +29,7 @@ from populace.privacy.randomizers.base import check_epsilon
 from populace.runs.folder import RunFolder
 from populace.runs.run import load_run, versions
 from populace.runs.sources import read_rows
-from populace.runs.spec import make_method, make_spec
+from populace.runs.spec import make_method, make_spec, spec_from_file
 from populace.tables.files import read_json, write_json
 from populace.tables.schema import Schema
 from populace.tables.table import Table, read_table
@@ -104,7 +104,7 @@ def _read(request: AttackRequest) -> tuple[Protocol, Table, tuple[Table, Table] 
                 "--records-per-client out"
             )
         run = load_run(request.what)
-        spec = make_spec(**run.details["spec"])
+        spec = spec_from_file(run.details["spec"])
         if spec.client_column is not None:
             raise SpecError("shadow runs deal rows out evenly; a run with --client-column cannot be attacked yet")
         schema = load_table_generator(Path(request.what)).schema

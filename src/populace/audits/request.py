@@ -20,7 +20,7 @@ from populace.methods.registry import METHODS, parameters, protocol_class
 from populace.privacy.randomizers.base import check_epsilon
 from populace.runs.folder import RunFolder
 from populace.runs.run import load_run
-from populace.runs.spec import make_spec
+from populace.runs.spec import spec_from_file
 from populace.tables.files import write_json
 from populace.tables.schema import Schema, load_schema
 from populace.tables.table import read_table
@@ -172,7 +172,7 @@ def _run(request: AuditRequest, command: str, say: Say) -> JsonObject:
             "--records-per-client and --images out"
         )
     run = load_run(request.what)
-    spec = make_spec(**run.details["spec"])
+    spec = spec_from_file(run.details["spec"])
     settings = {name: str(value) for name, value in spec.settings.items()}
     settings |= {"trust": run.guarantee.trust} if "trust" in parameters(spec.method_name) else {}
     subject = dataclasses.replace(request, epsilon=spec.epsilon, settings=settings).subject(

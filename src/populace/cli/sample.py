@@ -30,6 +30,7 @@ def command(
     from populace.errors import InputError, RunError
     from populace.methods.blocks.generator import ImageGenerator
     from populace.runs.run import load_run
+    from populace.tables.images import Images
     from populace.tables.table import SUFFIXES
 
     if output.suffix not in (*SUFFIXES, ".npz"):
@@ -50,7 +51,7 @@ def command(
         made, endings = ("images", ".npz") if images else ("rows of a table", ", ".join(SUFFIXES))
         raise InputError(f"the run made {made}: expected an output name ending in {endings}, got {output.name!r}")
     drawn = found.sample(rows, seed=seed, conditions=conditions)
-    if images:
+    if isinstance(drawn, Images):
         drawn.save(output)
     else:
         for name, value, cell in _wider(drawn.schema, conditions):

@@ -216,7 +216,8 @@ class RunFolder:
         `event` is all that was released about the unit charged most, `history` what a ledger says of other runs.
         """
         run = {"where": where_of(document), **{name: document[name] for name in PUBLIC if name in document}}
-        asked = {name: document["spec"].get(name) for name in ASKED}
+        spec = document["spec"]
+        asked = {name: spec.get(name) for name in (*ASKED, *(("silos",) if spec.get("silos") is not None else ()))}
         more = {
             "written": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "ledger": document["ledger"],

@@ -102,12 +102,13 @@ def _simulated(privacy: JsonObject, shape: Schema | ImageShape) -> Restated:
     run, said = privacy["run"], privacy["run"]["population"]
     asked, rows = run["asked"], int(said["records_in_all"])
     column, each = asked["client_column"], int(asked["records_per_client"])
-    how, holds = dealt_in_words(records_per_client=each, column=column)
-    if column is None:
+    silos, most = asked.get("silos"), asked["most_records"]
+    how, holds = dealt_in_words(records_per_client=each, column=column, silos=silos)
+    if column is None and silos is None:
         clients, records, declared = -(-rows // each), min(each, max(rows, 1)), True
     else:
-        most = asked["most_records"]
-        clients, records, declared = int(said["clients"]), int(most or said["records"]), most is not None
+        named = said["clients"] if silos is None else silos
+        clients, records, declared = int(named), int(most or said["records"]), most is not None
     facts = Simulated(
         clients=clients, records=records, records_in_all=rows, declared=declared, images=isinstance(shape, ImageShape),
         holds=holds,

@@ -6,6 +6,8 @@ import dataclasses
 import importlib.metadata
 import math
 import platform
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,10 +19,11 @@ from populace.engines import simulation
 from populace.engines.runtime import Keys, Outcome, Report, check_kind, population_of
 from populace.engines.runtime import make_key as make_key
 from populace.engines.statement import stated_simulation
-from populace.errors import RunError
+from populace.errors import InputError, RunError, SpecError
 from populace.methods.base import Population, Protocol
 from populace.methods.blocks.generator import Synthesizer, load_generator
-from populace.methods.registry import protocol_class
+from populace.methods.registry import METHODS, protocol_class
+from populace.privacy.events import Event
 from populace.privacy.guarantee import Guarantee, guarantee_from_json
 from populace.privacy.ledger import Budget
 from populace.runs.folder import VERSIONS, RunFolder
@@ -28,44 +31,145 @@ from populace.runs.ledger.history import BESIDE, NOT_BOOKED, Bookkeeping, Histor
 from populace.runs.ledger.wording import said_alone
 from populace.runs.restated import simulated_population
 from populace.runs.sources import PrivateData, read_private
-from populace.runs.spec import RunSpec, make_method
+from populace.runs.spec import (
+    DEFAULT_ROWS,
+    IMAGES_IN_MEMORY,
+    TABLE_IN_MEMORY,
+    RunSpec,
+    check_count,
+    make_method,
+    make_spec,
+)
 from populace.tables.files import read_json
 from populace.tables.images import Images
 from populace.tables.partition import Clients
 from populace.tables.table import Table
+from populace.types import JsonObject
 
 Say = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """A finished run: the generator, what it guarantees, and what it cost."""
+    """A finished run: the generator, what it guarantees, and what it cost.
+
+    `folder` is where its files are; None after `simulate`, until it is saved. `remarks` are sentences about what reading and
+    splitting the rows changed. `event` is all that was released about the unit charged most.
+    """
 
     generator: Synthesizer
     guarantee: Guarantee
     details: Mapping[str, Any]
+    folder: Path | None = None
+    remarks: tuple[str, ...] = ()
+    event: Event | None = dataclasses.field(default=None, repr=False)
+    temporary: tempfile.TemporaryDirectory[str] | None = dataclasses.field(default=None, repr=False, compare=False)
 
-    def sample(self, rows: int, *, seed: int | None = None, conditions: Mapping[str, str] | None = None) -> Any:
-        """A Table or Images, whichever the run was about."""
-        return self.generator.sample(rows, Keys(make_key(seed)).sample(), conditions)
+    @property
+    def method(self) -> str:
+        """The name of the method, also where it was chosen for the data."""
+        return str(self.details["method"])
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The settings of the method."""
+        found: Mapping[str, Any] = self.details.get("parameters", {})
+        return found
+
+    @property
+    def statement(self) -> str:
+        """The guarantee, a line for each thing it says, and what other runs on the same data add to it."""
+        booked = self.details.get("booked") or {}
+        said = (booked.get("standing") or self.details.get("history") or {}).get("said")
+        return str(self.guarantee) if said is None else f"{self.guarantee}\nother runs: {said}"
+
+    def sample(
+        self, rows: int, *, seed: int | None = None, conditions: Mapping[str, str] | None = None
+    ) -> Table | Images:
+        """A Table or Images, whichever the run was about; costs no privacy."""
+        check_count("rows", rows)
+        drawn: Table | Images = self.generator.sample(rows, Keys(make_key(seed)).sample(), conditions)
+        return drawn
+
+    def save(self, path: str | Path, *, rows: int = DEFAULT_ROWS) -> None:
+        """Keep the run in a new folder, as `populace synthesize` writes one; after `simulate` with so many synthetic rows."""
+        if not isinstance(path, str | Path):
+            raise RunError(f"expected the path of a new folder for the run, got {path!r}")
+        new = Path(path)
+        if new.exists() and (not new.is_dir() or any(new.iterdir())):
+            raise RunError(f"{new} exists; choose another name for the run's folder, or remove it")
+        if self.folder is None:
+            _save_simulated(self, new, rows)
+            return
+        try:
+            shutil.copytree(self.folder, new, dirs_exist_ok=True)
+        except (OSError, shutil.Error) as error:
+            raise RunError(f"cannot copy the run in {self.folder} to {new}: {error}") from error
 
 
 def simulate(protocol: Protocol, clients: Clients, *, seed: int | None = None, progress: Report | None = None) -> Run:
     """Run a method on simulated clients, in memory. Nothing is booked in a ledger, which `details["history"]` says."""
+    if not isinstance(protocol, Protocol):
+        raise SpecError(f"expected a method, as populace.methods has them, got {protocol!r}")
+    if not isinstance(clients, Clients):
+        raise InputError(f"expected clients, as populace.split makes them, got {type(clients).__name__}")
     outcome = simulation.run(protocol, clients, root=make_key(seed), progress=progress, exact_noise=seed is None)
     guarantee = _stated(outcome, clients, seeded=seed is not None)
-    details = {**_details(outcome), "history": said_alone(NOT_BOOKED)}
-    return Run(generator=outcome.generator, guarantee=guarantee, details=details)
+    alone = said_alone(NOT_BOOKED)
+    booked = {"ledger": None, "booking": None, "standing": alone, "public": alone}
+    details = {**_described(protocol, clients), **_details(outcome, clients), "history": alone, "booked": booked}
+    if clients.asked is not None and protocol.facts.name in METHODS:
+        data = IMAGES_IN_MEMORY if isinstance(clients.data, Images) else TABLE_IN_MEMORY
+        target = None if isinstance(clients.data, Images) else clients.data.schema.target
+        details["spec"] = {**asked_of(protocol), **clients.asked, "data": data, "target": target, "seed": seed}
+    return Run(generator=outcome.generator, guarantee=guarantee, details=details, event=outcome.ledger.worst_event())
+
+
+def asked_of(protocol: Protocol) -> dict[str, Any]:
+    """What of a specification this method is: its name, epsilon, delta, trust and settings."""
+    settings = dict(_parameters(protocol))
+    asked: dict[str, Any] = {"method": protocol.facts.name, "epsilon": float(settings.pop("epsilon", math.inf))}
+    if settings.get("delta") == 0:
+        settings.pop("delta")
+    return {
+        **asked,
+        **{name: settings.pop(name) for name in ("delta", "trust") if name in settings},
+        "settings": settings,
+    }
+
+
+def _parameters(protocol: Protocol) -> JsonObject:
+    return dataclasses.asdict(protocol)  # type: ignore[call-overload, no-any-return]
+
+
+def _save_simulated(run: Run, path: Path, rows: int) -> None:
+    """The folder of a run that was simulated in memory."""
+    if "spec" not in run.details:
+        raise RunError(
+            f"this run cannot be stated again from its folder: {run.method} is no registered method, or its rows were "
+            f"dealt out otherwise than by split ({run.details['split']}); save what it samples"
+        )
+    spec = make_spec(**{**run.details["spec"], "rows": rows})
+    folder = RunFolder(path)
+    document = {**run.details, "digest": spec.digest(), "spec": spec.model_dump(), "rows": rows}
+    with folder.claim(document["spec"], document["digest"]):
+        run.generator.save(folder.path)
+        folder.save_synthetic(run.sample(rows, seed=spec.seed))
+        folder.save_privacy(run.guarantee, document, event=run.event, history=document["history"])
+        folder.finish(document)
 
 
 def load_run(path: str | Path) -> Run:
+    """A finished run from its folder."""
+    if not isinstance(path, str | Path):
+        raise RunError(f"expected the path of a run's folder, got {path!r}")
     folder = RunFolder(path)
     document = folder.document()
     try:
         guarantee = guarantee_from_json(read_json(folder / "privacy.json"))
     except (KeyError, TypeError, ValueError) as error:
         raise RunError(f"{folder / 'privacy.json'} is damaged: {error!r}") from error
-    return Run(generator=load_generator(folder.path), guarantee=guarantee, details=document)
+    return Run(generator=load_generator(folder.path), guarantee=guarantee, details=document, folder=folder.path)
 
 
 def synthesize(
@@ -75,17 +179,16 @@ def synthesize(
     progress: Report | None = None,
     say: Say = lambda _: None,
     keeping: Bookkeeping = BESIDE,
+    private: PrivateData | None = None,
 ) -> Run:
     """Everything from data file to run folder. An unfinished folder with the same specification is resumed.
 
-    The run is booked where `keeping` says, by default in the ledger beside the data, before any record is used.
+    The run is booked where `keeping` says, by default in the ledger beside the data, before any record is used. `private` are
+    the rows where they were read already; else they are read as the specification says.
     """
     began = time.monotonic()
     protocol = make_method(spec)
-    private = read_private(
-        spec.data, schema=spec.schema_file, target=spec.target, records_per_client=spec.records_per_client,
-        client_column=spec.client_column, most_records=spec.most_records,
-    )  # fmt: skip
+    private = private or _read(spec)
     clients = private.clients
     population = population_of(clients)
     check_kind(protocol, population)
@@ -122,13 +225,21 @@ def synthesize(
         folder.save_synthetic(drawn)
         seconds = _seconds(began, read, trained, sampled)
         document = {
-            **_document(spec, protocol, clients), "seconds": seconds, "booked": history.for_run(), **_details(outcome),
-            "population": simulated_population(population, clients, answered=_answered(outcome)),
+            **_described(protocol, clients), "digest": spec.digest(), "spec": spec.model_dump(), "rows": spec.rows,
+            "seconds": seconds, "booked": history.for_run(), **_details(outcome, clients),
         }  # fmt: skip
         folder.save_privacy(guarantee, document, event=outcome.ledger.worst_event(), history=history.public)
         folder.finish(document)
         history.finish(folder)
-    return Run(generator=outcome.generator, guarantee=guarantee, details=document)
+    event = outcome.ledger.worst_event()
+    return Run(generator=outcome.generator, guarantee=guarantee, details=document, folder=folder.path, event=event)
+
+
+def _read(spec: RunSpec) -> PrivateData:
+    return read_private(
+        spec.data, schema=spec.schema_file, target=spec.target, records_per_client=spec.records_per_client,
+        client_column=spec.client_column, most_records=spec.most_records,
+    )  # fmt: skip
 
 
 def _seconds(began: float, read: float, trained: float, sampled: float) -> dict[str, float]:
@@ -137,17 +248,14 @@ def _seconds(began: float, read: float, trained: float, sampled: float) -> dict[
     return {**steps, "total": time.monotonic() - began}
 
 
-def _document(spec: RunSpec, protocol: Protocol, clients: Clients) -> dict[str, Any]:
+def _described(protocol: Protocol, clients: Clients) -> JsonObject:
     """What run.json says of what was run."""
     return {
         "status": "finished",
-        "digest": spec.digest(),
-        "spec": spec.model_dump(),
         "method": protocol.facts.name,
-        "parameters": dataclasses.asdict(protocol),  # type: ignore[call-overload]
+        "parameters": _parameters(protocol),
         "clients": len(clients),
         "split": clients.how,
-        "rows": spec.rows,
         **({"classes": clients.data.classes} if isinstance(clients.data, Images) else {}),
         "versions": versions(),
     }
@@ -182,8 +290,12 @@ def _answered(outcome: Outcome) -> int:
     return int(outcome.ledger.spent()["accounts_charged"])
 
 
-def _details(outcome: Outcome) -> dict[str, Any]:
-    return {"rounds": outcome.rounds, "traffic": outcome.traffic.to_json(), "ledger": outcome.ledger.spent()}
+def _details(outcome: Outcome, clients: Clients) -> JsonObject:
+    """What run.json says of what came of it."""
+    return {
+        "rounds": outcome.rounds, "traffic": outcome.traffic.to_json(), "ledger": outcome.ledger.spent(),
+        "population": simulated_population(population_of(clients), clients, answered=_answered(outcome)),
+    }  # fmt: skip
 
 
 def versions() -> dict[str, str]:

@@ -59,12 +59,29 @@ def read_private(
             raise InputError("images take none of --target, --schema and --client-column; leave them out")
         return PrivateData(clients=split(read_images(data), records_per_client=records_per_client), frame=None)
     frame, table = read_rows(data, schema, without=(client_column,) if client_column else ())
+    return deal_rows(
+        frame, table, target=target, records_per_client=records_per_client, client_column=client_column,
+        most_records=most_records, name=data,
+    )  # fmt: skip
+
+
+def deal_rows(
+    frame: pa.Table,
+    table: Table,
+    *,
+    target: str | None = None,
+    records_per_client: int = 1,
+    client_column: str | None = None,
+    most_records: int | None = None,
+    name: str = "the table",
+) -> PrivateData:
+    """Rows split into clients: so many each, in their order, or one client per value of a column of the frame."""
     if target is not None:
         table = dataclasses.replace(table, schema=table.schema.with_target(target))
     if client_column is None:
         return PrivateData(clients=split(table, records_per_client=records_per_client), frame=frame)
     if client_column not in frame.column_names:
-        raise DataError(f"no client column {client_column!r} in {data}; columns are {', '.join(frame.column_names)}")
+        raise DataError(f"no client column {client_column!r} in {name}; columns are {', '.join(frame.column_names)}")
     if client_column in table.schema.names:
         raise DataError(
             f"the client column {client_column!r} is also a column of the schema; take it out of the schema"

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import hashlib
 import json
+import typing
 from typing import Any
 
+import numpy as np
 import pydantic
 
 from populace.errors import SpecError
 from populace.methods.base import Protocol
-from populace.methods.registry import DEFAULTS, make_protocol, parameters, protocol_class
+from populace.methods.blocks.settings import in_words
+from populace.methods.registry import DEFAULTS, make_protocol, parameters, protocol_class, settings_from_file
 from populace.privacy.randomizers.base import check_epsilon
+from populace.types import JsonObject
 from populace.version import __version__
 
 DEFAULT_ROWS = 10_000
+#: What `data` says of rows that were given in Python and stand in no file.
+TABLE_IN_MEMORY, IMAGES_IN_MEMORY = "memory:table", "memory:images"
+
+
+def default_method(data: str) -> str:
+    """The method for data of this kind, where none is asked for."""
+    return DEFAULTS["images" if data.endswith(".npz") or data == IMAGES_IN_MEMORY else "table"]
 
 
 class RunSpec(pydantic.BaseModel):
     """Everything that decides a run's result; two runs with the same spec and seed are the same run."""
 
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=False)
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
 
     data: str
     epsilon: float
@@ -32,18 +43,14 @@ class RunSpec(pydantic.BaseModel):
     records_per_client: int = 1
     client_column: str | None = None
     most_records: int | None = None
+    silos: int | None = None
     settings: dict[str, Any] = {}
     rows: int = DEFAULT_ROWS
     seed: int | None = None
 
     @property
     def method_name(self) -> str:
-        if self.method is not None:
-            return self.method
-        kind = "images" if self.data.endswith(".npz") else "table"
-        if kind not in DEFAULTS:
-            raise SpecError(f"no method for {kind} is built in yet; `populace methods` lists what there is")
-        return DEFAULTS[kind]  # type: ignore[index]
+        return default_method(self.data) if self.method is None else self.method
 
     def digest(self) -> str:
         """A hash of the specification and of the version, to recognise an unfinished run: other code makes other replies."""
@@ -57,27 +64,43 @@ def make_spec(**values: Any) -> RunSpec:
         spec = RunSpec(**values)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise SpecError(f"{where}: {first['msg'].lower()}, got {first.get('input')!r}") from None
+        name = str(first["loc"][0])
+        if name not in RunSpec.model_fields:
+            raise SpecError(f"a run has no option {name!r}") from None
+        if first["type"] == "missing":
+            raise SpecError(f"a run needs {name}") from None
+        wanted = in_words(typing.get_type_hints(RunSpec)[name])
+        raise SpecError(f"expected {name.replace('_', '-')} as {wanted}, got {first.get('input')!r}") from None
     check_epsilon(spec.epsilon)
     if spec.delta is not None and not 0 <= spec.delta < 1:
         raise SpecError(f"expected delta in [0, 1), got {spec.delta}")
-    if spec.rows < 1:
-        raise SpecError(f"expected rows of at least 1, got {spec.rows}")
-    if spec.records_per_client < 1:
-        raise SpecError(f"expected records-per-client of at least 1, got {spec.records_per_client}")
+    for name in ("rows", "silos", "records_per_client", "most_records"):
+        if (count := getattr(spec, name)) is not None:
+            check_count(name.replace("_", "-"), count)
     if spec.client_column is not None and spec.records_per_client != 1:
         raise SpecError("give --records-per-client or --client-column, not both")
-    if spec.most_records is not None and spec.client_column is None:
+    if spec.most_records is not None and spec.client_column is None and spec.silos is None:
         raise SpecError(
             "--most-records is for the clients of a --client-column; --records-per-client says it otherwise"
         )
-    if spec.most_records is not None and spec.most_records < 1:
-        raise SpecError(f"expected most-records of at least 1, got {spec.most_records}")
     if spec.seed is not None and not 0 <= spec.seed < 2**63:
         raise SpecError(f"expected a seed in [0, 2^63), got {spec.seed}")
     make_method(spec)
     return spec
+
+
+def check_count(name: str, count: object) -> None:
+    """One sentence for what is no number of things."""
+    if not isinstance(count, int | np.integer) or isinstance(count, bool):
+        raise SpecError(f"expected {name} as a whole number, got {count!r}")
+    if count < 1:
+        raise SpecError(f"expected {name} of at least 1, got {count}")
+
+
+def spec_from_file(document: JsonObject) -> RunSpec:
+    """The specification in a run.json of this or an earlier version, with settings under their present names."""
+    method = document.get("method") or default_method(str(document.get("data")))
+    return make_spec(**{**document, "settings": settings_from_file(method, document.get("settings", {}))})
 
 
 def make_method(spec: RunSpec) -> Protocol:

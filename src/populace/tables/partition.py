@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +28,8 @@ class Clients:
     """Who holds which rows: `order[starts[i]:starts[i + 1]]` are the row numbers of client i.
 
     `how` says in one line, for the record of a run, how the rows were dealt out; `holds` what one client holds, in words.
-    `most` is the public number of records that no client exceeds, None where nobody declared one.
+    `most` is the public number of records that no client exceeds, None where nobody declared one. `asked` are the options of
+    the split, by the names they have in a run's specification; None for splits that only simulations have.
     """
 
     data: Table | Images
@@ -37,6 +38,7 @@ class Clients:
     how: str
     most: int | None = None
     holds: str = ""
+    asked: Mapping[str, int | str | None] | None = None
 
     def __post_init__(self) -> None:
         rows = len(self.data)
@@ -107,11 +109,28 @@ def split(data: Table | Images, *, records_per_client: int = 1) -> Clients:
     starts = np.append(np.arange(0, rows, records_per_client), rows)
     how, holds = dealt_in_words(records_per_client=records_per_client)
     most = min(records_per_client, max(rows, 1))
-    return Clients(data=data, order=np.arange(rows), starts=starts, how=how, most=most, holds=holds)
+    asked = {"records_per_client": records_per_client}
+    return Clients(data=data, order=np.arange(rows), starts=starts, how=how, most=most, holds=holds, asked=asked)
 
 
-def dealt_in_words(*, records_per_client: int = 1, column: str | None = None) -> tuple[str, str]:
-    """How rows are dealt out, and what one client then holds: one client per value of `column`, or so many rows each."""
+def split_silos(data: Table | Images, sizes: Sequence[int], *, most: int | None = None) -> Clients:
+    """One client per silo: `sizes` are their numbers of rows, in the order in which the rows stand in `data`.
+
+    `most` is the declared number of records that no silo exceeds.
+    """
+    how, holds = dealt_in_words(silos=len(sizes))
+    starts = np.append(0, np.cumsum(sizes))
+    asked = {"silos": len(sizes), "most_records": most}
+    return Clients(data=data, order=np.arange(len(data)), starts=starts, how=how, most=most, holds=holds, asked=asked)
+
+
+def dealt_in_words(
+    *, records_per_client: int = 1, column: str | None = None, silos: int | None = None
+) -> tuple[str, str]:
+    """How rows are dealt out, and what one client then holds: one client per silo, one per value of `column`, or so many
+    rows each."""
+    if silos is not None:
+        return f"{silos} {'silo' if silos == 1 else 'silos'}, one client each", "everything one silo holds"
     if column is not None:
         return f"one client per value of column {column!r}", f"everything under one value of column {column!r}"
     noun = "record" if records_per_client == 1 else "records"
@@ -144,7 +163,8 @@ def split_by_column(
             f"expected at least two clients, the client column {name!r} names one; choose one that tells them apart"
         )
     how, holds = dealt_in_words(column=name)
-    return dataclasses.replace(_dealt(data, owner, int(owner.max()) + 1, how=how), most=most, holds=holds)
+    asked = {"client_column": name, "most_records": most}
+    return dataclasses.replace(_dealt(data, owner, int(owner.max()) + 1, how=how), most=most, holds=holds, asked=asked)
 
 
 def _as_arrow(values: pa.ChunkedArray | pa.Array | NumpyArray, name: str) -> pa.ChunkedArray | pa.Array:

@@ -176,7 +176,8 @@ def _disagreements(papers: Papers, run: JsonObject) -> Iterator[str]:
         return
     said = papers.privacy.get("run") or {}
     yield from (name for name in PUBLIC if run.get(name) != said.get(name))
-    yield from (f"{name} asked for" for name in ASKED if run["spec"].get(name) != (said.get("asked") or {}).get(name))
+    asked, spec = said.get("asked") or {}, run["spec"]
+    yield from (f"{name} asked for" for name in (*ASKED, "silos") if spec.get(name) != asked.get(name))
     if where_of(run) != said.get("where"):
         yield "where it ran"
     if (run.get("booked") or {}).get("public") != papers.privacy.get("history"):

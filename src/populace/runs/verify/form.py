@@ -78,7 +78,7 @@ def _keys(papers: Papers) -> Iterator[str]:
         return
     run, where = privacy["run"], privacy["run"]["where"]
     yield from _exactly("run", run, ("where", "asked", *PUBLIC))
-    yield from _exactly("run.asked", run["asked"], ASKED)
+    yield from _exactly("run.asked", run["asked"], (*ASKED, *(("silos",) if "silos" in run["asked"] else ())))
     yield from _exactly("run.versions", run["versions"], ("python", *VERSIONS))
     people = run["population"]
     yield from _exactly(

@@ -1,0 +1,178 @@
+"""Data as they are given in Python: a frame of pandas, polars or Arrow, a file, a Table or Images, or a list of silos."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from populace.errors import DataError, InputError
+from populace.methods.base import Facts
+from populace.runs.sources import PrivateData, deal_rows, read_rows
+from populace.tables.images import Images, read_images
+from populace.tables.partition import Clients, split, split_silos
+from populace.tables.schema import Schema
+from populace.tables.table import Table, make_table, resolve_schema, to_arrow
+
+EXPECTED = "a pandas, polars or Arrow table, the path of a file, a populace Table or Images, or a list of them (silos)"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Given:
+    """Rows in memory: the table, or the images, with the frame they came from and the number of rows of each silo.
+
+    `listed` is true where a list was given, which is a list of silos however short it is.
+    """
+
+    data: Table | Images
+    frame: pa.Table | None
+    sizes: tuple[int, ...]
+    listed: bool
+
+
+def is_path(data: object) -> bool:
+    """Whether these data are a single file, or the table that ships with the package."""
+    return isinstance(data, str | Path)
+
+
+def read_given(data: object, *, schema: Schema | str | Path | None = None, without: tuple[str, ...] = ()) -> Given:
+    """Read whatever was given; a table without a schema gets a proposed one, marked as read from the data.
+
+    Columns in `without` are left out of a proposed schema.
+    """
+    _check_schema(schema)
+    listed = isinstance(data, list | tuple)
+    parts = list(data) if isinstance(data, list | tuple) else [data]
+    if not parts:
+        raise InputError("expected at least one table in the list of silos, got an empty list")
+    opened = [_open(part) for part in parts]
+    images = [part for part in opened if isinstance(part, Images)]
+    if images and len(images) < len(opened):
+        raise InputError("expected tables only, or images only, in the list of silos, got both")
+    if images:
+        if schema is not None:
+            raise InputError("images take no schema; leave it out")
+        sizes = tuple(len(part) for part in images)
+        return Given(data=_joined_images(images), frame=None, sizes=sizes, listed=listed)
+    tables = [part for part in opened if not isinstance(part, Images)]
+    frame = _joined_frames([part.frame if isinstance(part, Table) else part for part in tables])
+    sizes = tuple(len(part) for part in tables)
+    chosen = _own_schema(tables) if schema is None else schema
+    if len(tables) == 1 and isinstance(tables[0], Table) and schema is None:
+        return Given(data=tables[0], frame=frame, sizes=sizes, listed=listed)
+    table = make_table(frame, resolve_schema(frame, chosen, without=without))
+    return Given(data=table, frame=frame, sizes=sizes, listed=listed)
+
+
+def _check_schema(schema: object) -> None:
+    if schema is not None and not isinstance(schema, Schema | str | Path):
+        raise InputError(f"expected schema as a Schema or the path of a file, got {type(schema).__name__}")
+
+
+def _open(part: object) -> pa.Table | Table | Images:
+    """One table or one set of images, with all its columns."""
+    if isinstance(part, Table | Images):
+        return part
+    if isinstance(part, str | Path):
+        return read_images(part) if str(part).endswith(".npz") else read_rows(str(part), None)[0]
+    if isinstance(part, pa.RecordBatch):
+        part = pa.Table.from_batches([part])
+    if isinstance(part, Clients):
+        raise InputError("these are clients already; give their table or images, or use simulate with them")
+    if hasattr(part, "collect") and hasattr(part, "lazy"):
+        raise InputError(f"expected rows in memory, got a {type(part).__name__}: collect it first")
+    if not isinstance(part, pa.Table) and not hasattr(part, "columns"):
+        raise InputError(f"expected data as {EXPECTED}, got {type(part).__name__}")
+    return to_arrow(part)  # type: ignore[arg-type]  # what is no frame is refused there
+
+
+def _own_schema(tables: Sequence[pa.Table | Table]) -> Schema | None:
+    """The schema that all tables carry; None where they are plain frames."""
+    schemas = [part.schema for part in tables if isinstance(part, Table)]
+    if schemas and (len(schemas) < len(tables) or any(schema != schemas[0] for schema in schemas)):
+        raise InputError("the tables in the list have different schemas, or some have none; give one with schema=")
+    return schemas[0] if schemas else None
+
+
+def _joined_frames(frames: Sequence[pa.Table]) -> pa.Table:
+    """All rows, silo after silo; columns go by name."""
+    first = frames[0]
+    for number, frame in enumerate(frames[1:], 2):
+        if set(frame.column_names) != set(first.column_names):
+            other = sorted(set(frame.column_names) ^ set(first.column_names))
+            raise DataError(f"expected the same columns in every silo; table {number} differs in {', '.join(other)}")
+    if len(frames) == 1:
+        return first
+    try:
+        return pa.concat_tables([frame.select(first.column_names) for frame in frames], promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise DataError(f"the silos' columns are of different types: {error}; give them the same") from error
+
+
+def _joined_images(parts: Sequence[Images]) -> Images:
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if any(part.shape != first.shape for part in parts):
+        raise DataError(f"expected images of one shape in every silo, got {', '.join(str(p.shape) for p in parts)}")
+    declared = all(part.domain == "declared" for part in parts)
+    if declared and any(part.classes != first.classes for part in parts):
+        raise DataError("expected the same number of classes in every silo; declare it for each")
+    return Images(
+        x=np.concatenate([part.x for part in parts]), y=np.concatenate([part.y for part in parts]),
+        classes=max(part.classes for part in parts), domain="declared" if declared else "read-from-data",
+    )  # fmt: skip
+
+
+def silos_of(given: Given, facts: Facts, *, records_per_client: int | None, client_column: str | None) -> int | None:
+    """How many silos these rows are dealt to, a client each; None where they are dealt to clients otherwise.
+
+    A list is a list of silos, and so is one table under a method that protects records. Local methods protect persons: each
+    row is a client of its own, whichever table it stands in.
+    """
+    chosen = records_per_client is not None or client_column is not None
+    if not given.listed:
+        return 1 if facts.unit == "record" and not chosen else None
+    local = facts.trust == ("local",)
+    if records_per_client not in (None, 1) or (chosen and not local):
+        raise InputError(
+            "a list of tables is a list of silos, a client each (a client per row under local methods); leave "
+            "records_per_client and client_column out, or give one table"
+        )
+    return None if local else len(given.sizes)
+
+
+def deal_given(
+    given: Given,
+    *,
+    silos: int | None,
+    target: str | None = None,
+    records_per_client: int | None = None,
+    client_column: str | None = None,
+    most_records: int | None = None,
+) -> PrivateData:
+    """Rows split into clients, one per silo or as the command line splits them."""
+    each = 1 if records_per_client is None else records_per_client
+    if isinstance(given.data, Images):
+        if target is not None or client_column is not None:
+            raise InputError("images take neither target nor client_column; leave them out")
+        clients = split(given.data, records_per_client=each) if silos is None else _silos(given, most_records)
+        return PrivateData(clients=clients, frame=None)
+    if given.frame is None:
+        raise InputError("expected the frame of a table")
+    private = deal_rows(
+        given.frame, given.data, target=target, records_per_client=each, client_column=client_column,
+        most_records=most_records,
+    )  # fmt: skip
+    if silos is None:
+        return private
+    return dataclasses.replace(
+        private, clients=_silos(dataclasses.replace(given, data=private.clients.data), most_records)
+    )
+
+
+def _silos(given: Given, most: int | None) -> Clients:
+    return split_silos(given.data, given.sizes, most=most)
