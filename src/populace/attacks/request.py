@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import secrets
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +29,7 @@ from populace.runs.folder import RunFolder
 from populace.runs.run import load_run, versions
 from populace.runs.sources import read_rows
 from populace.runs.spec import make_method, make_spec, spec_from_file
+from populace.runs.workers import cores
 from populace.tables.files import read_json, write_json
 from populace.tables.schema import Schema
 from populace.tables.table import Table, read_table
@@ -143,10 +143,6 @@ def make_attacked(request: AttackRequest) -> Protocol:
 
 def _default_rows(rows: int, targets: int) -> int:
     return max(2, min(DEFAULT_ROWS, (rows - targets) // 4))
-
-
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_attack(

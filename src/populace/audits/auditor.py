@@ -15,12 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.audits.shapes import Records, clients_of, extreme_records, first_of, joined, some_records
-from populace.audits.watched import Nothing
+from populace.audits.wrapped import Nothing, Wrapped
 from populace.engines import debug, simulation
 from populace.errors import SpecError
-from populace.methods.base import Ask, Facts, ImageShape, Plan, Population, Protocol, Replies, Shard
-from populace.privacy.guarantee import Guarantee
-from populace.privacy.ledger import Charge
+from populace.methods.base import Ask, ImageShape, Population, Protocol, Replies, Shard
 from populace.privacy.source import Keyed, Source
 from populace.tables.partition import Clients
 from populace.types import Array, ArrayTree, NumpyArray
@@ -56,7 +54,7 @@ class Shards:
         return Shards(name=self.name, first=self.second, second=self.first)
 
 
-class Auditor(Protocol):
+class Auditor(Wrapped):
     """Asks what the script says, of everybody; or, without a script, what the method asks, for some rounds.
 
     Two auditors are equal, for the compiler's sake, when their clients compute the same.
@@ -75,10 +73,6 @@ class Auditor(Protocol):
 
     def __hash__(self) -> int:
         return hash((self.method, self.population))
-
-    @property
-    def facts(self) -> Facts:  # type: ignore[override]
-        return self.method.facts
 
     def round_count(self, population: Population) -> int:
         if self.script is None:
@@ -100,14 +94,10 @@ class Auditor(Protocol):
         everybody = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(cohort), *np.shape(leaf))), own)
         return Ask(round=jnp.int32(round_id), cohort=cohort, common=common, own=everybody)
 
-    def charge(self, ask: Ask, population: Population) -> Charge:
-        return self.method.charge(ask, self.population)
-
     def answer(
         self, common: ArrayTree, own: ArrayTree, shard: Shard, memory: ArrayTree, source: Source
     ) -> tuple[ArrayTree, ArrayTree]:
-        agreed = dataclasses.replace(shard, population=self.population)
-        return self.method.answer(common, own, agreed, memory, source)
+        return self.method.answer(common, own, self.agreed(shard), memory, source)
 
     def together(self, ask: Ask, population: Population) -> bool:
         return self.method.together(ask, self.population)
@@ -121,18 +111,6 @@ class Auditor(Protocol):
     def finish(self, state: ArrayTree, population: Population, key: Array) -> Nothing:
         """Nothing is made of what was heard."""
         return Nothing()
-
-    def guarantee(self, population: Population) -> Guarantee:
-        return self.method.guarantee(self.population)
-
-    def plan(self, population: Population) -> Plan:
-        return self.method.plan(self.population)
-
-    def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
-        return self.method.reply_bytes(ask, self.population)
-
-    def remember(self, population: Population, key: Array) -> ArrayTree:
-        return self.method.remember(self.population, key)
 
 
 def scripts_of(protocol: Protocol, population: Population, *, key: Array) -> list[Script]:

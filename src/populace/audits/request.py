@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from populace.privacy.randomizers.base import check_epsilon
 from populace.runs.folder import RunFolder
 from populace.runs.run import load_run
 from populace.runs.spec import spec_from_file
+from populace.runs.workers import cores
 from populace.tables.files import write_json
 from populace.tables.schema import Schema, load_schema
 from populace.tables.table import read_table
@@ -142,10 +142,6 @@ def _all(request: AuditRequest, command: str, say: Say) -> JsonObject:
     return document(found, {"epsilon": request.claim, "of": "every mechanism and method"}, command=command)
 
 
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _mechanism(name: str, request: AuditRequest) -> Audits:
     return audit_named(name, epsilon=request.claim, size=request.size, effort=request.effort)
 
@@ -158,15 +154,8 @@ def _schema(given: str | None) -> Schema | None:
 
 def _run(request: AuditRequest, command: str, say: Say) -> JsonObject:
     """The method of a run with its parameters; a local one with the run's schema and number of clients too."""
-    given = (
-        request.epsilon,
-        request.schema,
-        request.settings or None,
-        request.clients,
-        request.records,
-        request.images or None,
-    )
-    if any(value is not None for value in given):
+    given = (request.epsilon, request.schema, request.clients, request.records)
+    if request.settings or request.images or any(value is not None for value in given):
         raise SpecError(
             "a run carries its own epsilon, schema, parameters and clients; leave --epsilon, --schema, --set, --clients, "
             "--records-per-client and --images out"

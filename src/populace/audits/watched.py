@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
-
 import jax
 import numpy as np
 
 from populace.audits.recorder import Recorder
-from populace.methods.base import Ask, Facts, Plan, Population, Protocol, Replies, Shard
+from populace.audits.wrapped import Nothing, Wrapped
+from populace.engines import wire
+from populace.methods.base import Ask, Population, Protocol, Replies, Shard
 from populace.methods.blocks.generator import Synthesizer
 from populace.privacy.events import Event
-from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.source import Source
 from populace.types import Array, ArrayTree, JsonObject
 
 
-class Watched(Protocol):
+class Watched(Wrapped):
     """Runs a method, tells the recorder where in the run it is, and keeps questions, charges, replies and states.
 
     With a run `before`, what leaves must be the same as there: replies where clients or silos add the noise themselves, the
@@ -35,16 +33,6 @@ class Watched(Protocol):
         self.charges: dict[str, tuple[Charge, tuple[str, ...]]] = {}
         self._round, self._turn = 0, 0
         self._members: list[int] = []
-
-    @property
-    def facts(self) -> Facts:  # type: ignore[override]
-        return self.method.facts
-
-    def round_count(self, population: Population) -> int:
-        return self.method.round_count(self.population)
-
-    def begin(self, population: Population, key: Array, warm: ArrayTree = None) -> ArrayTree:
-        return self.method.begin(self.population, key, warm)
 
     def ask(self, state: ArrayTree, population: Population, source: Source) -> Ask | None:
         self.recorder.place = f"round {self._round}, ask"
@@ -72,7 +60,7 @@ class Watched(Protocol):
     def answer(
         self, common: ArrayTree, own: ArrayTree, shard: Shard, memory: ArrayTree, source: Source
     ) -> tuple[ArrayTree, ArrayTree]:
-        agreed = dataclasses.replace(shard, population=self.population)
+        agreed = self.agreed(shard)
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((shard, source))):
             return self.method.answer(common, own, agreed, memory, source)  # only the shape of a reply is wanted
         self.recorder.place = f"round {self._round}, client {self._members[self._turn]}"
@@ -91,20 +79,8 @@ class Watched(Protocol):
         self.recorder.place = "after the last question"
         return Nothing()
 
-    def guarantee(self, population: Population) -> Guarantee:
-        return self.method.guarantee(self.population)
-
-    def plan(self, population: Population) -> Plan:
-        return self.method.plan(self.population)
-
-    def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
-        return self.method.reply_bytes(ask, self.population)
-
     def spends(self, population: Population) -> Event:
         return self.method.spends(self.population)
-
-    def remember(self, population: Population, key: Array) -> ArrayTree:
-        return self.method.remember(self.population, key)
 
     def working(self, ask: Ask) -> Array | None:
         return self.method.working(ask)
@@ -137,25 +113,6 @@ class Watched(Protocol):
         return known
 
 
-class Nothing(Synthesizer):
-    """No generator."""
-
-    kind = "nothing"
-
-    def sample(self, count: int, key: Array, conditions: Any = None) -> Any:
-        raise NotImplementedError
-
-    def arrays(self) -> dict[str, Array]:
-        return {}
-
-    def header(self) -> JsonObject:
-        return {}
-
-    @classmethod
-    def from_saved(cls, header: Any, arrays: Any) -> Synthesizer:
-        raise NotImplementedError
-
-
 def _fits(size: int, first: Array, second: Array) -> bool:
     return bool(first.shape == second.shape and first.size == size and first.dtype.kind == second.dtype.kind == "i")
 
@@ -166,11 +123,8 @@ def _differences(first: ArrayTree, second: ArrayTree) -> list[tuple[str, Array, 
     other, other_shape = jax.tree_util.tree_flatten_with_path(second)
     if str(shape) != str(other_shape):
         return [("its structure", np.zeros(0), np.zeros(1))]
-    pairs = [(jax.tree_util.keystr(path), _plain(a), _plain(b)) for (path, a), (_, b) in zip(flat, other, strict=True)]
+    pairs = [
+        (jax.tree_util.keystr(path), wire.to_numpy(a), wire.to_numpy(b))
+        for (path, a), (_, b) in zip(flat, other, strict=True)
+    ]
     return [(name, a, b) for name, a, b in pairs if a.shape != b.shape or a.tobytes() != b.tobytes()]
-
-
-def _plain(leaf: Any) -> Array:
-    if hasattr(leaf, "dtype") and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        leaf = jax.random.key_data(leaf)
-    return np.asarray(leaf)

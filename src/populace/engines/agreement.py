@@ -85,9 +85,9 @@ def agreement_from_json(document: object, *, where: str) -> Agreement:
     try:
         module, _, name = _present_home(document).partition(":")
         cls = getattr(importlib.import_module(module), name)
-        parameters = {key: _frozen(value) for key, value in document["parameters"].items()}
+        parameters = {key: frozen(value) for key, value in document["parameters"].items()}
         if "images" in document:
-            shape = {key: _frozen(value) for key, value in document["images"].items()}
+            shape = {key: frozen(value) for key, value in document["images"].items()}
             schema: Schema | ImageShape = ImageShape(**shape)
         else:
             schema = schema_from_dict(document["schema"])
@@ -107,8 +107,9 @@ def _present_home(document: Mapping[str, str]) -> str:
     return METHODS.get(document["method"], home) if home.startswith(OLD_HOME) else home
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(_frozen(part) for part in value) if isinstance(value, list) else value
+def frozen(value: Any) -> Any:
+    """A value read from JSON as settings hold it: tuples in place of lists."""
+    return tuple(frozen(part) for part in value) if isinstance(value, list) else value
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -14,17 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from populace.engines import wire
 from populace.engines.runtime import Traffic
 from populace.errors import RunError
 from populace.privacy.ledger import MemoryLedger
 from populace.tables.files import read_arrays, replacing
 from populace.types import Array, ArrayTree, NumpyArray
-
-
-def _to_numpy(leaf: Array) -> NumpyArray:
-    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        leaf = jax.random.key_data(leaf)
-    return np.asarray(leaf)
 
 
 def _key(stored: NumpyArray) -> Array:
@@ -57,9 +52,9 @@ class Checkpoint:
     ) -> None:
         arrays, ledger_document = ledger.snapshot()
         arrays = dict(arrays)
-        arrays["root"] = _to_numpy(root)
-        arrays |= {f"state_{i}": _to_numpy(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
-        arrays |= {f"memory_{i}": _to_numpy(leaf) for i, leaf in enumerate(jax.tree.leaves(memory))}
+        arrays["root"] = wire.to_numpy(root)
+        arrays |= {f"state_{i}": wire.to_numpy(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
+        arrays |= {f"memory_{i}": wire.to_numpy(leaf) for i, leaf in enumerate(jax.tree.leaves(memory))}
         document = {"format": 1, "rounds": rounds, "ledger": ledger_document, "traffic": dataclasses.asdict(traffic)}
         arrays["document"] = np.frombuffer(json.dumps(document).encode(), np.uint8)
         with replacing(self.path) as temporary:

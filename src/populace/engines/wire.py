@@ -148,7 +148,7 @@ def take_fields(message: Message, kinds: Mapping[str, type]) -> list[Any]:
 
 def leaves(tree: ArrayTree, prefix: str) -> dict[str, NumpyArray]:
     """A tree's arrays under numbered names; its structure does not travel, both sides derive it."""
-    return {f"{prefix}/{i}": _plain(leaf) for i, leaf in enumerate(jax.tree.leaves(tree))}
+    return {f"{prefix}/{i}": to_numpy(leaf) for i, leaf in enumerate(jax.tree.leaves(tree))}
 
 
 def shapes(tree: ArrayTree) -> ArrayTree:
@@ -183,7 +183,8 @@ def fill(template: ArrayTree, arrays: Mapping[str, NumpyArray], prefix: str, *, 
     return jax.tree.unflatten(structure, found)
 
 
-def _plain(leaf: ArrayTree) -> NumpyArray:
+def to_numpy(leaf: ArrayTree) -> NumpyArray:
+    """An array on the host; of a random key its bits."""
     if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
     return np.asarray(leaf)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from populace.engines.agreement import frozen
 from populace.engines.roster import Roster, roster_from_json
 from populace.engines.statement import Simulated, simulated_of, stated_simulation
 from populace.errors import RunError
@@ -86,13 +87,13 @@ def restated(privacy: JsonObject, schema: Schema | None) -> Restated:
 
 def image_shape(document: JsonObject) -> ImageShape:
     """The public shape of images, from JSON."""
-    return ImageShape(**{name: _frozen(value) for name, value in document.items()})
+    return ImageShape(**{name: frozen(value) for name, value in document.items()})
 
 
 def _method(
     run: JsonObject, shape: Schema | ImageShape, *, clients: int, records: int
 ) -> tuple[Protocol, Population, Guarantee]:
-    parameters = {name: _frozen(value) for name, value in run["parameters"].items()}
+    parameters = {name: frozen(value) for name, value in run["parameters"].items()}
     protocol = make_protocol(run["method"], settings_from_file(run["method"], parameters))
     population = Population(schema=shape, clients=clients, records=records)
     return protocol, population, protocol.guarantee(population)
@@ -155,7 +156,3 @@ def _restated(
 ) -> Restated:
     facts = {"split": split, "clients": clients, "population": population_said}
     return Restated(protocol=protocol, population=population, guarantee=stated, facts=facts)
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(_frozen(part) for part in value) if isinstance(value, list) else value

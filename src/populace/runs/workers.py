@@ -1,4 +1,4 @@
-"""What every process of a pool does first: it leaves interrupts to its parent, and never outlives it."""
+"""Pools of processes: how many cores there are, and what every process does first."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ import multiprocessing
 import os
 import signal
 import threading
-from typing import Any
+from multiprocessing.process import BaseProcess
+
+
+def cores() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def begin_worker() -> None:
-    """For the start of a new process."""
+    """Leave interrupts to the parent process, and end when it ends; called first in a new process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_leave_after, args=(parent,), daemon=True).start()
 
 
-def _leave_after(parent: Any) -> None:
+def _leave_after(parent: BaseProcess) -> None:
     parent.join()
     os._exit(1)

@@ -20,7 +20,7 @@ from populace.privacy.run_totals import Cost, cost_of
 from populace.runs.folder import RunFolder, digest_of
 from populace.runs.ledger.accounts import Accounts
 from populace.runs.ledger.standing import Standing, find_standing
-from populace.runs.ledger.wording import EMBEDDED_DATA, doubt, pair, public_history, said, said_alone
+from populace.runs.ledger.wording import EMBEDDED_DATA, doubt, json_number, pair, public_history, said, said_alone
 from populace.runs.ledger.wording import NOT_BOOKED as NOT_BOOKED
 from populace.runs.sources import EMBEDDED, PrivateData
 from populace.runs.spec import RunSpec
@@ -200,8 +200,8 @@ class History:
         return {
             "ledger": ledger.path.name,
             "runs_before": len(standing.shared),
-            "epsilon_before": _number(before.epsilon),
-            "epsilon_after": _number(after.epsilon),
+            "epsilon_before": json_number(before.epsilon),
+            "epsilon_after": json_number(after.epsilon),
             "delta_after": after.delta,
             "unit": after.unit,
             "neighbours": after.neighbours,
@@ -286,10 +286,6 @@ def _make(path: Path, *, beside_data: bool) -> None:
             f"{error}; no ledger can be kept {where}: name another file with --ledger FILE, or give --no-ledger, which the "
             "statement will say; nothing was read into a run"
         ) from error
-
-
-def _number(epsilon: float) -> float | str:
-    return "inf" if math.isinf(epsilon) else epsilon
 
 
 def _gone(path: Path) -> str:

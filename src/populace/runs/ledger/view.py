@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import math
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from populace.errors import InputError, RunError
 from populace.privacy.run_ledger import Booked, RunLedger
 from populace.runs.folder import RunFolder
 from populace.runs.ledger.history import LEDGER, TOKEN, beside
+from populace.runs.ledger.wording import json_number
 from populace.tables.files import read_json
 from populace.types import JsonObject
 
@@ -59,8 +59,10 @@ def overview(path: Path) -> JsonObject:
         runs, limits = ledger.runs(), ledger.limits()
     return {
         "ledger": str(path),
-        "limit": _number(limits[-1].epsilon) if limits else None,
-        "limits": [{"epsilon": _number(one.epsilon), "because": one.because, "at": _when(one.at)} for one in limits],
+        "limit": json_number(limits[-1].epsilon) if limits else None,
+        "limits": [
+            {"epsilon": json_number(one.epsilon), "because": one.because, "at": _when(one.at)} for one in limits
+        ],
         "runs": [_run(run) for run in runs],
         "totals": _totals(runs),
     }
@@ -70,7 +72,7 @@ def _run(run: Booked) -> JsonObject:
     cost, history = run.cost, run.history
     return {
         "at": _when(run.at), "folder": run.folder, "data": run.data, "rows": run.rows, "method": run.method,
-        "epsilon": _number(cost.epsilon), "delta": cost.delta, "unit": cost.unit, "neighbours": cost.neighbours,
+        "epsilon": json_number(cost.epsilon), "delta": cost.delta, "unit": cost.unit, "neighbours": cost.neighbours,
         "trust": cost.trust, "seeded": cost.seeded, "finished": run.finished, "shares_rows_with": history["runs_before"],
         "epsilon_so_far": history["epsilon_after"], "delta_so_far": history["delta_after"], "so_far_per": _per(history),
         "other_people": history.get("other_people", ""),
@@ -84,7 +86,7 @@ def _totals(runs: list[Booked]) -> list[JsonObject]:
         per, epsilon = _per(run.history), float(run.history["epsilon_after"])
         worst = found.setdefault(per, {"per": per, "epsilon": 0.0, "delta": 0.0, "neighbours": "", "seeded": False})
         if epsilon >= float(worst["epsilon"]):
-            worst |= {"epsilon": _number(epsilon), "neighbours": run.history["neighbours"]}
+            worst |= {"epsilon": json_number(epsilon), "neighbours": run.history["neighbours"]}
         worst["delta"] = max(worst["delta"], run.history["delta_after"])
         worst["seeded"] = worst["seeded"] or run.cost.seeded
     return list(found.values())
@@ -96,7 +98,3 @@ def _per(history: Any) -> str:
 
 def _when(seconds: float) -> str:
     return datetime.datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
-
-
-def _number(epsilon: float) -> float | str:
-    return "inf" if math.isinf(epsilon) else epsilon

@@ -116,9 +116,9 @@ def public_history(earlier: Sequence[Cost], cost: Cost, *, ledger: str, limit: f
     history = {
         "ledger": ledger,
         "runs_before": len(earlier),
-        "epsilon_if_all_share_records": _number(total.epsilon),
+        "epsilon_if_all_share_records": json_number(total.epsilon),
         "delta_if_all_share_records": total.delta,
-        "epsilon_added": _number(plain.epsilon),
+        "epsilon_added": json_number(plain.epsilon),
         "delta_added": plain.delta,
         "unit": unit,
         "neighbours": relation,
@@ -159,5 +159,6 @@ def said_publicly(history: JsonObject, *, images: bool) -> str:
     return "; ".join([*parts, CHOOSING, ELSEWHERE])
 
 
-def _number(epsilon: float) -> float | str:
+def json_number(epsilon: float) -> float | str:
+    """Epsilon as JSON can hold it: an infinite one is a word."""
     return "inf" if math.isinf(epsilon) else epsilon
