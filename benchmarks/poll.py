@@ -72,7 +72,7 @@ def write_answers(folder: str, count: int) -> dict[str, float]:
     from populace.methods.base import Population
     from populace.methods.poll.protocol import Poll
     from populace.privacy.randomizers.wire import by_member
-    from populace.runs.poll.assignment import ONE_STAGE, Deal
+    from populace.runs.poll.assignment import ONE_STAGE, Assignment
     from populace.runs.poll.collect import cells_of
     from populace.runs.poll.files import Terms, coin_from, coin_text, pack, questions_hash, writing
     from populace.version import __version__
@@ -81,7 +81,7 @@ def write_answers(folder: str, count: int) -> dict[str, float]:
     schema.save(Path(folder) / "people.toml")
     protocol, population = Poll(epsilon=EPSILON, **ONE_STAGE), Population(schema=schema, clients=count)
     asked, coin = protocol.survey(population), coin_from("benchmark")
-    deal = Deal(protocol, population, coin)
+    assignment = Assignment(protocol, population, coin)
     terms = Terms(
         schema=schema.digest, target=None, parameters=dataclasses.asdict(protocol), coin=coin_text(coin), seeded=True,
         questions=questions_hash(protocol, population), clients=count, records=1, first_client=0, version=__version__,
@@ -90,7 +90,7 @@ def write_answers(folder: str, count: int) -> dict[str, float]:
     with writing(Path(folder) / "answers.parquet", terms) as add:
         for codes in chunks:
             clients = done + np.arange(len(codes))
-            questions = deal.questions(clients)
+            questions = assignment.questions(clients)
             cells = cells_of(asked, codes, questions)
             reports = np.zeros((len(codes), asked.panel.width), bool)
             for number, (member, places) in enumerate(by_member(asked.panel, questions)):
@@ -140,7 +140,7 @@ def fit_again(folder: str) -> dict[str, Any]:
     import jax
 
     from populace.methods.base import Population
-    from populace.runs.poll.assignment import Deal
+    from populace.runs.poll.assignment import Assignment
     from populace.runs.poll.count import count_files, nothing_counted
     from populace.runs.poll.files import read_terms
     from populace.tables.schema import load_schema
@@ -148,8 +148,8 @@ def fit_again(folder: str) -> dict[str, Any]:
     path = Path(folder) / "answers.parquet"
     terms, answers = read_terms(path)
     population = Population(schema=load_schema(Path(folder) / "people.toml"), clients=answers)
-    deal = Deal(terms.protocol(), population, terms.key)
-    state = count_files([path], deal, nothing_counted(deal)).state
+    assignment = Assignment(terms.protocol(), population, terms.key)
+    state = count_files([path], assignment, nothing_counted(assignment)).state
     found: dict[str, Any] = {"answers": answers, "columns": len(population.table_schema.columns)}
     for name, settings in (("one fit", GIVEN), ("with the choice among settings", {})):
         for time_of_day, key in (("first, compiling", 1), ("again", 2)):

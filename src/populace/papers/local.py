@@ -33,7 +33,7 @@ from populace.tables.schema import Schema
 from populace.tables.table import Table, from_codes
 
 ROWS = 30_000
-PUBLISHED: dict[str, Any] = {"oracle": "split-krr", "estimate": "lasso", "choice": "mutual-information"}
+PUBLISHED: dict[str, Any] = {"oracle": "split-krr", "estimator": "lasso", "selection": "mutual-information"}
 #: Row of the table -> method and its settings.
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "independent": ("independent", {}),
@@ -41,11 +41,11 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "lopub": ("lopub", {"hashes": 2, "bits": 64}),
     "locop": ("locop", {"hashes": 2, "bits": 64}),
     "calm": ("calm", {}),
-    "calm, as published": ("calm", {"estimate": "consistent"}),
-    "calm, split budget": ("samprivsyn", {"oracle": "split-krr", "estimate": "consistent", "choice": "uniform"}),
-    "pairs evenly, split budget, pgm": ("samprivsyn", {"oracle": "split-krr", "estimate": "pgm", "choice": "uniform"}),
-    "samprivsyn, as published": ("samprivsyn", {**PUBLISHED, "batch": 2_000}),
-    "samprivsyn": ("samprivsyn", {"oracle": "joint", "estimate": "pgm"}),
+    "calm, as published": ("calm", {"estimator": "consistent"}),
+    "calm, split budget": ("samprivsyn", {"oracle": "split-krr", "estimator": "consistent", "selection": "uniform"}),
+    "pairs evenly, split budget, pgm": ("samprivsyn", {"oracle": "split-krr", "estimator": "pgm", "selection": "uniform"}),
+    "samprivsyn, as published": ("samprivsyn", {**PUBLISHED, "clients_per_batch": 2_000}),
+    "samprivsyn": ("samprivsyn", {"oracle": "joint", "estimator": "pgm"}),
 }
 SWEPT = ("independent", "krr", "lopub", "calm, split budget", "samprivsyn, as published", "samprivsyn")
 BASELINES = ("real rows", "true columns, shuffled", "majority class")
@@ -112,7 +112,7 @@ def measure(setting: Setting, cell: Cell) -> Result:
     name, settings = METHODS[method]
     given = {"epsilon": float(cell["epsilon"] or 0), **settings}
     if part == "batch":
-        given["batch"] = cell["batch"]
+        given["clients_per_batch"] = cell["batch"]
     seed = int(cell["seed"] or 0)
     protocol = make_protocol(name, given)
     root = make_key(seed)
@@ -211,7 +211,7 @@ def information(table: Table) -> float:
 def estimated_information(protocol: SamPrivSyn, state: Any, schema: Schema) -> float:
     """The same of the pair's estimated table, before rows are made from it: what the paper's figure 8 must show."""
     wanted = sorted(schema.index(name) for name in PAIR)
-    how = "lasso" if protocol.estimate == "lasso" else "projected"
+    how = "lasso" if protocol.estimator == "lasso" else "projected"
     pairs = [sorted(group) for group in protocol.questions(schema).groups if len(group) == 2]
     return mutual_information(protocol.pair_tables(state.counts, schema, how)[pairs.index(wanted)])
 

@@ -41,11 +41,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "one stage": {"stages": 1},
     "one stage, one chain": {"stages": 1, "chains": 1},
     "one chain": {"chains": 1},
-    "4 classes": {"classes": 4},
-    "8 classes": {"classes": 8},
-    "24 classes": {"classes": 24},
-    "classes' spread 0.6": {"spread": 0.6},
-    "classes' spread 2": {"spread": 2.0},
+    "4 classes": {"latent_classes": 4},
+    "8 classes": {"latent_classes": 8},
+    "24 classes": {"latent_classes": 24},
+    "classes' spread 0.6": {"prior_scale": 0.6},
+    "classes' spread 2": {"prior_scale": 2.0},
 }
 
 
@@ -117,7 +117,7 @@ def measure(setting: Setting, cell: Cell) -> Result:
     made = synthesize_csv(
         raw_rows(table), None if cell["part"] == "proposed" else table.schema, method=method,
         epsilon=float(cell["epsilon"] or 0), target=table.schema.target if with_target else None, rows=ROWS,
-        settings={"target": "none"} if method == "poll" and not with_target else {}, seed=int(cell["seed"] or 0),
+        settings={"target": None} if method == "poll" and not with_target else {}, seed=int(cell["seed"] or 0),
     )  # fmt: skip
     test = load(setting.data, "test") if with_target else None
     bits = 8 * made.run.details["traffic"]["bytes_from_one_client_per_message"]
@@ -214,7 +214,7 @@ def measure_variant(cell: Cell) -> Result:
     table, seed = load("adult9"), int(cell["seed"] or 0)
     given = {**VARIANTS[str(cell["variant"])], "epsilon": float(cell["epsilon"] or 0)}
     if cell["target"] == "none":
-        given["target"] = "none"
+        given["target"] = None
     outcome = simulation.run(make_protocol("poll", given), split(table), root=make_key(seed))
     test = load("adult9", "test") if cell["target"] == "schema" else None
     return judged_rows(outcome.generator.sample(ROWS, make_key(seed + 1_000)), table, test)

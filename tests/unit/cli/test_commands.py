@@ -11,7 +11,7 @@ from populace.tables.embedded import harbour
 from populace.tables.table import read_frame
 
 QUICK = ("--method", "independent")  # where the method does not matter
-LIGHT = ("--set", "stages=1", "--set", "chains=1", "--set", "moves=60")  # the default method, compiled less
+LIGHT = ("--set", "stages=1", "--set", "chains=1", "--set", "langevin_steps=60")  # the default method, compiled less
 
 
 @pytest.fixture(scope="module")

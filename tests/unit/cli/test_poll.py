@@ -9,7 +9,7 @@ import pytest
 from populace.cli.main import call
 from populace.tables.table import read_frame
 
-FAST = ["--set", "classes=2", "--set", "spread=0.6", "--set", "chains=1", "--set", "moves=10"]
+FAST = ["--set", "latent_classes=2", "--set", "prior_scale=0.6", "--set", "chains=1", "--set", "langevin_steps=10"]
 
 
 @pytest.fixture(scope="module")

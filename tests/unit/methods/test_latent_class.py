@@ -9,9 +9,9 @@ import pytest
 
 from populace.errors import DataError
 from populace.methods.blocks.generator import load_generator
-from populace.methods.poll.answer_counts import Answers, Layout, dense_reader, told_chances
+from populace.methods.poll.answer_counts import AnswerCounts, one_hot_cells, value_probabilities
 from populace.methods.poll.fit import Settings, fit, log_likelihood, log_tables, posterior_draws, rake
-from populace.methods.poll.latent_class import LatentClass, mixture_of
+from populace.methods.poll.latent_class import LatentClass, Layout, mixture_of
 from populace.privacy.randomizers.subset import SubsetSelection
 
 
@@ -97,20 +97,21 @@ def test_draws_give_standard_errors_and_survive_a_file(model, tmp_path):
 
 SIZES = (2, 3)
 TRUTH = np.array([[0.3, 0.15, 0.05], [0.05, 0.15, 0.3]])
-LAYOUT = Layout(sizes=SIZES, twins=(0, 1))
+LAYOUT = Layout(sizes=SIZES, shapes=(0, 1))
 
 
 def answers_about_the_pair(epsilon, clients, *, seed=0, chosen=0, buckets=None):
     """Subset-selection answers about both columns; with `buckets`, about the bucket of the cell."""
     rng = np.random.default_rng(seed)
-    told = np.arange(6) if buckets is None else np.asarray(buckets)
-    oracle = SubsetSelection(size=int(told.max()) + 1, epsilon=epsilon, chosen=chosen)
-    values = told[rng.choice(6, clients, p=TRUTH.ravel())]
+    reported = np.arange(6) if buckets is None else np.asarray(buckets)
+    oracle = SubsetSelection(size=int(reported.max()) + 1, epsilon=epsilon, chosen=chosen)
+    values = reported[rng.choice(6, clients, p=TRUTH.ravel())]
     counts = np.asarray(oracle.counts(oracle.simulate_batch(values, seed=seed)))
-    return Answers(
-        places=sum(SIZES), epsilon=epsilon, cells=np.array([[a, 2 + b] for a in range(2) for b in range(3)], np.int32),
-        told=told.astype(np.int32), counts=counts, reports=np.full(oracle.size, clients), p=np.full(oracle.size, oracle.p),
-        q=np.full(oracle.size, oracle.q), alone=np.full(oracle.size, oracle.chosen == 1), total=clients,
+    return AnswerCounts(
+        positions=sum(SIZES), epsilon=epsilon, cells=np.array([[a, 2 + b] for a in range(2) for b in range(3)], np.int32),
+        reported=reported.astype(np.int32), counts=counts, reports=np.full(oracle.size, clients),
+        p=np.full(oracle.size, oracle.p),
+        q=np.full(oracle.size, oracle.q), single=np.full(oracle.size, oracle.chosen == 1), total=clients,
     )  # fmt: skip
 
 
@@ -121,25 +122,25 @@ def table_of(parameters, layout=LAYOUT):
 
 
 @pytest.mark.parametrize("chosen", [1, 3])
-def test_fit_finds_the_table_from_values_told_alone_or_in_sets(chosen):
+def test_fit_finds_the_table_from_values_reported_alone_or_in_sets(chosen):
     answers = answers_about_the_pair(4.0, 200_000, chosen=chosen)
-    free = fit(answers, LAYOUT, Settings(classes=4, spread=2.0, steps=300), jax.random.key(0))
+    free = fit(answers, LAYOUT, Settings(classes=4, prior_scale=2.0, steps=300), jax.random.key(0))
     np.testing.assert_allclose(table_of(free), TRUTH, atol=0.012)
-    tied = fit(answers, LAYOUT, Settings(classes=4, spread=0.003, steps=300), jax.random.key(0))
+    tied = fit(answers, LAYOUT, Settings(classes=4, prior_scale=0.003, steps=300), jax.random.key(0))
     np.testing.assert_allclose(table_of(tied), np.outer(TRUTH.sum(axis=1), TRUTH.sum(axis=0)), atol=0.03)
     assert log_likelihood(free, answers, LAYOUT) > log_likelihood(tied, answers, LAYOUT)
 
 
 def test_a_folded_question_says_what_its_buckets_say():
     answers = answers_about_the_pair(6.0, 100_000, buckets=[0, 1, 2, 2, 1, 0])
-    found = table_of(fit(answers, LAYOUT, Settings(classes=4, spread=2.0, steps=300), jax.random.key(0)))
+    found = table_of(fit(answers, LAYOUT, Settings(classes=4, prior_scale=2.0, steps=300), jax.random.key(0)))
     for first, second in (((0, 0), (1, 2)), ((0, 1), (1, 1)), ((0, 2), (1, 0))):
         assert found[first] + found[second] == pytest.approx(TRUTH[first] + TRUTH[second], abs=0.02)
 
 
 def test_draws_spread_as_far_as_the_fits_err():
     """Standardised errors over repeated collections are about one: not a half, not two."""
-    settings = Settings(classes=4, spread=1.3, moves=400, draws=32)
+    settings = Settings(classes=4, prior_scale=1.3, langevin_steps=400, draws=32)
     errors, deviations = [], []
     for seed in range(12):
         answers = answers_about_the_pair(2.0, 4_000, seed=seed)
@@ -155,11 +156,11 @@ def test_draws_spread_as_far_as_the_fits_err():
 def test_steps_along_a_scale_are_smooth_where_that_is_asked_for():
     sizes = (9,)
     counts = np.random.default_rng(0).multinomial(40, np.full(9, 1 / 9))
-    answers = Answers(
-        places=sum(sizes), epsilon=8.0, cells=np.arange(9, dtype=np.int32)[:, None], told=np.arange(9, dtype=np.int32),
-        counts=counts, reports=np.full(9, 40), p=np.full(9, 0.99), q=np.full(9, 0.001), alone=np.ones(9, bool), total=40,
+    answers = AnswerCounts(
+        positions=sum(sizes), epsilon=8.0, cells=np.arange(9, dtype=np.int32)[:, None], reported=np.arange(9, dtype=np.int32),
+        counts=counts, reports=np.full(9, 40), p=np.full(9, 0.99), q=np.full(9, 0.001), single=np.ones(9, bool), total=40,
     )  # fmt: skip
-    layout = Layout(sizes=sizes, twins=(0,), neighbours=tuple((v, v + 1) for v in range(7)))
+    layout = Layout(sizes=sizes, shapes=(0,), neighbours=tuple((v, v + 1) for v in range(7)))
     rough, smooth = (
         np.exp(np.asarray(log_tables(fit(answers, layout, Settings(classes=1, smooth=x), jax.random.key(0)), layout)))[
             0
@@ -171,28 +172,29 @@ def test_steps_along_a_scale_are_smooth_where_that_is_asked_for():
 
 def test_looking_values_up_and_multiplying_matrices_give_the_same_chances():
     rng = np.random.default_rng(0)
-    layout = Layout(sizes=(3, 4), twins=(0, 1), views=((1, (0, 0, 1, 1)),))
+    layout = Layout(sizes=(3, 4), shapes=(0, 1), views=((1, (0, 0, 1, 1)),))
     cells = np.array([[a, 3 + b] for a in range(3) for b in range(4)] + [[7, 9], [8, 9]], np.int32)  # 9: nothing
-    told = np.concatenate([np.arange(12) // 2, [6, 7]]).astype(np.int32)  # pairs of cells told as one
-    arrays = (cells, told, np.zeros(8), np.zeros(8), np.zeros(8), np.zeros(8), np.zeros(8, bool))
+    reported = np.concatenate([np.arange(12) // 2, [6, 7]]).astype(np.int32)  # pairs of cells reported as one
+    arrays = (cells, reported, np.zeros(8), np.zeros(8), np.zeros(8), np.zeros(8), np.zeros(8, bool))
     tables = np.concatenate([rng.dirichlet(np.ones(3), 5), rng.dirichlet(np.ones(4), 5)], axis=1)
     logs = np.log(np.asarray(layout.with_views(tables)))
     weights = rng.dirichlet(np.ones(5))
     dense, looked_up = (
-        np.asarray(told_chances(logs, weights, arrays, reader)) for reader in (dense_reader(cells, layout.places), None)
+        np.asarray(value_probabilities(logs, weights, arrays, one_hot))
+        for one_hot in (one_hot_cells(cells, layout.positions), None)
     )
-    slow = [sum(weights @ np.exp(logs[:, [p for p in cell if p < 9]].sum(axis=1)) for cell in cells[told == t])
+    slow = [sum(weights @ np.exp(logs[:, [p for p in cell if p < 9]].sum(axis=1)) for cell in cells[reported == t])
             for t in range(8)]  # fmt: skip
     assert np.allclose(dense, slow, atol=1e-5)
     assert np.allclose(looked_up, slow, atol=1e-5)
 
 
 def test_a_view_has_the_probability_of_the_values_it_groups():
-    layout = Layout(sizes=(2, 4), twins=(0, 1), views=((1, (0, 0, 1, 2)), (0, (0, 0)), (1, (0, 1, 1, 1))))
+    layout = Layout(sizes=(2, 4), shapes=(0, 1), views=((1, (0, 0, 1, 2)), (0, (0, 0)), (1, (0, 1, 1, 1))))
     tables = np.random.default_rng(0).dirichlet(np.ones(4), (5, 3))
     tables = np.concatenate([np.random.default_rng(1).dirichlet(np.ones(2), (5, 3)), tables], axis=2)
     found = np.asarray(layout.with_views(tables))
-    assert layout.places == 6 + 3 + 1 + 2 == found.shape[-1]
+    assert layout.positions == 6 + 3 + 1 + 2 == found.shape[-1]
     assert np.allclose(found[..., :6], tables, atol=1e-6)
     assert np.allclose(found[..., 6], tables[..., 2] + tables[..., 3], atol=1e-6)
     assert np.allclose(found[..., 9], 1, atol=1e-6)
@@ -200,7 +202,7 @@ def test_a_view_has_the_probability_of_the_values_it_groups():
 
 
 def test_a_tied_class_has_one_value_of_the_target_and_raking_sets_the_columns():
-    layout = Layout(sizes=SIZES, twins=(0, 1), target=0)
+    layout = Layout(sizes=SIZES, shapes=(0, 1), target=0)
     answers = answers_about_the_pair(6.0, 50_000)
     free = fit(answers, layout, Settings(classes=4), jax.random.key(0))
     assert (np.exp(np.asarray(log_tables(free, layout)))[:, :2].max(axis=1) < 0.999).any()
@@ -211,7 +213,7 @@ def test_a_tied_class_has_one_value_of_the_target_and_raking_sets_the_columns():
     np.testing.assert_allclose(table_of(found, layout), TRUTH, atol=0.02)
     weights = np.asarray(jax.nn.softmax(found["weights"]), np.float64)
     wanted = np.array([0.4, 0.6, 0.2, 0.3, 0.5])
-    raked = rake(weights, tables, wanted, Layout(sizes=SIZES, twins=(0, 1)))
+    raked = rake(weights, tables, wanted, Layout(sizes=SIZES, shapes=(0, 1)))
     np.testing.assert_allclose((weights / weights.sum()) @ raked, wanted, atol=1e-3)
 
 

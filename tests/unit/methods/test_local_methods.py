@@ -26,21 +26,21 @@ from populace.tables.table import from_codes
 LOUD = 40.0  # an epsilon at which randomisers all but tell the truth
 VARIANTS = {
     "krr": ("krr", {}),
-    "lopub": ("lopub", {"hashes": 2, "phi": 0.2}),
-    "lopub em": ("lopub", {"hashes": 2, "phi": 0.2, "estimate": "em"}),
+    "lopub": ("lopub", {"hashes": 2, "correlation_threshold": 0.2}),
+    "lopub em": ("lopub", {"hashes": 2, "correlation_threshold": 0.2, "estimator": "em"}),
     "calm": ("calm", {}),
-    "calm consistent": ("calm", {"estimate": "consistent", "width": 2}),
-    "samprivsyn": ("samprivsyn", {"batch": 1000}),
+    "calm consistent": ("calm", {"estimator": "consistent", "marginal_size": 2}),
+    "samprivsyn": ("samprivsyn", {"clients_per_batch": 1000}),
     "samprivsyn published": (
         "samprivsyn",
-        {"oracle": "split-krr", "estimate": "lasso", "choice": "mutual-information", "batch": 1000},
+        {"oracle": "split-krr", "estimator": "lasso", "selection": "mutual-information", "clients_per_batch": 1000},
     ),
-    "samprivsyn split pgm": ("samprivsyn", {"oracle": "split-krr", "estimate": "pgm", "choice": "uniform"}),
+    "samprivsyn split pgm": ("samprivsyn", {"oracle": "split-krr", "estimator": "pgm", "selection": "uniform"}),
     "samprivsyn split consistent": (
         "samprivsyn",
-        {"oracle": "split-krr", "estimate": "consistent", "choice": "uniform"},
+        {"oracle": "split-krr", "estimator": "consistent", "selection": "uniform"},
     ),
-    "samprivsyn joint projected": ("samprivsyn", {"estimate": "projected"}),
+    "samprivsyn joint projected": ("samprivsyn", {"estimator": "projected"}),
 }
 
 
@@ -81,7 +81,7 @@ def test_locop_without_noise_keeps_one_way_tables_and_some_dependence(chain):
 @pytest.mark.parametrize("oracle", ["joint", "split-krr"])
 def test_the_question_depends_on_earlier_replies_only(chain, oracle, choice):
     """Other data of clients in the current and later batches: the same questions, up to and including this batch."""
-    protocol = SamPrivSyn(epsilon=2.0, oracle=oracle, choice=choice, batch=500)
+    protocol = SamPrivSyn(epsilon=2.0, oracle=oracle, selection=choice, clients_per_batch=500)
     cohorts, asked = exchanges(protocol, chain)
     same, after = exchanges(protocol, altered(chain, np.concatenate(cohorts[2:])))
     np.testing.assert_array_equal(cohorts, same)
@@ -122,7 +122,7 @@ def test_the_order_of_the_file_does_not_matter(chain):
     kept_by_time = chain.take(np.lexsort(chain.codes.T))
 
     def error(protocol, table):
-        return np.mean([distances(table, protocol(epsilon=8.0, batch=500), seed)[1] for seed in range(3)])
+        return np.mean([distances(table, protocol(epsilon=8.0, clients_per_batch=500), seed)[1] for seed in range(3)])
 
     shuffled, by_time = error(SamPrivSyn, chain), error(SamPrivSyn, kept_by_time)
     assert 0.75 < by_time / shuffled < 1.33
@@ -131,7 +131,7 @@ def test_the_order_of_the_file_does_not_matter(chain):
 
 def test_each_client_comes_once_in_an_order_of_the_public_coin(chain):
     population = population_of(split(chain, records_per_client=1))
-    protocol = SamPrivSyn(epsilon=2.0, batch=900)  # the last of five batches has empty slots
+    protocol = SamPrivSyn(epsilon=2.0, clients_per_batch=900)  # the last of five batches has empty slots
     orders = []
     for seed in (0, 0, 1):
         state = protocol.begin(population, jax.random.key(seed))
@@ -148,7 +148,7 @@ def test_each_client_comes_once_in_an_order_of_the_public_coin(chain):
 @pytest.mark.parametrize("name", ["samprivsyn"])  # the conformance tests hold the others to it
 def test_a_client_is_asked_once(chain, name):
     clients = split(chain, records_per_client=1)
-    protocol = make_protocol(name, {"epsilon": 2.0, "batch": 900})
+    protocol = make_protocol(name, {"epsilon": 2.0, "clients_per_batch": 900})
     population = population_of(clients)
     outcome = simulation.run(protocol, clients, root=jax.random.key(0))
     spent = outcome.ledger.spent()
@@ -162,7 +162,7 @@ def test_noise_is_not_followed(chain):
 
     On the mean of seeds: single runs have ratios from 0.4 to 1.2 on a table as small as this.
     """
-    published = SamPrivSyn(epsilon=1.0, oracle="split-krr", estimate="lasso", choice="mutual-information")
+    published = SamPrivSyn(epsilon=1.0, oracle="split-krr", estimator="lasso", selection="mutual-information")
     corrected = SamPrivSyn(epsilon=1.0)
     errors = np.array([[distances(chain, p, seed)[1] for p in (corrected, published)] for seed in range(5)])
     assert errors[:, 0].mean() < 0.8 * errors[:, 1].mean()
@@ -174,7 +174,7 @@ def test_dependent_pairs_are_asked_more_often(chain, choice, least):
     rng = np.random.default_rng(0)
     codes = chain.codes.copy()
     codes[:, 2:] = rng.permuted(codes[:, 2:], axis=0)
-    protocol = SamPrivSyn(epsilon=2.0, choice=choice)
+    protocol = SamPrivSyn(epsilon=2.0, selection=choice)
     _, asked = exchanges(protocol, from_codes(codes, chain.schema, rng))
     first, last = (np.bincount(own, minlength=10)[:6] for own in asked)
     assert abs(first[0] / first.sum() - 1 / 6) < 0.05
@@ -192,7 +192,7 @@ def test_single_columns_are_asked_where_pairs_would_drown(chain):
         assert shares.sum() == pytest.approx(1)
         alone.append(shares[6:].sum())
     assert alone[0] > 0.9 > alone[1] > 0.1 > alone[2]
-    published = dataclasses.replace(protocol, choice="mutual-information")
+    published = dataclasses.replace(protocol, selection="mutual-information")
     assert len(published.questions(chain.schema).groups) == 6
 
 
@@ -234,7 +234,7 @@ def test_cells_vary_as_said(oracle):
     rng = np.random.default_rng(2)
     names = tuple(Column(name=n, kind="categorical", categories=("x", "y", "z")) for n in "ab")
     schema, truth = Schema(columns=names), (np.array([0.8, 0.15, 0.05]), np.array([0.7, 0.2, 0.1]))
-    protocol = SamPrivSyn(epsilon=5.0, oracle=oracle, choice="uniform")
+    protocol = SamPrivSyn(epsilon=5.0, oracle=oracle, selection="uniform")
     weights = np.multiply.outer(*truth)
     if oracle == "joint":
         member = protocol.questions(schema).panel.members[0]
@@ -258,17 +258,17 @@ def test_columns_of_one_value_and_few_clients_are_taken():
         Column(name=n, kind="categorical", categories=tuple("xyz"[:k])) for n, k in (("a", 1), ("b", 3), ("c", 1))
     )
     codes = np.stack([np.zeros(40), rng.integers(0, 3, 40), np.zeros(40)], axis=1).astype(np.int32)
-    one_way, _ = distances(from_codes(codes, Schema(columns=names), rng), SamPrivSyn(epsilon=LOUD, batch=7))
+    one_way, _ = distances(from_codes(codes, Schema(columns=names), rng), SamPrivSyn(epsilon=LOUD, clients_per_batch=7))
     assert one_way < 0.1
 
 
 def test_bad_settings_are_named():
-    with pytest.raises(SpecError, match="batch at least 1"):
-        SamPrivSyn(epsilon=1.0, batch=0)
-    with pytest.raises(SpecError, match="width"):
-        Calm(epsilon=1.0, width=1)
-    with pytest.raises(SpecError, match="phi"):
-        make_protocol("lopub", {"epsilon": 1.0, "phi": 0.0})
+    with pytest.raises(SpecError, match="clients_per_batch at least 1"):
+        SamPrivSyn(epsilon=1.0, clients_per_batch=0)
+    with pytest.raises(SpecError, match="marginal_size"):
+        Calm(epsilon=1.0, marginal_size=1)
+    with pytest.raises(SpecError, match="correlation_threshold"):
+        make_protocol("lopub", {"epsilon": 1.0, "correlation_threshold": 0.0})
 
 
 def test_calm_covers_all_pairs_and_grows_its_groups_with_epsilon():

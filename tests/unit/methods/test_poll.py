@@ -15,21 +15,19 @@ from populace.evaluation.marginals import mean_over_pairs, two_way_distances
 from populace.methods.base import Population, Replies
 from populace.methods.baselines.independent import Independent
 from populace.methods.blocks.one_report import Survey
-from populace.methods.poll.protocol import Poll
+from populace.methods.poll.answer_counts import clip_counts, count_answers, forged_shift, layout_of, question_gains
+from populace.methods.poll.protocol import Poll, workload_groups
 from populace.methods.poll.questions import (
     MOST_CELLS,
     TARGET_SHARE,
     WORKLOAD_SHARE,
     design_for,
     information,
-    menu_for,
-    question_gains,
-    read_workload,
+    quality,
     relative_variance,
     second_schedule,
-    worth,
+    second_stage_groups,
 )
-from populace.methods.poll.reports import answers_of, clipped, forged_shift, layout_of
 from populace.methods.registry import make_protocol
 from populace.privacy.randomizers.subset import SubsetSelection
 from populace.tables.embedded import harbour
@@ -39,8 +37,8 @@ from populace.tables.table import from_codes
 
 BINARY = (2,) * 30
 ADULT9 = (7, 16, 7, 14, 6, 5, 2, 41, 2)
-SMALL = {"classes": 6, "spread": 0.8, "chains": 1, "moves": 100}
-SMALLEST = {"classes": 4, "spread": 1.0, "chains": 1, "moves": 24}
+SMALL = {"latent_classes": 6, "prior_scale": 0.8, "chains": 1, "langevin_steps": 100}
+SMALLEST = {"latent_classes": 4, "prior_scale": 1.0, "chains": 1, "langevin_steps": 24}
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0, 8.0])
@@ -74,26 +72,26 @@ def test_every_contrast_has_the_same_relative_variance(size, epsilon):
     reports = np.asarray(oracle.simulate_batch(values, seed=1), np.float64)
     for marked in (np.arange(size) < size // 4, np.arange(size) % 2):
         contrast = marked - np.mean(marked)
-        told = (reports - oracle.q) @ contrast / (oracle.p - oracle.q)
-        assert told.var() / (contrast**2).mean() == pytest.approx(relative_variance(size, epsilon), rel=0.03)
+        estimated = (reports - oracle.q) @ contrast / (oracle.p - oracle.q)
+        assert estimated.var() / (contrast**2).mean() == pytest.approx(relative_variance(size, epsilon), rel=0.03)
     assert relative_variance(size, 30.0) == pytest.approx(1)
 
 
 def test_information_falls_with_the_table_and_rises_with_epsilon():
     assert information(1, 1.0) == 0
     assert 0 < information(100, 1.0) < information(4, 1.0) < information(4, 4.0) < 0.5
-    assert worth(3, 8, 4.0) > worth(1, 2, 4.0)
+    assert quality(3, 8, 4.0) > quality(1, 2, 4.0)
 
 
 def test_what_a_user_names_is_asked_half_the_time(small_schema):
     names = small_schema.names
-    groups = read_workload(f"{names[0]}+{names[1]}, {names[2]}+{names[0]}+{names[3]}", small_schema)
+    groups = workload_groups([names[:2], (names[2], names[0], names[3])], small_schema)
     assert groups == ((0, 1), (0, 2, 3))
     design = design_for(small_schema.sizes, 2.0, None, groups)
     named = sum(s for s, g in zip(design.shares(), design.groups, strict=True) if g in groups)
     assert named >= WORKLOAD_SHARE - 0.05
     with pytest.raises(SpecError, match="cells"):
-        read_workload("a+b+c", wide_schema(50, 3))
+        workload_groups([("a", "b", "c")], wide_schema(50, 3))
 
 
 def wide_schema(values, columns):
@@ -136,7 +134,7 @@ def test_clients_and_server_fold_alike():
 def test_with_little_noise_it_finds_the_dependence_independence_misses(small_table):
     table = small_table.take(np.random.default_rng(0).integers(0, len(small_table), 4_000))
     clients = split(table)
-    poll = Poll(epsilon=12.0, target="none", stages=1, **{**SMALL, "spread": 1.5})
+    poll = Poll(epsilon=12.0, target=None, stages=1, **{**SMALL, "prior_scale": 1.5})
     found = simulation.run(poll, clients, root=jax.random.key(0)).generator.sample(4_000, jax.random.key(1))
     plain = simulation.run(Independent(epsilon=12.0), clients, root=jax.random.key(0)).generator
     near = mean_over_pairs(two_way_distances(table, found))
@@ -156,7 +154,7 @@ def test_it_does_as_well_as_independent(epsilon):
     clients = split(table)
     errors = {"poll": [], "independent": []}
     for seed in range(3):
-        poll = Poll(epsilon=epsilon, target="none", **SMALL)
+        poll = Poll(epsilon=epsilon, target=None, **SMALL)
         for name, method in (("poll", poll), ("independent", Independent(epsilon=epsilon))):
             generator = simulation.run(method, clients, root=jax.random.key(seed)).generator
             found = generator.sample(10_000, jax.random.key(1))
@@ -168,10 +166,10 @@ def test_it_does_as_well_as_independent(epsilon):
 def test_settings_come_from_held_out_answers_and_the_target_is_read_in_two_ways(small_table):
     clients = split(small_table)
     schema, population = small_table.schema, population_of(clients)
-    poll = Poll(epsilon=4.0, stages=1, classes=4, chains=4, moves=24)
+    poll = Poll(epsilon=4.0, stages=1, latent_classes=4, chains=4, langevin_steps=24)
     outcome = simulation.run(poll, clients, root=jax.random.key(0))
     model = outcome.generator
-    kept, held = answers_of(poll.survey(population), outcome.state.counts)
+    kept, held = count_answers(poll.survey(population), outcome.state.counts)
     assert kept.total + held.total == len(small_table)
     assert held.total == len(small_table) // 10
     assert model.deviations((0, 1)).shape == model.marginal((0, 1)).shape
@@ -185,13 +183,13 @@ def test_settings_come_from_held_out_answers_and_the_target_is_read_in_two_ways(
 
 
 def asked_whom(poll, population):
-    """All asks of a run whose clients all tell value 0, and the state at its end."""
+    """All asks of a run whose clients all report value 0, and the state at its end."""
     state = poll.begin(population, jax.random.key(3))
     asks = []
     while (ask := poll.ask(state, population, None)) is not None:
         asks.append(ask)
-        told = jax.numpy.zeros((len(ask.cohort), poll.survey(population).panel.width), bool).at[:, 0].set(True)
-        replies = Replies(clients=ask.cohort, present=ask.cohort >= 0, values=told)
+        reports = jax.numpy.zeros((len(ask.cohort), poll.survey(population).panel.width), bool).at[:, 0].set(True)
+        replies = Replies(clients=ask.cohort, present=ask.cohort >= 0, values=reports)
         state = poll.absorb(state, ask, replies, None)
     return asks, state
 
@@ -199,7 +197,7 @@ def asked_whom(poll, population):
 @pytest.mark.parametrize("clients", [1, 2, 3, 40, 101])
 def test_in_two_stages_every_client_is_asked_once_and_a_third_first(small_schema, clients):
     population = Population(schema=small_schema, clients=clients)
-    poll = Poll(epsilon=2.0, batch=16, **SMALLEST)
+    poll = Poll(epsilon=2.0, clients_per_batch=16, **SMALLEST)
     asks, state = asked_whom(poll, population)
     cohorts = [np.asarray(ask.cohort) for ask in asks]
     assert sorted(np.concatenate(cohorts)[np.concatenate(cohorts) >= 0].tolist()) == list(range(clients))
@@ -216,7 +214,7 @@ def test_in_two_stages_every_client_is_asked_once_and_a_third_first(small_schema
 def test_the_second_stage_follows_from_the_first_one_alone(small_schema):
     """What later clients answer changes nobody's question: a resumed run asks the same."""
     population = Population(schema=small_schema, clients=60)
-    poll = Poll(epsilon=2.0, batch=20, **SMALLEST)
+    poll = Poll(epsilon=2.0, clients_per_batch=20, **SMALLEST)
     _, state = asked_whom(poll, population)
     doubled = jax.tree.map(lambda leaf: 2 * leaf, state.counts)
     assert (poll.later_questions(dataclasses.replace(state, counts=doubled), population)
@@ -271,7 +269,7 @@ def schema_of(sizes, target=None):
     return Schema(columns=columns, target=target)
 
 
-@pytest.mark.parametrize("sizes", [(1, 1, 2, 3), (1,), (1, 1)])
+@pytest.mark.parametrize("sizes", [pytest.param((1, 1, 2, 3), marks=pytest.mark.slow), (1,), (1, 1)])
 def test_columns_of_one_value_do_no_harm(sizes):
     rows = np.stack([np.random.default_rng(0).integers(0, size, 60) for size in sizes], axis=1)
     clients = split(from_codes(rows, schema_of(sizes), np.random.default_rng(1)))
@@ -303,14 +301,14 @@ def test_no_question_has_too_many_cells(sizes, target):
 def test_every_value_of_the_target_has_a_class():
     codes = np.stack([np.arange(600) % 5, np.arange(600) % 2], axis=1)
     table = from_codes(codes, schema_of((5, 2), target="c0"), np.random.default_rng(0))
-    poll = Poll(epsilon=8.0, stages=1, classes=3, spread=1.0, chains=4, moves=24)
+    poll = Poll(epsilon=8.0, stages=1, latent_classes=3, prior_scale=1.0, chains=4, langevin_steps=24)
     model = simulation.run(poll, split(table), root=jax.random.key(0)).generator
     assert model.marginal((0,)).min() > 0.13
 
 
 def test_in_one_stage_the_compiled_loop_counts_the_same(small_table):
     clients = split(small_table.take(np.arange(90)))
-    poll = Poll(epsilon=2.0, stages=1, batch=32, **SMALLEST)
+    poll = Poll(epsilon=2.0, stages=1, clients_per_batch=32, **SMALLEST)
     states = [
         simulation.run(poll, clients, root=jax.random.key(2), compiled=compiled).state for compiled in (True, False)
     ]
@@ -320,7 +318,7 @@ def test_in_one_stage_the_compiled_loop_counts_the_same(small_table):
 
 def test_traffic_is_that_of_the_questions_asked(small_schema):
     population = Population(schema=small_schema, clients=60)
-    poll = Poll(epsilon=0.5, batch=20, **SMALLEST)
+    poll = Poll(epsilon=0.5, clients_per_batch=20, **SMALLEST)
     asks, _ = asked_whom(poll, population)
     sizes = np.array([member.wire_bytes for member in poll.survey(population).panel.members])
     for ask in asks:
@@ -330,11 +328,11 @@ def test_traffic_is_that_of_the_questions_asked(small_schema):
 
 def test_a_second_stage_may_ask_columns_alone_and_all_pairs():
     design = design_for(BINARY, 1.0, None)
-    menu = menu_for(BINARY, 1.0, design.groups)
+    menu = second_stage_groups(BINARY, 1.0, design.groups)
     assert menu[: len(design.groups)] == design.groups
     assert {(column,) for column in range(30)} <= set(menu)
     assert set(itertools.combinations(range(30), 2)) <= set(menu)
-    wide = menu_for(BINARY, 8.0, design_for(BINARY, 8.0, None).groups)
+    wide = second_stage_groups(BINARY, 8.0, design_for(BINARY, 8.0, None).groups)
     assert not set(itertools.combinations(range(30), 2)) <= set(wide)
     assert all(len(set(group)) == len(group) for group in wide)
 
@@ -351,7 +349,7 @@ def test_forged_answers_move_an_estimate_no_further_than_stated():
     rng = np.random.default_rng(0)
     honest = np.asarray(oracle.simulate_batch(rng.integers(0, 8, 900), seed=0), bool)
     forged = np.zeros((100, 8), bool)
-    forged[:, : oracle.chosen] = True  # all tell value 0
+    forged[:, : oracle.chosen] = True  # all report value 0
     replaced = np.asarray(oracle.simulate_batch(rng.integers(0, 8, 100), seed=1), bool)
 
     def estimate(reports):
@@ -363,12 +361,27 @@ def test_forged_answers_move_an_estimate_no_further_than_stated():
     assert np.abs(shift).max() <= bound + chance
     assert np.abs(shift).max() > 0.5 * bound  # the bound is not idle
     piled = forged.sum(axis=0) * 50
-    assert clipped(piled, 5_000, oracle).max() < piled.max()
+    assert clip_counts(piled, 5_000, oracle).max() < piled.max()
     fair = honest.sum(axis=0)
-    assert (clipped(fair, 900, oracle) == fair).all()
+    assert (clip_counts(fair, 900, oracle) == fair).all()
 
 
 def test_bad_parameters_are_one_sentence():
-    for wrong in ({"classes": -1}, {"chains": 0}, {"batch": 0}, {"spread": -2.0}, {"moves": 0}, {"stages": 3}):
+    for name, wrong in (
+        ("latent_classes", -1), ("prior_scale", -2.0), ("chains", 0), ("langevin_steps", 0), ("stages", 3),
+        ("clients_per_batch", 0),
+    ):  # fmt: skip
         with pytest.raises(SpecError):
-            Poll(epsilon=1.0, **wrong)
+            Poll(epsilon=1.0, **{name: wrong})
+
+
+def test_a_workload_is_groups_of_names_text_on_the_command_line_and_text_in_old_files(small_schema):
+    groups = [("colour", "size"), ("sold", "weight")]
+    poll = Poll(epsilon=1.0, workload=groups, target=None)
+    assert poll == make_protocol("poll", {"epsilon": 1.0, "workload": "colour+size, sold+weight", "target": "none"})
+    old = {"epsilon": 1.0, "workload": "colour+size, sold+weight", "target": "none", "batch": 16_384, "moves": 300}
+    assert poll == Poll(**Poll.settings_from_file(old))
+    assert poll.goal(small_schema) is None
+    assert poll.survey(Population(schema=small_schema, clients=50)).groups.count((0, 1)) >= 1
+    with pytest.raises(SpecError, match="workload"):
+        Poll(epsilon=1.0, workload="colour+size")

@@ -9,12 +9,10 @@ import pytest
 
 from populace.engines import simulation
 from populace.methods.base import Population
-from populace.methods.blocks.one_report import Survey
-from populace.methods.blocks.views import LONG, VARIANTS, WHOLE, groups_of, kept
+from populace.methods.blocks.one_report import LONG, VARIANTS, WHOLE, Survey, groups_of, has_views, kept
+from populace.methods.poll.answer_counts import layout_of, mean_gains, question_probabilities
 from populace.methods.poll.protocol import Poll
-from populace.methods.poll.questions import joint_chances
-from populace.methods.poll.reports import layout_of
-from populace.methods.poll.viewed_questions import has_views, later_schedule, mean_gains, viewed_design
+from populace.methods.poll.questions import later_schedule, viewed_design
 from populace.tables.partition import split
 from populace.tables.schema import Column, Schema
 from populace.tables.table import from_codes
@@ -78,7 +76,7 @@ def test_client_and_server_read_a_question_alike(epsilon):
     one_hot = np.zeros((1, 12, layout.values))
     for row, record in enumerate(records):
         one_hot[0, row, record + layout.offsets] = 1
-    chances = list(joint_chances(asked, layout, np.full((1, 12), 1 / 12), one_hot))
+    chances = list(question_probabilities(asked, layout, np.full((1, 12), 1 / 12), one_hot))
     for question in [*range(0, len(asked.groups), 7), len(asked.groups) - 1]:
         columns, views = asked.groups[question], asked.all_views[question]
         cells = []
@@ -168,7 +166,7 @@ def related(correlation, rows, seed=0):
 @pytest.mark.parametrize(("correlation", "low", "high"), [(0.5, 0.3, 0.65), (0.0, -0.12, 0.12)])
 def test_correlation_of_two_scales_survives_and_is_not_invented(correlation, low, high):
     table = related(correlation, 8_000)
-    poll = Poll(epsilon=4.0, chains=1, moves=50)
+    poll = Poll(epsilon=4.0, chains=1, langevin_steps=50)
     model = simulation.run(poll, split(table), root=jax.random.key(0)).generator
     codes = model.sample(8_000, jax.random.key(1)).codes
     assert low < np.corrcoef(codes[:, 0], codes[:, 1])[0, 1] < high

@@ -16,10 +16,9 @@ from populace.methods.poll.protocol import Poll
 from populace.privacy.ledger import Budget
 from populace.privacy.source import System
 from populace.privacy.sqlite_ledger import SqliteLedger
-from populace.runs.poll import client_stream as holders
+from populace.runs.poll import client_stream, sorting
 from populace.runs.poll import collect as collecting
-from populace.runs.poll import sorting
-from populace.runs.poll.assignment import ONE_STAGE, Deal, check_one_stage
+from populace.runs.poll.assignment import ONE_STAGE, Assignment, check_one_stage
 from populace.runs.poll.collect import Collection, collect, release
 from populace.runs.poll.count import count_files, nothing_counted
 from populace.runs.poll.files import coin_from, read_terms
@@ -30,7 +29,7 @@ from populace.tables.schema import Column, Schema
 from populace.tables.table import Table, from_codes, write_frame
 
 SURE = {"epsilon": 50.0, "settings": dict(ONE_STAGE)}  # nobody lies: an answer is the record
-FAST = {"classes": 2, "spread": 0.6, "chains": 1, "moves": 10, **ONE_STAGE}
+FAST = {"latent_classes": 2, "prior_scale": 0.6, "chains": 1, "langevin_steps": 10, **ONE_STAGE}
 
 
 @pytest.fixture
@@ -49,8 +48,8 @@ def counts_of(paths, schema):
     """What the server would count from these files."""
     terms, _ = read_terms(paths[0])
     population = Population(schema=schema, clients=max(read_terms(path)[0].clients for path in paths))
-    deal = Deal(terms.protocol(), population, terms.key)
-    counted = count_files(paths, deal, nothing_counted(deal))
+    assignment = Assignment(terms.protocol(), population, terms.key)
+    counted = count_files(paths, assignment, nothing_counted(assignment))
     assert sum(counted.dropped.values()) == 0
     return jax.tree.map(np.asarray, counted.state.counts)
 
@@ -82,21 +81,21 @@ class TestSeeded:
     def test_files_of_two_sites_are_the_simulation_of_all(self, files, small_table):
         for name, rows in (("north", np.arange(250)), ("south", np.arange(250, 600))):
             small_table.take(rows).save(files / f"{name}.csv")
-        small = {"settings": FAST | {"batch": 128}, "seed": 5, "clients": 600}
+        small = {"settings": FAST | {"clients_per_batch": 128}, "seed": 5, "clients": 600}
         collect(wanted(files, data="north.csv", **small), files / "n.parquet")
         collect(wanted(files, data="south.csv", first_client=250, **small), files / "s.parquet")
-        engine = simulation.run(Poll(epsilon=2.0, batch=128, **FAST), split(small_table), root=make_key(5))
+        engine = simulation.run(Poll(epsilon=2.0, clients_per_batch=128, **FAST), split(small_table), root=make_key(5))
         both = [files / "s.parquet", files / "n.parquet"]
         assert_same(counts_of(both, small_table.schema), engine.state.counts)
 
     def test_clients_with_several_records(self, files, small_table, monkeypatch):
-        monkeypatch.setattr(holders, "CLIENTS", 64)
+        monkeypatch.setattr(client_stream, "CLIENTS", 64)
         collect(wanted(files, seed=5, records_per_client=7), files / "a.parquet")
         engine = simulation.run(Poll(epsilon=2.0, **FAST), split(small_table, records_per_client=7), root=make_key(5))
         assert_same(counts_of([files / "a.parquet"], small_table.schema), engine.state.counts)
 
     def test_clients_named_by_a_column(self, files, small_table, monkeypatch):
-        monkeypatch.setattr(holders, "CLIENTS", 50)
+        monkeypatch.setattr(client_stream, "CLIENTS", 50)
         who = pa.array([f"person {i}" for i in np.sort(np.random.default_rng(0).integers(0, 200, 600))])
         write_frame(small_table.frame.append_column("who", who), files / "named.csv")
         collect(wanted(files, data="named.csv", seed=5, client_column="who"), files / "a.parquet")
@@ -202,7 +201,7 @@ class TestExact:
         }
 
     def test_an_interrupted_collection_goes_on_with_the_answers_given(self, files, monkeypatch):
-        monkeypatch.setattr(holders, "CLIENTS", 100)
+        monkeypatch.setattr(client_stream, "CLIENTS", 100)
 
         def interrupt(at):
             if at.done == 300:
@@ -264,13 +263,13 @@ class TestOrder:
         collect(wanted(sick, data="sick.csv"), sick / "a.parquet")
         before = {path.name for path in sick.iterdir()}
         monkeypatch.setattr(sorting, "ANSWERS", 7)
-        monkeypatch.setattr(holders, "CLIENTS", 31)
+        monkeypatch.setattr(client_stream, "CLIENTS", 31)
         collect(wanted(sick, data="sick.csv"), sick / "b.parquet")
         assert pq.read_table(sick / "a.parquet").equals(pq.read_table(sick / "b.parquet"))
         assert {path.name for path in sick.iterdir()} - before == {"b.parquet"}
 
     def test_an_interrupted_collection_keeps_its_numbers(self, sick, monkeypatch):
-        monkeypatch.setattr(holders, "CLIENTS", 50)
+        monkeypatch.setattr(client_stream, "CLIENTS", 50)
 
         def interrupt(at):
             if at.done == 100:
@@ -297,10 +296,12 @@ class TestOrder:
             collect(order, sick / "b.parquet")
 
 
-class TestHolders:
+class TestClientStream:
     def test_blocks_hold_every_row_once(self, files, small_table, monkeypatch):
-        monkeypatch.setattr(holders, "CLIENTS", 33)
-        held = holders.Holders(data=str(files / "small.parquet"), schema=small_table.schema, records_per_client=4)
+        monkeypatch.setattr(client_stream, "CLIENTS", 33)
+        held = client_stream.ClientStream(
+            data=str(files / "small.parquet"), schema=small_table.schema, records_per_client=4
+        )
         census = held.census()
         assert (census.clients, census.widest, census.rows) == (150, 4, 600)
         blocks = list(held.blocks(census.widest))
@@ -325,14 +326,14 @@ class TestHolders:
 
 def test_a_client_is_dealt_the_same_question_whoever_asks(small_schema):
     protocol = Poll(epsilon=2.0, **ONE_STAGE)
-    deal = Deal(protocol, Population(schema=small_schema, clients=100_000), coin_from("town hall"))
+    assignment = Assignment(protocol, Population(schema=small_schema, clients=100_000), coin_from("town hall"))
     clients = np.random.default_rng(0).permutation(100_000)[:3000]
     slots = np.arange(40_000, 40_500)
-    straight = protocol.own_questions(deal.state, deal.population, slots.astype(np.int32))
-    assert np.array_equal(deal.questions(slots), straight)
-    assert np.array_equal(deal.questions(clients)[np.argsort(clients)], deal.questions(np.sort(clients)))
-    other = Deal(protocol, deal.population, coin_from("church"))
-    assert not np.array_equal(other.questions(slots), deal.questions(slots))
+    straight = protocol.own_questions(assignment.state, assignment.population, slots.astype(np.int32))
+    assert np.array_equal(assignment.questions(slots), straight)
+    assert np.array_equal(assignment.questions(clients)[np.argsort(clients)], assignment.questions(np.sort(clients)))
+    other = Assignment(protocol, assignment.population, coin_from("church"))
+    assert not np.array_equal(other.questions(slots), assignment.questions(slots))
 
 
 def test_two_stages_cannot_be_collected_in_one_go(files):

@@ -19,7 +19,7 @@ from populace.runs.run import load_run, synthesize
 from populace.runs.spec import make_spec
 from populace.tables.table import read_frame
 
-FAST = {"classes": 2, "spread": 0.6, "chains": 1, "moves": 10, **ONE_STAGE}
+FAST = {"latent_classes": 2, "prior_scale": 0.6, "chains": 1, "langevin_steps": 10, **ONE_STAGE}
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +87,8 @@ def test_traffic_is_what_the_files_hold(base, tmp_path):
 
 
 def test_settings_of_the_fit_can_change_and_questions_cannot(base, tmp_path):
-    run = fit_answers(order(base, "a.parquet", settings={"classes": "4", "robust": "true"}), tmp_path / "fit")
-    assert run.details["parameters"]["classes"] == 4
+    run = fit_answers(order(base, "a.parquet", settings={"latent_classes": "4", "robust": "true"}), tmp_path / "fit")
+    assert run.details["parameters"]["latent_classes"] == 4
     assert run.details["parameters"]["robust"] is True
     for name, value in (("epsilon", "3"), ("workload", "colour+size"), ("target", "none")):
         with pytest.raises(SpecError, match=f"--set {name} changes the questions"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -48,7 +49,7 @@ class Independent(survey.OneShot):
     """
 
     epsilon: float
-    batch: int = 65_536
+    clients_per_batch: int = 65_536
 
     facts: ClassVar[Facts] = Facts(
         name="independent",
@@ -60,6 +61,12 @@ class Independent(survey.OneShot):
         kinds=("table",),
         traffic="one report of a few bytes per client, one round",
     )
+    renamed: ClassVar[Mapping[str, str]] = {"batch": "clients_per_batch"}
+    small: ClassVar[Mapping[str, object]] = {"clients_per_batch": 8}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "epsilon": "The privacy loss of one client, by pure local differential privacy.",
+        "clients_per_batch": "How many clients are asked in one round; the guarantee does not depend on it.",
+    }
     compiles: ClassVar[bool] = True
 
     def begin(self, population: Population, key: Array, warm: Any = None) -> State:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -47,7 +48,7 @@ class Krr(survey.OneShot):
     """
 
     epsilon: float
-    batch: int = 16_384
+    clients_per_batch: int = 16_384
     combinations: int = 1_000
 
     facts: ClassVar[Facts] = Facts(
@@ -60,6 +61,13 @@ class Krr(survey.OneShot):
         kinds=("table",),
         traffic="one randomised record per client, one round",
     )
+    renamed: ClassVar[Mapping[str, str]] = {"batch": "clients_per_batch"}
+    small: ClassVar[Mapping[str, object]] = {"clients_per_batch": 8}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "epsilon": "The privacy loss of one client, by pure local differential privacy.",
+        "clients_per_batch": "How many clients are asked in one round; the guarantee does not depend on it.",
+        "combinations": "The joint table is estimated over so many records, those reported most often.",
+    }
     compiles: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

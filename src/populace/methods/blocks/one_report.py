@@ -18,17 +18,23 @@ import numpy as np
 
 from populace.errors import out_of_range
 from populace.methods.base import Ask, Population, Protocol, Replies, Shard, choose_record
-from populace.methods.blocks.views import WHOLE, View, asked_size, groups_of
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.randomizers.hashing import hash_values
 from populace.privacy.randomizers.subset import SubsetPanel, SubsetSelection
 from populace.privacy.source import Source
-from populace.tables.schema import Schema
+from populace.tables.schema import Column, Schema
 from populace.types import Array
 
 Groups = tuple[tuple[int, ...], ...]
 BUCKETS = 256  # a report about them takes at most 32 bytes
+View = tuple[int, int]  # number of groups (0: every value by itself), and which way of cutting
+WHOLE: View = (0, 0)
+VARIANTS = 6
+JITTER = 0.8  # of a group's width, by which cuts of other variants lie elsewhere
+SPIKE_WEIGHT = 3.0  # a value with a cell of its own is expected to be as frequent as three intervals
+LEAST_SCALE = 4  # levels from which on an order is worth anything
+LONG = 64  # categories from which on a list is asked about in groups, together with other columns
 ARRIVAL = 2**32 - 1  # sets the draw of the order apart from the rounds' own, which count from 0
 
 
@@ -190,28 +196,28 @@ def add_replies(counts: SupportCounts, questions: Array, replies: Replies) -> Su
 
 
 class OneShot(Protocol):
-    """Methods that ask each client once, in batches of `batch`: all but what is asked and what becomes of it.
+    """Methods that ask each client once, in batches of `clients_per_batch`: all but what is asked and what becomes of it.
 
     A method whose batches are asked different questions sets `shuffles`: clients then come in an order drawn by the public
     coin. In the order of a file kept by time, early and late clients would tell of different columns, and all estimates lean.
     """
 
     epsilon: float
-    batch: int
+    clients_per_batch: int
     #: Not for methods that compile: drawing the order is not traced.
     shuffles: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
-        if self.batch < 1:
-            raise out_of_range("batch", "at least 1", self.batch)
+        if self.clients_per_batch < 1:
+            raise out_of_range("clients_per_batch", "at least 1", self.clients_per_batch)
 
     @abc.abstractmethod
     def own_questions(self, state: Any, population: Population, slots: Array) -> Array:
         """What the clients in these slots are asked; traceable where the method compiles."""
 
     def clients_per_round(self, population: Population) -> int:
-        return min(self.batch, population.clients)
+        return min(self.clients_per_batch, population.clients)
 
     def round_count(self, population: Population) -> int:
         return -(-population.clients // self.clients_per_round(population))
@@ -297,3 +303,73 @@ def mutual_information(table: Array) -> float:
     with np.errstate(divide="ignore", invalid="ignore"):
         terms = np.where(table > 0, table * np.log(table / independent), 0)
     return float(max(0.0, terms.sum()))
+
+
+def is_scale(column: Column) -> bool:
+    """Whether the order of its levels is used at all."""
+    return column.is_ordered and column.levels >= LEAST_SCALE
+
+
+def spikes_of(column: Column) -> tuple[bool, ...]:
+    """For each level, whether it is a single value among intervals."""
+    return tuple(cell.spike for cell in column.cells) if column.is_scale else (False,) * column.levels
+
+
+@functools.lru_cache(maxsize=4_096)
+def groups_of(column: Column, view: View) -> tuple[int, ...]:
+    """The group of every code of a column; "no value" is a group of its own, the last. Labels do not matter."""
+    groups, variant = view
+    if groups == 0 or groups >= column.levels:
+        return tuple(range(column.size))
+    if is_scale(column):
+        inner = _neighbouring(spikes_of(column), groups, variant)
+    else:
+        draw = np.random.default_rng([column.levels, groups, variant])
+        inner = tuple(draw.permutation(np.arange(column.levels) % groups).tolist())
+    return (*inner, max(inner) + 1) if column.nullable else inner
+
+
+def _neighbouring(spikes: tuple[bool, ...], groups: int, variant: int) -> tuple[int, ...]:
+    """Levels in runs of about equal weight; a single value at an end of the scale (zero, above all) stays by itself."""
+    weights = np.where(spikes, SPIKE_WEIGHT, 1.0)
+    if spikes[0]:
+        return (0, *(1 + group for group in _runs(weights[1:], groups - 1, variant)))
+    if spikes[-1]:
+        inner = _runs(weights[:-1], groups - 1, variant)
+        return (*inner, max(inner) + 1)
+    return _runs(weights, groups, variant)
+
+
+def _runs(weights: np.ndarray[tuple[int], np.dtype[np.float64]], groups: int, variant: int) -> tuple[int, ...]:
+    middles = (np.cumsum(weights) - weights / 2) / weights.sum()
+    draw = np.random.default_rng([variant, len(weights), groups])
+    moved = JITTER * draw.uniform(-0.5, 0.5, groups - 1) if variant else np.zeros(groups - 1)
+    cuts = (np.arange(1, groups) + moved) / groups
+    found = np.unique(np.searchsorted(cuts, middles, side="right"), return_inverse=True)[1]
+    return tuple(int(group) for group in found)
+
+
+def asked_size(column: Column, view: View) -> int:
+    return max(groups_of(column, view)) + 1
+
+
+def kept(column: Column, view: View) -> float:
+    """How much of what a column says is still told through a view: 1 of all of it.
+
+    Of a trend along a scale, m even groups of s levels tell (1 - 1/m^2) / (1 - 1/s^2); of a list, (1 - 1/m) / (1 - 1/s).
+    """
+    levels, groups = column.levels, view[0]
+    if groups == 0 or groups >= levels:
+        return 1.0
+    power = 2 if is_scale(column) else 1
+    return float((1 - groups**-power) / (1 - levels**-power))
+
+
+def has_views(schema: Schema) -> bool:
+    """Whether some column is a scale, or a list too long to be asked about as it is together with others."""
+    return any(is_scale(column) or column.levels > LONG for column in schema.columns)
+
+
+def target_view(column: Column) -> View:
+    """How a target is asked about together with other columns: in four groups if it is a scale."""
+    return (4, 0) if is_scale(column) else WHOLE

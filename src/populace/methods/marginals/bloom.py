@@ -156,8 +156,8 @@ class BloomProtocol(survey.OneShot):
     epsilon: float
     bits: int
     hashes: int
-    estimate: str
-    batch: int
+    estimator: str
+    clients_per_batch: int
     compiles: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -168,7 +168,7 @@ class BloomProtocol(survey.OneShot):
         return filters_for(schema, self.epsilon, self.bits, self.hashes)
 
     def estimates(self, state: Bits, schema: Schema) -> Estimates:
-        return Estimates(self.filters(schema), state, self.estimate)
+        return Estimates(self.filters(schema), state, self.estimator)
 
     def begin(self, population: Population, key: Array, warm: Any = None) -> Bits:
         return no_bits(population.clients, len(population.table_schema.columns), self.bits)

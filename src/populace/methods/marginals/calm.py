@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import itertools
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -99,15 +100,15 @@ def best_width(sizes: tuple[int, ...], epsilon: float, clients: int) -> int:
 class Calm(survey.OneShot):
     """Guarantee: epsilon-LDP, pure, for everything a client holds: one report about one group of columns of one record.
 
-    Edge cases: `width` 0 lets the predicted error choose the group size from public facts; a client without records
-    answers as if its cell were drawn evenly. `estimate=consistent` is as published; `shrunk` pulls tables towards
+    Edge cases: `marginal_size` 0 lets the predicted error choose the group size from public facts; a client without records
+    answers as if its cell were drawn evenly. `estimator=consistent` is as published; `shrunk` pulls tables towards
     independence by their noise first.
     """
 
     epsilon: float
-    width: int = 0
-    estimate: Literal["consistent", "shrunk"] = "shrunk"
-    batch: int = 16_384
+    marginal_size: int = 0
+    estimator: Literal["consistent", "shrunk"] = "shrunk"
+    clients_per_batch: int = 16_384
 
     facts: ClassVar[Facts] = Facts(
         name="calm",
@@ -119,16 +120,28 @@ class Calm(survey.OneShot):
         kinds=("table",),
         traffic="one report per client, one round",
     )
+    renamed: ClassVar[Mapping[str, str]] = {
+        "batch": "clients_per_batch",
+        "width": "marginal_size",
+        "estimate": "estimator",
+    }
+    small: ClassVar[Mapping[str, object]] = {"clients_per_batch": 8}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "epsilon": "The privacy loss of one client, by pure local differential privacy.",
+        "marginal_size": "How many columns a marginal has; 0 takes the size with the least predicted error.",
+        "estimator": "consistent is as published; shrunk first pulls noisy tables towards independence.",
+        "clients_per_batch": "How many clients are asked in one round; the guarantee does not depend on it.",
+    }
     compiles: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.width < 0 or self.width == 1:
-            raise out_of_range("width", "0 (chosen), or at least 2", self.width)
+        if self.marginal_size < 0 or self.marginal_size == 1:
+            raise out_of_range("marginal_size", "0 (chosen), or at least 2", self.marginal_size)
 
     def survey(self, population: Population) -> survey.Survey:
         schema = population.table_schema
-        width = self.width or best_width(schema.sizes, self.epsilon, population.clients)
+        width = self.marginal_size or best_width(schema.sizes, self.epsilon, population.clients)
         return survey_for(schema, self.epsilon, width)
 
     def begin(self, population: Population, key: Array, warm: Any = None) -> State:
@@ -156,7 +169,7 @@ class Calm(survey.OneShot):
             for group, table, deviation in zip(asked.groups, asked.estimates(state.counts), deviations, strict=True)
             if math.isfinite(deviation)
         ]
-        fit = fit_shrunk_model if self.estimate == "shrunk" else fit_consistent_model
+        fit = fit_shrunk_model if self.estimator == "shrunk" else fit_consistent_model
         return TreeGenerator(schema=schema, tree=fit(schema.sizes, measured))
 
     def guarantee(self, population: Population) -> Guarantee:

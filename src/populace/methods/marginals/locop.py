@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -25,8 +26,8 @@ class LoCop(BloomProtocol):
     epsilon: float
     bits: int = 64
     hashes: int = 4
-    estimate: Literal["lasso", "em"] = "lasso"
-    batch: int = 16_384
+    estimator: Literal["lasso", "em"] = "lasso"
+    clients_per_batch: int = 16_384
 
     facts: ClassVar[Facts] = Facts(
         name="locop",
@@ -38,6 +39,15 @@ class LoCop(BloomProtocol):
         kinds=("table",),
         traffic="one Bloom filter per attribute and client, one round",
     )
+    renamed: ClassVar[Mapping[str, str]] = {"batch": "clients_per_batch", "estimate": "estimator"}
+    small: ClassVar[Mapping[str, object]] = {"clients_per_batch": 8}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "epsilon": "The privacy loss of one client, by pure local differential privacy.",
+        "bits": "The length of each column's Bloom filter.",
+        "hashes": "How many hash functions set bits of a filter.",
+        "estimator": "How tables are estimated from bits: by sparse regression (lasso) or expectation maximisation (em).",
+        "clients_per_batch": "How many clients are asked in one round; the guarantee does not depend on it.",
+    }
 
     def finish(self, state: Bits, population: Population, key: Array) -> GaussianCopula:
         schema = population.table_schema

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import itertools
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import networkx
@@ -31,16 +32,16 @@ LEAST_START = 0.01  # even share of where expectation maximisation begins, so th
 class LoPub(BloomProtocol):
     """Guarantee: epsilon-LDP, pure, for everything a client holds: d filters of epsilon/d about one record.
 
-    Edge cases: cliques larger than `cells` lose their weakest edges, so that memory stays bounded whatever the graph.
+    Edge cases: cliques of more than `max_clique_cells` lose their weakest edges, so that memory stays bounded.
     """
 
     epsilon: float
     bits: int = 64
     hashes: int = 4
-    phi: float = 0.4
-    estimate: Literal["lasso", "em"] = "lasso"
-    cells: int = 1_500
-    batch: int = 16_384
+    correlation_threshold: float = 0.4
+    estimator: Literal["lasso", "em"] = "lasso"
+    max_clique_cells: int = 1_500
+    clients_per_batch: int = 16_384
 
     facts: ClassVar[Facts] = Facts(
         name="lopub",
@@ -52,11 +53,27 @@ class LoPub(BloomProtocol):
         kinds=("table",),
         traffic="one Bloom filter per attribute and client, one round",
     )
+    renamed: ClassVar[Mapping[str, str]] = {
+        "batch": "clients_per_batch",
+        "phi": "correlation_threshold",
+        "estimate": "estimator",
+        "cells": "max_clique_cells",
+    }
+    small: ClassVar[Mapping[str, object]] = {"clients_per_batch": 8}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "epsilon": "The privacy loss of one client, by pure local differential privacy.",
+        "bits": "The length of each column's Bloom filter.",
+        "hashes": "How many hash functions set bits of a filter.",
+        "correlation_threshold": "The correlation from which on two columns are joined in the graph (the paper's phi).",
+        "estimator": "How tables are estimated from bits: by sparse regression (lasso) or expectation maximisation (em).",
+        "max_clique_cells": "The most cells a clique of the junction tree may have.",
+        "clients_per_batch": "How many clients are asked in one round; the guarantee does not depend on it.",
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.phi <= 1:
-            raise out_of_range("phi", "in (0, 1]", self.phi)
+        if not 0 < self.correlation_threshold <= 1:
+            raise out_of_range("correlation_threshold", "in (0, 1]", self.correlation_threshold)
 
     def finish(self, state: Bits, population: Population, key: Array) -> TreeGenerator:
         schema = population.table_schema
@@ -67,10 +84,10 @@ class LoPub(BloomProtocol):
         edges = [
             pair
             for pair in sorted(pairs, key=lambda pair: -strength[pair])
-            # Ren et al., section 5: phi is a correlation, turned into mutual information by the smaller domain.
-            if strength[pair] >= 0.5 * self.phi**2 * (min(sizes[pair[0]], sizes[pair[1]]) - 1)
+            # Ren et al., section 5: their phi is a correlation, turned into mutual information by the smaller domain.
+            if strength[pair] >= 0.5 * self.correlation_threshold**2 * (min(sizes[pair[0]], sizes[pair[1]]) - 1)
         ]
-        cliques, parents = clique_order(bounded_graph(sizes, edges, self.cells))
+        cliques, parents = clique_order(bounded_graph(sizes, edges, self.max_clique_cells))
         tables = tuple(self._table(clique, estimates, pairs) for clique in cliques)
         tree = CliqueTree(sizes=sizes, cliques=cliques, parents=parents, tables=tables)
         return TreeGenerator(schema=schema, tree=tree)

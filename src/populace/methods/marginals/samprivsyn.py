@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -81,9 +81,9 @@ class SamPrivSyn(survey.OneShot):
 
     epsilon: float
     oracle: Literal["split-krr", "joint"] = "joint"
-    estimate: Literal["lasso", "projected", "consistent", "pgm"] = "pgm"
-    choice: Literal["mutual-information", "predicted-error", "uniform"] = "predicted-error"
-    batch: int = 2_000
+    estimator: Literal["lasso", "projected", "consistent", "pgm"] = "pgm"
+    selection: Literal["mutual-information", "predicted-error", "uniform"] = "predicted-error"
+    clients_per_batch: int = 2_000
 
     facts: ClassVar[Facts] = Facts(
         name="samprivsyn",
@@ -95,12 +95,25 @@ class SamPrivSyn(survey.OneShot):
         kinds=("table",),
         traffic="one report of a few bytes per client, one round per batch of clients",
     )
+    renamed: ClassVar[Mapping[str, str]] = {
+        "batch": "clients_per_batch",
+        "estimate": "estimator",
+        "choice": "selection",
+    }
+    small: ClassVar[Mapping[str, object]] = {"clients_per_batch": 8}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "epsilon": "The privacy loss of one client, by pure local differential privacy.",
+        "oracle": "How a pair is reported: with the whole epsilon (joint), or each value with half of it (split-krr).",
+        "estimator": "How marginals become a generator: pgm is a graphical model of shrunk tables, lasso is as published.",
+        "selection": "How the pairs to ask about are chosen: mutual-information is as published.",
+        "clients_per_batch": "How many clients are asked before the next questions are chosen from their answers.",
+    }
     shuffles: ClassVar[bool] = True
 
     @property
     def asks_singles(self) -> bool:
         """Whether some clients may be asked about a single column."""
-        return self.oracle == "joint" and self.choice == "predicted-error" and self.estimate == "pgm"
+        return self.oracle == "joint" and self.selection == "predicted-error" and self.estimator == "pgm"
 
     def questions(self, schema: Schema) -> survey.Survey:
         """What can be asked, derived alike by both sides."""
@@ -152,13 +165,13 @@ class SamPrivSyn(survey.OneShot):
         schema = population.table_schema
         groups = self.questions(schema).groups
         even = np.full(len(groups), 1 / len(groups))
-        if self.choice == "uniform" or len(groups) == 1:
+        if self.selection == "uniform" or len(groups) == 1:
             return even
-        if self.choice == "predicted-error":
+        if self.selection == "predicted-error":
             return self._allocate(state.counts, population)[0]
         if int(state.round) == 0:
             return even
-        how: Any = "lasso" if self.estimate == "lasso" else "projected"
+        how: Any = "lasso" if self.estimator == "lasso" else "projected"
         tables = self.pair_tables(state.counts, schema, how, LASSO_STEPS_WHILE_ASKING)
         scores = np.array([survey.mutual_information(table) for table in tables])
         shares = (1 - LEAST_SHARE) * scores / scores.sum() + LEAST_SHARE * even if scores.sum() > 0 else even
@@ -181,10 +194,10 @@ class SamPrivSyn(survey.OneShot):
     def finish(self, state: State, population: Population, key: Array) -> Generator:
         schema = population.table_schema
         noisy, singles = self.noisy_tables(state.counts, schema)
-        if self.estimate == "pgm":
+        if self.estimator == "pgm":
             variances = self.cell_variances(state.counts, schema, singles)
             return TreeGenerator(schema=schema, tree=fit_shrunk_model(schema.sizes, noisy, singles, variances))
-        if self.estimate == "consistent":
+        if self.estimator == "consistent":
             return TreeGenerator(schema=schema, tree=fit_consistent_model(schema.sizes, noisy))
         return self.build_records(state.counts, population, key)
 
@@ -253,7 +266,7 @@ class SamPrivSyn(survey.OneShot):
     ) -> list[Array]:
         """Estimated tables of all pairs: `unbiased`, or as distributions, `projected` or by `lasso`."""
         asked = self.questions(schema)
-        how = how or self.estimate
+        how = how or self.estimator
         if self._splits(schema):
             members = halves_for(schema, self.epsilon).members
             sides = [channel(member.p, member.q, member.size) for member in members]
@@ -309,7 +322,7 @@ class SamPrivSyn(survey.OneShot):
         asked = self.questions(schema)
         pairs = [group for group in asked.groups if len(group) == 2]
         down, up = self.reply_bytes(None, population)  # type: ignore[arg-type]
-        if self.choice == "predicted-error" and pairs:
+        if self.selection == "predicted-error" and pairs:
             shares, error = self._allocate(survey.no_counts(asked), population)
             what = "two-way total variation distance, mean over pairs, if dependence is as likely as not"
             alone = 1 - float(shares[: len(pairs)].sum())

@@ -2,10 +2,9 @@
 
 A class's logits are a shared base plus its own deviation, with normal priors on both: weak signal is drawn to independence. On
 a scale the deviation has a trend, one number for all of a column's values: a shift along the scale is as likely as one in a
-cell.
-Where classes are tied to the target's values there is also an effect of that value. The mode is found by
-Adam. Its errors are larger than those of the posterior's mean, which is what the tables we are after deserve; draws come from
-underdamped Langevin dynamics, preconditioned by the Fisher information, with tamed gradients, started at the mode.
+cell. Where classes are tied to the target's values there is also an effect of that value. The mode is found by Adam. The
+posterior's mean has smaller errors than the mode; it is averaged over draws of underdamped Langevin dynamics, preconditioned by
+the Fisher information, with clipped gradients, started at the mode.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import operator
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,14 +21,13 @@ import numpy as np
 import optax
 
 from populace.methods.poll.answer_counts import (
-    Answers,
-    Layout,
-    dense_reader,
-    informations,
+    AnswerCounts,
+    fisher_informations,
     log_likelihoods,
-    told_chances,
+    one_hot_cells,
+    value_probabilities,
 )
-from populace.methods.poll.latent_class import LatentClass, mixture_of
+from populace.methods.poll.latent_class import LatentClass, Layout, mixture_of
 from populace.tables.schema import Schema
 from populace.types import Array
 
@@ -37,44 +35,59 @@ Parameters = dict[str, Array]
 Scales = tuple[Array, Array, Array, Array, Array]
 
 DENSE = 2**26  # largest one-hot matrix of cells
-WIDEST = 256  # places up to which a product with that matrix is quicker than looking each value up
+WIDEST = 256  # positions up to which a product with that matrix is quicker than looking each value up
 TIED = 10.0  # logit of the target's value a class belongs to
-RATE = 0.08
-STRIDE = 0.12  # of the dynamics, in units of a parameter's own deviation
+LEARNING_RATE = 0.08
+STEP_SIZE = 0.12  # of the dynamics, in units of a parameter's own deviation
 FRICTION = 0.5
-TAMED = 5.0
+GRADIENT_CLIP = 5.0
 WIDER = 3.0  # how much more classes may differ in the target than in other columns
 PROBES = 16
 BURN_IN = 0.2
 LEAST = 1e-30  # probability whose logarithm is taken
+CHOICE_STEPS = 80
+STEPS = 300  # to the mode
+MARGIN = 2.0  # of held-out log likelihood, for leaving the richest setting
+SMOOTH = (1.0, 9.0)  # precisions of steps along scales that are tried
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
     """How to fit: all public, or chosen by the likelihood of held-out answers.
 
-    `spread`, `effect`, `base` are the prior's standard deviations of logits: of classes, of the target's effect, of the
+    `prior_scale`, `effect`, `base` are the prior's standard deviations of logits: of classes, of the target's effect, of the
     base about its mean over columns of one shape (or zero); `smooth` is how much narrower, as a precision, steps between
     neighbours on a scale are than logits themselves (0: not at all), `trend` the deviation of a class's (or the target's)
     shift along a scale. `tied`: each class belongs to one value of the target, which has an effect of its own on every
-    column. `steps` to the mode, `moves` of the dynamics, `draws` kept.
+    column. `steps` to the mode, `langevin_steps` of the
+    dynamics, `draws` kept.
     """
 
     classes: int = 12
-    spread: float = 1.0
+    prior_scale: float = 1.0
     tied: bool = False
     effect: float = 1.2
     base: float = 3.0
     smooth: float = 0.0
     trend: float = 1.0
     steps: int = 150
-    moves: int = 300
+    langevin_steps: int = 300
     draws: int = 24
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prior:
+    """What a user may set of a fit: the number of classes and the prior's scale (0: chosen), and the length of a chain."""
+
+    epsilon: float
+    classes: int
+    scale: float
+    langevin_steps: int
 
 
 def initial(layout: Layout, settings: Settings, key: Array) -> Parameters:
     """Random classes about an even base."""
-    parameters = {
+    parameters: Parameters = {
         "base": jnp.zeros(layout.values),
         "classes": 0.5 * jax.random.normal(key, (settings.classes, layout.values)),
         "weights": jnp.zeros(settings.classes),
@@ -97,8 +110,8 @@ def log_tables(parameters: Parameters, layout: Layout) -> Array:
     if layout.target is not None and "effect" in parameters:
         outcome = jnp.arange(len(logits)) % layout.outcomes
         effect = parameters["effect"] + (parameters["effect_trends"] @ layout.scores if layout.scales else 0.0)
-        places = int(layout.offsets[layout.target]) + outcome
-        tied = jnp.zeros_like(logits).at[jnp.arange(len(logits)), places].set(TIED)
+        positions = int(layout.offsets[layout.target]) + outcome
+        tied = jnp.zeros_like(logits).at[jnp.arange(len(logits)), positions].set(TIED)
         logits = jnp.where(jnp.asarray(layout.is_target), tied, logits + effect[outcome])
     segments, columns = layout.segments, len(layout.sizes)
     top = jax.ops.segment_max(jax.lax.stop_gradient(logits).T, segments, num_segments=columns).T[:, segments]
@@ -107,11 +120,11 @@ def log_tables(parameters: Parameters, layout: Layout) -> Array:
 
 
 def precisions(parameters: Parameters, layout: Layout, scales: Scales) -> Parameters:
-    """Of the priors, one number per parameter. Classes may differ much in the target."""
-    spread, effect, base, _, trend = scales
+    """The priors' precisions, one number per parameter. Classes may differ much in the target."""
+    prior_scale, effect, base, _, trend = scales
     wider = jnp.where(jnp.asarray(layout.is_target), WIDER, 1.0)
     each = {
-        "base": base, "classes": spread * wider, "effect": effect, "weights": jnp.float32(1),
+        "base": base, "classes": prior_scale * wider, "effect": effect, "weights": jnp.float32(1),
         "trends": trend, "effect_trends": trend,
     }  # fmt: skip
     return {name: jnp.broadcast_to(each[name] ** -2, value.shape) for name, value in parameters.items()}
@@ -124,7 +137,8 @@ def log_prior(parameters: Parameters, layout: Layout, scales: Scales) -> Array:
     means = jax.ops.segment_sum(base, layout.shared, num_segments=len(counts)) / counts
     centred = {**parameters, "base": base - jnp.where(jnp.asarray(counts > 1), means, 0.0)[layout.shared]}
     precision = precisions(parameters, layout, scales)
-    value = -0.5 * sum(jnp.sum(precision[name] * centred[name] ** 2) for name in parameters)
+    terms = [jnp.sum(precision[name] * centred[name] ** 2) for name in parameters]
+    value: Array = -0.5 * functools.reduce(operator.add, terms)
     if layout.neighbours:
         low, high = np.array(layout.neighbours).T
         for name in ("base", "classes", "effect"):
@@ -134,124 +148,132 @@ def log_prior(parameters: Parameters, layout: Layout, scales: Scales) -> Array:
     return value
 
 
-def _chances(parameters: Parameters, arrays: tuple[Array, ...], layout: Layout, reader: Array | None) -> Array:
+def _probabilities(parameters: Parameters, arrays: tuple[Array, ...], layout: Layout, one_hot: Array | None) -> Array:
     logs = log_tables(parameters, layout)
     if layout.views:
         groups = layout.with_views(jnp.exp(logs))[:, layout.values :]
         logs = jnp.concatenate([logs, jnp.log(jnp.maximum(groups, LEAST))], axis=1)
-    return told_chances(logs, jax.nn.softmax(parameters["weights"]), arrays, reader)
+    return value_probabilities(logs, jax.nn.softmax(parameters["weights"]), arrays, one_hot)
 
 
-def _reader(arrays: tuple[Array, ...], layout: Layout) -> Array | None:
+def _one_hot(arrays: tuple[Array, ...], layout: Layout) -> Array | None:
     cells = arrays[0]
-    small = layout.places <= WIDEST and cells.shape[0] * layout.places <= DENSE
-    return dense_reader(cells, layout.places) if small else None
+    small = layout.positions <= WIDEST and cells.shape[0] * layout.positions <= DENSE
+    return one_hot_cells(cells, layout.positions) if small else None
 
 
 def _scales(settings: Settings) -> Scales:
     return tuple(
-        jnp.float32(x) for x in (settings.spread, settings.effect, settings.base, settings.smooth, settings.trend)
+        jnp.float32(x) for x in (settings.prior_scale, settings.effect, settings.base, settings.smooth, settings.trend)
     )  # type: ignore[return-value]
 
 
 def fit(
-    answers: Answers, layout: Layout, settings: Settings, key: Array, start: Parameters | None = None
+    answers: AnswerCounts, layout: Layout, settings: Settings, key: Array, start: Parameters | None = None
 ) -> Parameters:
     """Parameters of the posterior's mode, in a fixed number of steps from random classes (or from `start`)."""
     begin = initial(layout, settings, key) if start is None else start
-    found: Parameters = _climb(
+    mode: Parameters = _find_mode(
         begin, answers.arrays, _scales(settings), jnp.float32(answers.total),
         layout=layout, epsilon=jnp.float32(answers.epsilon), steps=jnp.int32(settings.steps),
     )  # fmt: skip
-    return found
+    return mode
 
 
 @functools.partial(jax.jit, static_argnames="layout")
-def _climb(
+def _find_mode(
     parameters: Parameters, arrays: tuple[Array, ...], scales: Scales, total: Array,
     *, layout: Layout, epsilon: Array, steps: Array,
 ) -> Parameters:  # fmt: skip
-    reader = _reader(arrays, layout)
+    one_hot = _one_hot(arrays, layout)
     optimiser = optax.scale_by_adam(b2=0.99)
 
     def loss(parameters: Parameters) -> Array:
-        likely = jnp.sum(log_likelihoods(_chances(parameters, arrays, layout, reader), arrays, epsilon))
+        likely = jnp.sum(log_likelihoods(_probabilities(parameters, arrays, layout, one_hot), arrays, epsilon))
         return -(likely + log_prior(parameters, layout, scales)) / total
 
-    def step(number: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+    def step(number: Array, carry: tuple[Parameters, optax.OptState]) -> tuple[Parameters, optax.OptState]:
         change, state = optimiser.update(jax.grad(loss)(carry[0]), carry[1])
-        rate = RATE * (0.1 + 0.45 * (1 + jnp.cos(jnp.pi * number / steps)))  # to a tenth, on a cosine
+        rate = LEARNING_RATE * (0.1 + 0.45 * (1 + jnp.cos(jnp.pi * number / steps)))  # to a tenth, on a cosine
         return jax.tree.map(lambda value, by: value - rate * by, carry[0], change), state
 
-    end: tuple[Any, Any] = jax.lax.fori_loop(0, steps, step, (parameters, optimiser.init(parameters)))
-    found: Parameters = end[0]
-    return found
+    mode: Parameters
+    mode, _ = jax.lax.fori_loop(0, steps, step, (parameters, optimiser.init(parameters)))
+    return mode
 
 
 def posterior_draws(
-    answers: Answers, layout: Layout, settings: Settings, mode: Parameters, key: Array
+    answers: AnswerCounts, layout: Layout, settings: Settings, mode: Parameters, key: Array
 ) -> tuple[Array, Array]:
     """Draws about the mode: class weights [draws, classes] and tables [draws, classes, values]."""
-    found: tuple[Array, Array] = _wander(
+    drawn: tuple[Array, Array] = _sample_posterior(
         mode, answers.arrays, _scales(settings), key,
-        layout=layout, epsilon=jnp.float32(answers.epsilon), moves=settings.moves, draws=settings.draws,
+        layout=layout, epsilon=jnp.float32(answers.epsilon), steps=settings.langevin_steps, draws=settings.draws,
     )  # fmt: skip
-    weights = np.asarray(found[0], np.float64)
-    return weights / weights.sum(axis=1, keepdims=True), np.exp(np.asarray(found[1], np.float64))
+    weights = np.asarray(drawn[0], np.float64)
+    return weights / weights.sum(axis=1, keepdims=True), np.exp(np.asarray(drawn[1], np.float64))
 
 
-@functools.partial(jax.jit, static_argnames=("layout", "moves", "draws"))
-def _wander(
+@functools.partial(jax.jit, static_argnames=("layout", "steps", "draws"))
+def _sample_posterior(
     mode: Parameters, arrays: tuple[Array, ...], scales: Scales, key: Array,
-    *, layout: Layout, epsilon: Array, moves: int, draws: int,
+    *, layout: Layout, epsilon: Array, steps: int, draws: int,
 ) -> tuple[Array, Array]:  # fmt: skip
-    reader = _reader(arrays, layout)
-    chances = functools.partial(_chances, arrays=arrays, layout=layout, reader=reader)
+    one_hot = _one_hot(arrays, layout)
+    probabilities = functools.partial(_probabilities, arrays=arrays, layout=layout, one_hot=one_hot)
 
     def log_posterior(parameters: Parameters) -> Array:
-        likely = jnp.sum(log_likelihoods(chances(parameters), arrays, epsilon))
+        likely = jnp.sum(log_likelihoods(probabilities(parameters), arrays, epsilon))
         return likely + log_prior(parameters, layout, scales)
 
-    probe_key, start_key, move_key = jax.random.split(key, 3)
-    at_mode, pull_back = jax.vjp(chances, mode)
-    roots = jnp.sqrt(informations(at_mode, arrays, epsilon))
+    probe_key, start_key, step_key = jax.random.split(key, 3)
+    at_mode, pull_back = jax.vjp(probabilities, mode)
+    roots = jnp.sqrt(fisher_informations(at_mode, arrays, epsilon))
 
     def probe(total: Parameters, key: Array) -> tuple[Parameters, None]:
-        (slope,) = pull_back(roots * jax.random.rademacher(key, roots.shape, jnp.float32))
-        return jax.tree.map(lambda a, b: a + b**2 / PROBES, total, slope), None
+        (gradient,) = pull_back(roots * jax.random.rademacher(key, roots.shape, jnp.float32))
+        return jax.tree.map(lambda a, b: a + b**2 / PROBES, total, gradient), None
 
     none = jax.tree.map(jnp.zeros_like, mode)
     information, _ = jax.lax.scan(probe, none, jax.random.split(probe_key, PROBES))
     deviation = jax.tree.map(lambda a, b: 1 / jnp.sqrt(a + b), precisions(mode, layout, scales), information)
-    keep = math.exp(-FRICTION * STRIDE)
+    keep = math.exp(-FRICTION * STEP_SIZE)
 
     def noise(key: Array) -> Parameters:
         keys = jax.random.split(key, len(mode))
         return {n: jax.random.normal(k, mode[n].shape) for k, n in zip(keys, sorted(mode), strict=True)}
 
-    def half(parameters: Parameters, speed: Parameters) -> Parameters:
-        return {n: x + 0.5 * STRIDE * deviation[n] * speed[n] for n, x in parameters.items()}
+    def half_step(parameters: Parameters, velocity: Parameters) -> Parameters:
+        return {n: x + 0.5 * STEP_SIZE * deviation[n] * velocity[n] for n, x in parameters.items()}
 
-    def move(carry: tuple[Parameters, Parameters], key: Array) -> tuple[tuple[Parameters, Parameters], None]:
-        parameters, speed = carry
-        speed = jax.tree.map(lambda v, e: keep * v + math.sqrt(1 - keep**2) * e, speed, noise(key))
-        parameters = half(parameters, speed)
-        slope = jax.grad(log_posterior)(parameters)
-        speed = jax.tree.map(lambda v, d, g: v + STRIDE * jnp.clip(d * g, -TAMED, TAMED), speed, deviation, slope)
-        return (half(parameters, speed), speed), None
+    def langevin_step(carry: tuple[Parameters, Parameters], key: Array) -> tuple[tuple[Parameters, Parameters], None]:
+        parameters, velocity = carry
+        velocity = jax.tree.map(lambda v, e: keep * v + math.sqrt(1 - keep**2) * e, velocity, noise(key))
+        parameters = half_step(parameters, velocity)
+        gradient = jax.grad(log_posterior)(parameters)
+        velocity = jax.tree.map(
+            lambda v, d, g: v + STEP_SIZE * jnp.clip(d * g, -GRADIENT_CLIP, GRADIENT_CLIP),
+            velocity,
+            deviation,
+            gradient,
+        )
+        return (half_step(parameters, velocity), velocity), None
 
-    def stretch(carry: Any, key: Array) -> tuple[Any, tuple[Array, Array]]:
-        keys = jax.random.split(key, max(1, round(moves * (1 - BURN_IN) / draws)))
-        carry, _ = jax.lax.scan(move, carry, keys)
+    def next_draw(
+        carry: tuple[Parameters, Parameters], key: Array
+    ) -> tuple[tuple[Parameters, Parameters], tuple[Array, Array]]:
+        keys = jax.random.split(key, max(1, round(steps * (1 - BURN_IN) / draws)))
+        carry, _ = jax.lax.scan(langevin_step, carry, keys)
         return carry, (jax.nn.softmax(carry[0]["weights"]), log_tables(carry[0], layout))
 
-    first, rest = jax.random.split(move_key)
-    carry, _ = jax.lax.scan(move, (mode, noise(start_key)), jax.random.split(first, max(1, round(BURN_IN * moves))))
-    _, found = jax.lax.scan(stretch, carry, jax.random.split(rest, draws))
-    return found
+    first, rest = jax.random.split(step_key)
+    burn_in = jax.random.split(first, max(1, round(BURN_IN * steps)))
+    carry, _ = jax.lax.scan(langevin_step, (mode, noise(start_key)), burn_in)
+    _, drawn = jax.lax.scan(next_draw, carry, jax.random.split(rest, draws))
+    return drawn
 
 
-def log_likelihood(parameters: Parameters, answers: Answers, layout: Layout) -> float:
+def log_likelihood(parameters: Parameters, answers: AnswerCounts, layout: Layout) -> float:
     """Mean log likelihood of answers, up to a constant of the mechanism; for choosing settings on held-out answers."""
     return (
         float(_score(parameters, answers.arrays, layout=layout, epsilon=jnp.float32(answers.epsilon))) / answers.total
@@ -260,8 +282,8 @@ def log_likelihood(parameters: Parameters, answers: Answers, layout: Layout) -> 
 
 @functools.partial(jax.jit, static_argnames="layout")
 def _score(parameters: Parameters, arrays: tuple[Array, ...], *, layout: Layout, epsilon: Array) -> Array:
-    chances = _chances(parameters, arrays, layout, _reader(arrays, layout))
-    return jnp.sum(log_likelihoods(chances, arrays, epsilon))
+    probabilities = _probabilities(parameters, arrays, layout, _one_hot(arrays, layout))
+    return jnp.sum(log_likelihoods(probabilities, arrays, epsilon))
 
 
 def rake(weights: Array, tables: Array, singles: Array, layout: Layout, rounds: int = 100) -> Array:
@@ -274,7 +296,7 @@ def rake(weights: Array, tables: Array, singles: Array, layout: Layout, rounds: 
 
 
 def fit_posterior(
-    answers: Answers, layout: Layout, chosen: Sequence[Settings], key: Array, schema: Schema
+    answers: AnswerCounts, layout: Layout, chosen: Sequence[Settings], key: Array, schema: Schema
 ) -> LatentClass:
     """The posterior's mean as latent classes, with the draws it was made of; one chain for each of the settings.
 
@@ -284,9 +306,9 @@ def fit_posterior(
     modes, weights, tables = [], [], []
     for chain, settings in enumerate(chosen):
         chain_key = jax.random.fold_in(key, chain)
-        found = fit(answers, layout, settings, chain_key)
-        drawn = posterior_draws(answers, layout, settings, found, chain_key)
-        modes.append(found)
+        mode = fit(answers, layout, settings, chain_key)
+        drawn = posterior_draws(answers, layout, settings, mode, chain_key)
+        modes.append(mode)
         weights.append(drawn[0])
         tables.append(drawn[1])
     most = max(len(mode["weights"]) for mode in modes)
@@ -306,3 +328,57 @@ def fit_posterior(
     ]
     models = [LatentClass(schema=schema, weights=own, tables=table) for own, table in zip(owns, raked, strict=True)]
     return dataclasses.replace(mixture_of(models), draws=draws)
+
+
+def choose_settings(
+    prior: Prior, kept: AnswerCounts, held_out: AnswerCounts | None, layout: Layout, key: Array, *, tied: bool
+) -> Settings:
+    """Number of classes, the prior's scale, smoothing along scales: rich, unless held-out answers are likelier otherwise."""
+
+    @functools.cache
+    def score(settings: Settings) -> float:
+        """The log likelihood of held-out answers after a short fit; nothing where none were held out."""
+        if held_out is None:
+            return 0.0
+        tried = settings if layout.scales else dataclasses.replace(settings, steps=CHOICE_STEPS)
+        return held_out.total * log_likelihood(fit(kept, layout, tried, key), held_out, layout)
+
+    grid = _candidates(prior, layout, tied=tied)
+    best = max(grid, key=score) if len(grid) > 1 else grid[0]
+    margin = MARGIN / 2 if layout.scales else MARGIN
+    best = best if len(grid) > 1 and score(best) > score(grid[0]) + margin else grid[0]
+    smoother = [dataclasses.replace(best, smooth=smooth) for smooth in SMOOTH] if layout.neighbours else []
+    return max((best, *smoother), key=score) if smoother and held_out is not None else best
+
+
+def _candidates(prior: Prior, layout: Layout, *, tied: bool) -> list[Settings]:
+    """The settings to choose among, the richest first: classes, and the scales of classes, effects and trends."""
+    one = layout.outcomes if tied else 1
+    rich, few = (one * max(2, round(number / one)) for number in (16 if prior.epsilon < 6 else 32, 6))
+    choices = [
+        (rich, 1.0 if tied else 1.3, 1.2, 1.0),
+        (rich, 0.6, 1.2, 1.0),
+        (few, 0.6, 1.2, 1.0),
+        (one, 0.3, 1.2, 1.0),
+    ]
+    if layout.scales:
+        choices = [
+            (rich, 0.5, 0.5, 1.0),
+            (rich, 1.0, 1.2, 1.0),
+            (rich, 0.3, 0.3, 0.6),
+            (rich, 0.15, 0.2, 0.5),
+            (one, 0.3, 0.3, 1.0),
+        ]
+    grid = [
+        Settings(
+            classes=max(prior.classes, one) if prior.classes else classes,
+            prior_scale=prior.scale or scale,
+            effect=effect,
+            trend=trend,
+            steps=STEPS,
+            langevin_steps=prior.langevin_steps,
+            tied=tied,
+        )
+        for classes, scale, effect, trend in choices
+    ]
+    return list(dict.fromkeys(grid))

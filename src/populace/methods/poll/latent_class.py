@@ -12,14 +12,98 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from populace.errors import DataError, out_of_range
 from populace.methods.blocks.generator import Generator
 from populace.tables.schema import Schema
-from populace.types import Array
+from populace.types import Array, NumpyArray
 
 MOST_CELLS = 2**22
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Layout:
+    """What a model needs to know of the schema: sizes, which columns have domains of one shape, neighbours, and the target.
+
+    Values of all columns laid end to end have *positions*. `neighbours` are pairs of positions next to each other on a scale;
+    `scales` are ordered columns with the score of each value, mean 0 and variance 1. `views` are columns seen in groups of
+    their values, `(column, group of each value)`: their groups have the positions after the values', view by view.
+    """
+
+    sizes: tuple[int, ...]
+    shapes: tuple[int, ...]
+    neighbours: tuple[tuple[int, int], ...] = ()
+    target: int | None = None
+    scales: tuple[tuple[int, tuple[float, ...]], ...] = ()
+    views: tuple[tuple[int, tuple[int, ...]], ...] = ()
+
+    @property
+    def values(self) -> int:
+        return sum(self.sizes)
+
+    @property
+    def positions(self) -> int:
+        """The number of positions, of values and of the views' groups."""
+        return self.values + sum(max(groups) + 1 for _, groups in self.views)
+
+    @property
+    def offsets(self) -> NumpyArray:
+        return np.concatenate([[0], np.cumsum(self.sizes)[:-1]]).astype(np.int64)
+
+    @property
+    def segments(self) -> NumpyArray:
+        return np.repeat(np.arange(len(self.sizes)), self.sizes)
+
+    @property
+    def is_target(self) -> NumpyArray:
+        return np.asarray(self.segments == (-1 if self.target is None else self.target))
+
+    @property
+    def outcomes(self) -> int:
+        """Values of the target; 1 without one."""
+        return 1 if self.target is None else self.sizes[self.target]
+
+    @functools.cached_property
+    def shared(self) -> NumpyArray:
+        """For every value, the number of the mean its logit is drawn to; columns of one shape share theirs."""
+        seen: dict[tuple[int, int], int] = {}
+        numbers = []
+        for column, size in enumerate(self.sizes):
+            numbers += [seen.setdefault((self.shapes[column], value), len(seen)) for value in range(size)]
+        return np.array(numbers, np.int32)
+
+    @functools.cached_property
+    def scores(self) -> NumpyArray:
+        """[scales, values]: the score of each value on each ordered column's scale, 0 elsewhere."""
+        rows = np.zeros((len(self.scales), self.values), np.float32)
+        for row, (column, scores) in zip(rows, self.scales, strict=True):
+            start = int(self.offsets[column])
+            row[start : start + len(scores)] = scores
+        return rows
+
+    @functools.cached_property
+    def view_positions(self) -> tuple[Array, Array]:
+        """For every value in every view: its own position, and its group's, counted from the first group of all."""
+        own: list[int] = []
+        group: list[int] = []
+        first = 0
+        for column, groups in self.views:
+            start = int(self.offsets[column])
+            own += range(start, start + len(groups))
+            group += [first + number for number in groups]
+            first += max(groups) + 1
+        return np.array(own, np.int32), np.array(group, np.int32)
+
+    def with_views(self, tables: Array) -> Array:
+        """Tables [..., values] with the probabilities of the views' groups behind, [..., positions]."""
+        if not self.views:
+            return tables
+        own, group = self.view_positions
+        values = jnp.moveaxis(jnp.asarray(tables), -1, 0)
+        sums = jax.ops.segment_sum(values[own], group, num_segments=self.positions - self.values)
+        return jnp.moveaxis(jnp.concatenate([values, sums]), 0, -1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,15 +131,15 @@ class LatentClass(Generator):
             raise DataError("a class's table of a column is not a distribution")
 
     @functools.cached_property
-    def _offsets(self) -> Array:
+    def _offsets(self) -> NumpyArray:
         return np.concatenate([[0], np.cumsum(self.schema.sizes)[:-1]]).astype(np.int64)
 
-    def _column(self, column: int) -> Array:
+    def _column(self, column: int) -> NumpyArray:
         """theta of one column, [classes, values]."""
         start = self._offsets[column]
         return np.asarray(np.asarray(self.tables)[:, start : start + self.schema.sizes[column]], np.float64)
 
-    def marginal(self, columns: Sequence[int]) -> Array:
+    def marginal(self, columns: Sequence[int]) -> NumpyArray:
         """The joint table of some columns, exactly."""
         cells = math.prod(self.schema.sizes[column] for column in columns)
         if cells > MOST_CELLS:
@@ -63,9 +147,10 @@ class LatentClass(Generator):
         joint = np.asarray(self.weights, np.float64)[:, None]
         for column in columns:
             joint = (joint[:, :, None] * self._column(column)[:, None, :]).reshape(len(joint), -1)
-        return joint.sum(axis=0).reshape([self.schema.sizes[column] for column in columns])
+        table: NumpyArray = joint.sum(axis=0).reshape([self.schema.sizes[column] for column in columns])
+        return table
 
-    def deviations(self, columns: Sequence[int]) -> Array | None:
+    def deviations(self, columns: Sequence[int]) -> NumpyArray | None:
         """Posterior standard deviation of each cell: of the answers' noise, not of what latent classes cannot express."""
         if self.draws is None:
             return None
@@ -76,36 +161,39 @@ class LatentClass(Generator):
             values = np.asarray(np.asarray(tables)[:, :, start : start + self.schema.sizes[column]], np.float64)
             joint = (joint[..., None] * values[:, :, None, :]).reshape(*joint.shape[:2], -1)
         shape = [self.schema.sizes[column] for column in columns]
-        return np.std(joint.sum(axis=1), axis=0, ddof=1).reshape(shape)
+        deviations: NumpyArray = np.std(joint.sum(axis=1), axis=0, ddof=1).reshape(shape)
+        return deviations
 
-    def conditional(self, columns: Sequence[int], conditions: Mapping[int, int]) -> Array:
+    def conditional(self, columns: Sequence[int], conditions: Mapping[int, int]) -> NumpyArray:
         """The joint table of some columns given codes of others, exactly."""
         return dataclasses.replace(self, weights=self._posterior(conditions)).marginal(columns)
 
-    def log_density(self, codes: Array) -> Array:
-        """log P of whole rows."""
-        places = np.asarray(codes) + self._offsets
+    def log_density(self, codes: Array) -> NumpyArray:
+        """The log probability of whole rows."""
+        positions = np.asarray(codes) + self._offsets
         logs = np.log(np.maximum(np.asarray(self.tables, np.float64), 1e-300))
         total = np.log(np.maximum(np.asarray(self.weights, np.float64), 1e-300))[:, None]
-        total = total + sum(logs[:, places[:, column]] for column in range(places.shape[1]))
+        total = total + sum(logs[:, positions[:, column]] for column in range(positions.shape[1]))
         top = total.max(axis=0)
-        return top + np.log(np.exp(total - top).sum(axis=0))
+        densities: NumpyArray = top + np.log(np.exp(total - top).sum(axis=0))
+        return densities
 
     def entropy(self, columns: Sequence[int]) -> float:
-        """Of the joint table of some columns, in nats."""
+        """The entropy of the joint table of some columns, in nats."""
         table = self.marginal(columns).ravel()
         return float(-(table[table > 0] * np.log(table[table > 0])).sum())
 
-    def _posterior(self, conditions: Mapping[int, int]) -> Array:
+    def _posterior(self, conditions: Mapping[int, int]) -> NumpyArray:
         """Class weights given codes of some columns."""
         weights = np.asarray(self.weights, np.float64)
         for column, code in conditions.items():
             weights = weights * self._column(column)[:, code]
         if not weights.sum() > 0:
             raise DataError("the model gives the conditions no probability; drop one of them")
-        return weights / weights.sum()
+        posterior: NumpyArray = weights / weights.sum()
+        return posterior
 
-    def sample_codes(self, count: int, key: Array, conditions: Mapping[int, int]) -> Array:
+    def sample_codes(self, count: int, key: Array, conditions: Mapping[int, int]) -> NumpyArray:
         """Rows of codes by systematic sampling: each row has the model's law, and together they spread over it evenly.
 
         Classes get their share of rows up to one; within a class every column's values get theirs, in an order of their own.
@@ -127,16 +215,18 @@ class LatentClass(Generator):
             spread = (rank - starts[classes] + rng.random(count)) / sizes[classes]
             laid = np.cumsum(self._column(column), axis=1)
             laid = laid / laid[:, -1:] + np.arange(len(weights))[:, None]
-            found = np.searchsorted(laid.ravel(), classes + np.minimum(spread, 1 - 1e-9), side="right") - classes * size
-            codes[:, column] = np.clip(found, 0, size - 1)
+            drawn = np.searchsorted(laid.ravel(), classes + np.minimum(spread, 1 - 1e-9), side="right") - classes * size
+            codes[:, column] = np.clip(drawn, 0, size - 1)
         return codes[rng.permutation(count)]
 
     def arrays(self) -> dict[str, Array]:
-        found = {"weights": np.asarray(self.weights, np.float64), "tables": np.asarray(self.tables, np.float32)}
+        arrays: dict[str, Array] = {
+            "weights": np.asarray(self.weights, np.float64), "tables": np.asarray(self.tables, np.float32),
+        }  # fmt: skip
         if self.draws is not None:
-            found |= {"draw_weights": np.asarray(self.draws[0], np.float64)}
-            found |= {"draw_tables": np.asarray(self.draws[1], np.float32)}
-        return found
+            arrays["draw_weights"] = np.asarray(self.draws[0], np.float64)
+            arrays["draw_tables"] = np.asarray(self.draws[1], np.float32)
+        return arrays
 
     @classmethod
     def from_arrays(cls, schema: Schema, arrays: Mapping[str, Array]) -> LatentClass:

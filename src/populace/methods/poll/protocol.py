@@ -1,7 +1,7 @@
 """`poll`: one question per person about a few columns, one randomised answer, one model fitted to all answers.
 
 Each client is asked about one group of columns, by a public coin, and answers by subset selection with its whole epsilon. The
-server counts what was told, fits latent classes to the counts, and keeps the mean of their posterior. Everything after the
+server counts the reports, fits latent classes to the counts, and keeps the mean of their posterior. Everything after the
 answers is post-processing; the counts are small and add up, so answers may come from files or from a network. In two stages, a
 third of the clients is asked first, and the others where the answers leave the model unsure.
 """
@@ -11,7 +11,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -21,12 +22,19 @@ import numpy as np
 from populace.errors import SpecError, out_of_range
 from populace.methods.base import Ask, Facts, Plan, Population, Replies, Shard
 from populace.methods.blocks import one_report as survey
-from populace.methods.poll.answer_counts import Answers, Layout
-from populace.methods.poll.fit import Settings, fit, fit_posterior, log_likelihood
+from populace.methods.blocks.one_report import Survey, has_views
+from populace.methods.poll.answer_counts import count_answers, layout_of, mean_gains, merge_counts, question_gains
+from populace.methods.poll.fit import Prior, Settings, choose_settings, fit_posterior
 from populace.methods.poll.latent_class import LatentClass
-from populace.methods.poll.questions import Design, design_for, menu_for, question_gains, read_workload, second_schedule
-from populace.methods.poll.reports import answers_of, layout_of, together
-from populace.methods.poll.viewed_questions import has_views, later_schedule, mean_gains, viewed_design
+from populace.methods.poll.questions import (
+    MOST_CELLS,
+    Design,
+    design_for,
+    later_schedule,
+    second_schedule,
+    second_stage_groups,
+    viewed_design,
+)
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.source import Source
@@ -34,21 +42,17 @@ from populace.tables.schema import Schema
 from populace.types import Array
 
 HELD_OUT = 10  # every tenth client's answer is kept for choosing settings
-CHOICE_STEPS = 80
-STEPS = 300  # to the mode
-MARGIN = 2.0  # of held-out log likelihood, for leaving the richest setting
-TIED_ONE_IN = 2  # chains read the target's effect on other columns as direct, the others as one through classes
+TIED_ONE_IN = 2  # chains take the target's effect on other columns as direct, the others as one through classes
 MOST_TIED = 8  # values of a target up to which a class belongs to one of them
-SMOOTH = (1.0, 9.0)  # precisions of steps along scales that are tried
 STRIDE = 3  # one client in so many is asked in the first of two stages
 STAGE = 2**31  # sets the second stage's draws apart
-UNSURE = Settings(classes=16, spread=1.0)  # the model that tells where a second stage should ask
+UNSURE = Settings(classes=16, prior_scale=1.0)  # the model that says where a second stage should ask
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class State:
-    """How often each value was told: rows of `counts` are the questions, then again the questions of held-out clients.
+    """How often each value was reported: rows of `counts` are the questions, then again the questions of held-out clients.
 
     `first` has the counts of the first of two stages, from which the second one's questions follow; it ends before round
     `turn`.
@@ -61,18 +65,30 @@ class State:
     turn: Array
 
 
+def workload_groups(workload: Sequence[Sequence[str]], schema: Schema) -> survey.Groups:
+    """The groups that a workload names, as numbers of columns."""
+    groups = []
+    for names in workload:
+        group = tuple(sorted({schema.index(name) for name in names}))
+        cells = math.prod(schema.sizes[column] for column in group)
+        if cells > MOST_CELLS:
+            raise SpecError(
+                f"the workload's {'+'.join(names)!r} has {cells} cells; name fewer columns (at most {MOST_CELLS} cells)"
+            )
+        groups.append(group)
+    return tuple(dict.fromkeys(groups))
+
+
 @functools.lru_cache(maxsize=32)
 def survey_for(
-    schema: Schema, epsilon: float, target: str | None, workload: str, stages: int
-) -> tuple[survey.Survey, Design]:
+    schema: Schema, epsilon: float, target: int | None, workload: survey.Groups, stages: int
+) -> tuple[Survey, Design]:
     """All that may be asked, and the design of the first stage (whose questions come first)."""
-    place = None if target is None else schema.index(target)
-    named = read_workload(workload, schema)
     if has_views(schema):
-        design = viewed_design(schema, epsilon, place, named)
+        design = viewed_design(schema, epsilon, target, workload)
         return survey.Survey(schema, design.groups, epsilon, folds=True, views=design.views), design
-    design = design_for(schema.sizes, epsilon, place, named)
-    groups = design.groups if stages == 1 else menu_for(schema.sizes, epsilon, design.groups)
+    design = design_for(schema.sizes, epsilon, target, workload)
+    groups = design.groups if stages == 1 else second_stage_groups(schema.sizes, epsilon, design.groups)
     return survey.Survey(schema, groups, epsilon, folds=True), design
 
 
@@ -80,23 +96,23 @@ def survey_for(
 class Poll(survey.OneShot):
     """Guarantee: epsilon-LDP, pure, for everything a client holds: it sends one report, about one of its records.
 
-    Edge cases: a client without records answers as if its told value were drawn evenly; the estimate weighs clients, not
-    records; `target` defaults to the schema's, `none` ignores it; `workload` names groups of columns that matter
-    (`age+income, sex+race`); `stages` 2 asks a third of the clients first, the others what is still unsure, each client once;
-    `classes` and `spread` 0 are chosen by the likelihood of held-out answers; `robust` clips counts that honest answers could
-    not give.
+    Edge cases: a client without records answers as if its value were drawn evenly; the estimate weighs clients, not records;
+    `target` defaults to the schema's, None ignores it; `workload` names groups of columns that matter (`[("age", "income")]`,
+    as text `age+income, sex+race`); `stages` 2 asks a third of the clients first, the others what is still unsure, each client
+    once; `latent_classes` and `prior_scale` 0 are chosen by the likelihood of held-out answers; `robust` clips counts that
+    honest answers could not give.
     """
 
     epsilon: float
-    target: str = ""
-    workload: str = ""
+    target: str | None = ""
+    workload: Sequence[Sequence[str]] = ()
     stages: int = 2
-    classes: int = 0
-    spread: float = 0.0
+    latent_classes: int = 0
+    prior_scale: float = 0.0
     chains: int = 4
-    moves: int = 300
+    langevin_steps: int = 300
     robust: bool = False
-    batch: int = 16_384
+    clients_per_batch: int = 16_384
 
     facts: ClassVar[Facts] = Facts(
         name="poll",
@@ -108,33 +124,67 @@ class Poll(survey.OneShot):
         kinds=("table",),
         traffic="one report of at most 32 bytes per client",
     )
+    renamed: ClassVar[Mapping[str, str]] = {
+        "classes": "latent_classes", "spread": "prior_scale", "moves": "langevin_steps", "batch": "clients_per_batch",
+    }  # fmt: skip
+    small: ClassVar[Mapping[str, object]] = {
+        "clients_per_batch": 8, "latent_classes": 4, "prior_scale": 1.0, "chains": 1, "langevin_steps": 24,
+    }  # fmt: skip
+    meanings: ClassVar[Mapping[str, str]] = {
+        "epsilon": "The privacy loss of one client, by pure local differential privacy.",
+        "target": "The column that predictions are made of: by default the schema's target, none for no target.",
+        "workload": "Groups of columns that matter most; they get half of the answers (text: age+income, sex+race).",
+        "stages": "2 asks a third of the clients first and the others where the model is unsure; 1 asks all at once.",
+        "latent_classes": "The number of latent classes; 0 chooses it by the likelihood of held-out answers.",
+        "prior_scale": "The prior standard deviation of the classes' logits; 0 chooses it by held-out answers.",
+        "chains": "How many Markov chains the posterior is sampled with.",
+        "langevin_steps": "The Langevin steps of each chain.",
+        "robust": "Whether counts that honest answers could not give are clipped.",
+        "clients_per_batch": "How many clients are asked in one round; the guarantee does not depend on it.",
+    }
 
     @property
     def compiles(self) -> bool:  # type: ignore[override]
         """Not where a fit stands between two rounds."""
         return self.stages == 1
 
+    @classmethod
+    def settings_from_file(cls, settings: Mapping[str, object]) -> dict[str, object]:
+        """Settings under their present names; 0.2.0 and before wrote a workload as text, and no target as `none`."""
+        present = super().settings_from_file(settings)
+        if isinstance(workload := present.get("workload"), str):
+            groups = filter(None, (group.strip() for group in workload.split(",")))
+            present["workload"] = [[name.strip() for name in group.split("+")] for group in groups]
+        if present.get("target") == "none":
+            present["target"] = None
+        return present
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "workload", tuple(tuple(group) for group in self.workload))
         if self.stages not in (1, 2):
             raise out_of_range("stages", "1 or 2", self.stages)
-        for name in ("chains", "moves"):
+        for name in ("chains", "langevin_steps"):
             if getattr(self, name) < 1:
                 raise out_of_range(name, "at least 1", getattr(self, name))
-        if self.classes < 0 or self.spread < 0:
-            raise SpecError(f"expected classes and spread of at least 0, got {self.classes} and {self.spread}")
+        for name in ("latent_classes", "prior_scale"):
+            if getattr(self, name) < 0:
+                raise out_of_range(name, "at least 0", getattr(self, name))
 
     def goal(self, schema: Schema) -> str | None:
         """The target's name, or None."""
-        return None if self.target == "none" else self.target or schema.target
+        return None if self.target is None else self.target or schema.target
 
-    def survey(self, population: Population) -> survey.Survey:
-        schema = population.table_schema
-        return survey_for(schema, self.epsilon, self.goal(schema), self.workload, self.stages)[0]
+    def survey(self, population: Population) -> Survey:
+        return self._survey_and_design(population.table_schema)[0]
 
     def design(self, population: Population) -> Design:
-        schema = population.table_schema
-        return survey_for(schema, self.epsilon, self.goal(schema), self.workload, self.stages)[1]
+        return self._survey_and_design(population.table_schema)[1]
+
+    def _survey_and_design(self, schema: Schema) -> tuple[Survey, Design]:
+        goal = self.goal(schema)
+        target = None if goal is None else schema.index(goal)
+        return survey_for(schema, self.epsilon, target, workload_groups(self.workload, schema), self.stages)
 
     def first_clients(self, population: Population) -> int:
         """How many are asked in the first stage."""
@@ -159,7 +209,7 @@ class Poll(survey.OneShot):
         )  # fmt: skip
 
     def own_questions(self, state: Any, population: Population, slots: Array) -> Array:
-        """Of the first stage."""
+        """The questions of the first stage."""
         schedule = jnp.asarray(self.design(population).schedule, jnp.int32)
         return schedule[survey.balanced_questions(state.coin, slots, len(schedule))]
 
@@ -182,7 +232,7 @@ class Poll(survey.OneShot):
         return Ask(round=state.round, cohort=jnp.asarray(cohort, jnp.int32), common=(), own=own)
 
     def later_questions(self, state: State, population: Population) -> Array:
-        """Of the second stage, one per client: the more often, the more its answers would tell the model of the first stage."""
+        """The questions of the second stage, one per client: the more an answer would add, the more often."""
         return _later_questions(self, population, _Frozen(state))
 
     def charge(self, ask: Ask, population: Population) -> Charge:
@@ -206,67 +256,21 @@ class Poll(survey.OneShot):
         if max(schema.sizes) == 1:  # nothing can be learnt, and nothing is unknown
             return LatentClass(schema=schema, weights=np.ones(1), tables=np.ones((1, len(schema.sizes))))
         layout = layout_of(self.survey(population), self.goal(schema))
-        kept, held = answers_of(self.survey(population), state.counts, robust=self.robust)
-        answers = kept if held is None else together(kept, held)
+        kept, held = count_answers(self.survey(population), state.counts, robust=self.robust)
+        answers = kept if held is None else merge_counts(kept, held)
         direct = layout.target is not None and layout.outcomes <= MOST_TIED
         tied = [direct and chain % TIED_ONE_IN == TIED_ONE_IN - 1 for chain in range(self.chains)]
-        readings = {reading: self.settings(kept, held, layout, key, tied=reading) for reading in sorted(set(tied))}
+        prior = Prior(
+            epsilon=self.epsilon,
+            classes=self.latent_classes,
+            scale=self.prior_scale,
+            langevin_steps=self.langevin_steps,
+        )
+        readings = {
+            reading: choose_settings(prior, kept, held, layout, key, tied=reading) for reading in sorted(set(tied))
+        }
         chosen = [readings[reading] for reading in tied]
         return fit_posterior(answers, layout, chosen, key, schema)
-
-    def settings(self, kept: Answers, held: Answers | None, layout: Layout, key: Array, *, tied: bool) -> Settings:
-        """Number of classes, their spread, and smoothing along scales: rich, unless held-out answers are likelier otherwise."""
-        trial = self._trial(kept, held, layout, key)
-        one = layout.outcomes if tied else 1
-        rich, few = (one * max(2, round(number / one)) for number in (16 if self.epsilon < 6 else 32, 6))
-        wide = 1.2 if tied else 1.3
-        pairs = [
-            (rich, 1.0 if tied else wide, 1.2, 1.0),
-            (rich, 0.6, 1.2, 1.0),
-            (few, 0.6, 1.2, 1.0),
-            (one, 0.3, 1.2, 1.0),
-        ]
-        if layout.scales:
-            pairs = [
-                (rich, 0.5, 0.5, 1.0),
-                (rich, 1.0, 1.2, 1.0),
-                (rich, 0.3, 0.3, 0.6),
-                (rich, 0.15, 0.2, 0.5),
-                (one, 0.3, 0.3, 1.0),
-            ]
-        grid = [
-            Settings(
-                classes=max(self.classes, one) if self.classes else classes,
-                spread=self.spread or spread,
-                effect=effect,
-                trend=trend,
-                steps=STEPS,
-                moves=self.moves,
-                tied=tied,
-            )
-            for classes, spread, effect, trend in pairs
-        ]
-        grid = list(dict.fromkeys(grid))
-        best = max(grid, key=trial) if len(grid) > 1 else grid[0]
-        best = (
-            best
-            if len(grid) > 1 and trial(best) > trial(grid[0]) + (MARGIN / 2 if layout.scales else MARGIN)
-            else grid[0]
-        )
-        smoother = [dataclasses.replace(best, smooth=smooth) for smooth in SMOOTH] if layout.neighbours else []
-        return max((best, *smoother), key=trial) if smoother and held is not None else best
-
-    def _trial(self, kept: Answers, held: Answers | None, layout: Layout, key: Array) -> Callable[[Settings], float]:
-        """The log likelihood of held-out answers after a short fit; nothing where none were held out."""
-
-        @functools.cache
-        def score(settings: Settings) -> float:
-            if held is None:
-                return 0.0
-            tried = settings if layout.scales else dataclasses.replace(settings, steps=CHOICE_STEPS)
-            return held.total * log_likelihood(fit(kept, layout, tried, key), held, layout)
-
-        return score
 
     def guarantee(self, population: Population) -> Guarantee:
         return survey.one_report_guarantee(
@@ -317,8 +321,8 @@ class Poll(survey.OneShot):
         asked, shares = self.survey(population), self.design(population).shares()
         down, _ = asked.wire_bytes()
         if ask is not None and isinstance(ask.own, jax.Array) and len(present := np.asarray(ask.cohort) >= 0):
-            told = np.array([member.wire_bytes for member in asked.panel.members])[np.asarray(ask.own)[present]]
-            return down, float(told.mean()) if len(told) else 0.0
+            sent = np.array([member.wire_bytes for member in asked.panel.members])[np.asarray(ask.own)[present]]
+            return down, float(sent.mean()) if len(sent) else 0.0
         members = asked.panel.members[: len(shares)]
         return down, float(np.dot(shares, [member.wire_bytes for member in members]))
 
@@ -347,9 +351,9 @@ def _later_questions(protocol: Poll, population: Population, frozen: _Frozen) ->
     design, goal = protocol.design(population), protocol.goal(schema)
     gains = of_means = np.ones(len(asked.groups))
     if max(schema.sizes) > 1 and int(np.asarray(state.first.answers).sum()):  # type: ignore[union-attr]
-        kept, held = answers_of(asked, state.first, robust=protocol.robust)  # type: ignore[arg-type]
-        answers = kept if held is None else together(kept, held)
-        settings = dataclasses.replace(UNSURE, moves=protocol.moves)
+        kept, held = count_answers(asked, state.first, robust=protocol.robust)  # type: ignore[arg-type]
+        answers = kept if held is None else merge_counts(kept, held)
+        settings = dataclasses.replace(UNSURE, langevin_steps=protocol.langevin_steps)
         layout = layout_of(asked, goal)
         model = fit_posterior(answers, layout, [settings] * 2, jax.random.fold_in(state.coin, STAGE + 1), schema)
         gains = question_gains(asked, layout, *model.draws)  # type: ignore[misc]
@@ -357,4 +361,4 @@ def _later_questions(protocol: Poll, population: Population, frozen: _Frozen) ->
     if design.families:
         return later_schedule(design, gains, of_means, clients, rng)
     target = None if goal is None else schema.index(goal)
-    return second_schedule(gains, asked.groups, target, read_workload(protocol.workload, schema), clients, rng)
+    return second_schedule(gains, asked.groups, target, workload_groups(protocol.workload, schema), clients, rng)

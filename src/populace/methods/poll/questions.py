@@ -1,4 +1,15 @@
-"""What to ask about: groups of columns worth asking together, from public facts alone (schema, epsilon, target)."""
+"""What to ask about: groups of columns to ask about together, from public facts alone (schema, epsilon, target).
+
+Columns with few values are asked about as they are (`design_for`). Tables with scales or long lists have three families of
+questions, each with its share of the clients (`viewed_design`):
+
+    fine      every column in all its values (with the target where there is one): the shape of each column
+    mixed     a few columns of any kind together, in groups (with the target): what depends on what
+    scales    ordered columns together, in groups of neighbouring cells: how they move together
+
+In a second stage answers go also where the model of the first is unsure: each question as often as the root of what an answer
+would add, which is the least variance in all. Each family keeps its share.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +17,40 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterator
 
 import numpy as np
 
-from populace.errors import SpecError
 from populace.methods.blocks import one_report as survey
-from populace.methods.blocks.views import WHOLE, View
-from populace.methods.poll.answer_counts import Layout
-from populace.methods.poll.reports import first_places
+from populace.methods.blocks.one_report import LONG, VARIANTS, WHOLE, View, asked_size, is_scale, kept, target_view
 from populace.privacy.randomizers.subset import SubsetSelection
-from populace.tables.schema import Schema
-from populace.types import Array
+from populace.tables.schema import Column, Schema
+from populace.types import Array, NumpyArray
+
+Question = tuple[tuple[int, View], ...]
 
 MOST_CELLS = 4_096  # of one question
 MOST_QUESTIONS = 2_048
-PAIR_WORTH = 0.1  # of learning a pair of columns together, against one column
+PAIR_WEIGHT = 0.1  # of the dependence of a pair of columns, against one column
 MOST_PAIRS = 8_192  # a second stage may choose among
 TARGET_SHARE = 0.7  # of the answers that are about the target too
 WORKLOAD_SHARE = 0.5
 FOLDS = 4  # hashes of a question too long to be answered as it is
+SCALES_SHARE = 0.45  # of the answers, where many scales are there to be related
+PAIRS_LEARNED = 5.0  # pairs of scales for which two thirds of that are spent
+FINE_SHARE = {True: 0.7, False: 0.5}  # of the other answers, with and without a target
+MOST_VIEWED = 400  # questions of a family
+GROUPS = (2, 3, 4, 6, 8)  # in which a scale may be asked about
+JOINED = (2, 3, 4)  # the same, in questions about scales alone
+NEARLY = 0.9  # finer groups are taken where their quality is so much of the best
+COARSER = 2.0  # how much more information a coarse question must give than a fine one to be asked too
+LIST_GROUPS = 16
 
 
 @dataclasses.dataclass(frozen=True)
 class Design:
     """What is asked, and how often: every client in turn gets an entry of `schedule`, a number of a group.
+
+    Files of answers hold a hash of its representation (`runs.poll.files.questions_hash`): names and order of fields stay.
 
     `views` says in which groups of values columns are asked about, `families` which questions share their answers in a second
     stage; both are empty where every column is asked about as it is.
@@ -41,13 +61,14 @@ class Design:
     views: tuple[tuple[View, ...], ...] = ()
     families: tuple[int, ...] = ()
 
-    def shares(self) -> Array:
+    def shares(self) -> NumpyArray:
+        """The share of the answers that each question gets."""
         return np.bincount(self.schedule, minlength=len(self.groups)) / len(self.schedule)
 
 
 @functools.lru_cache(maxsize=65_536)
 def relative_variance(cells: int, epsilon: float) -> float:
-    """Variance of any contrast of a table of so many cells, as one report tells it, over that of the contrast itself.
+    """The variance of any contrast of a table of so many cells from one report, over that of the contrast itself.
 
     Subset selection treats cells alike, so it is the same for a column's contrasts and a pair's, where cells are about equally
     likely: w (K - w) / ((K - 1) (p - q)^2), which is 1 without noise.
@@ -58,50 +79,52 @@ def relative_variance(cells: int, epsilon: float) -> float:
 
 
 def information(cells: int, epsilon: float) -> float:
-    """What one report about so many cells is worth for any contrast: 1 / (1 + relative variance), at most a half.
+    """The information of one report about so many cells on any contrast: 1 / (1 + relative variance), at most a half.
 
-    The 1, and `PAIR_WORTH`, are set so that groups come out about as large as trials on a9a found best.
+    The 1, and `PAIR_WEIGHT`, are set so that groups come out about as large as trials on a9a found best.
     """
     return 0.0 if cells < 2 else 1 / (1 + relative_variance(cells, epsilon))
 
 
-def worth(columns: int, cells: int, epsilon: float) -> float:
-    """Of asking about so many columns at once."""
-    return (columns + PAIR_WORTH * math.comb(columns, 2)) * information(cells, epsilon)
+def quality(columns: int, cells: int, epsilon: float) -> float:
+    """The quality of a question about so many columns at once."""
+    return (columns + PAIR_WEIGHT * math.comb(columns, 2)) * information(cells, epsilon)
 
 
-def family(
+def column_groups(
     sizes: tuple[int, ...], epsilon: float, others: list[int], fixed: tuple[int, ...], most: int
 ) -> survey.Groups:
-    """Groups of columns worth asking about together, `fixed` in each, from public facts alone.
+    """Groups of columns to ask about together, `fixed` in each, from public facts alone.
 
-    Columns are dealt into groups whose joint domain stays below a bound; the bound maximises the mean worth of a group. Where
-    pairs are best, all of them are asked.
+    Columns are partitioned into groups whose joint domain stays below a bound; the bound maximises the mean quality of a group.
+    Where pairs are best, all of them are asked.
     """
     bounds = [2**power for power in range(2, MOST_CELLS.bit_length())]
-    deals = {bound: deal(sizes, others, fixed, bound, seed=0) for bound in bounds}
+    partitions = {bound: partition_columns(sizes, others, fixed, bound, seed=0) for bound in bounds}
 
     def value(bound: int) -> tuple[float, int]:
-        mean = np.mean([worth(len(g) - len(fixed), math.prod(sizes[c] for c in g), epsilon) for g in deals[bound]])
+        mean = np.mean(
+            [quality(len(g) - len(fixed), math.prod(sizes[c] for c in g), epsilon) for g in partitions[bound]]
+        )
         return round(float(mean), 9), -bound
 
     best = max(bounds, key=value)
     many = len(others) if fixed else math.comb(len(others), 2)
-    if max(len(group) for group in deals[best]) <= 2 and many <= most:
+    if max(len(group) for group in partitions[best]) <= 2 and many <= most:
         pairs = itertools.combinations(others, 2) if not fixed else ((column, *fixed) for column in others)
-        found = [tuple(sorted(pair)) for pair in pairs]
-        found = [pair for pair in found if math.prod(sizes[column] for column in pair) <= MOST_CELLS]
-        covered = set(itertools.chain(*found))
-        return (*found, *((column,) for column in others if column not in covered))
+        asked = [tuple(sorted(pair)) for pair in pairs]
+        asked = [pair for pair in asked if math.prod(sizes[column] for column in pair) <= MOST_CELLS]
+        covered = set(itertools.chain(*asked))
+        return (*asked, *((column,) for column in others if column not in covered))
     groups: dict[tuple[int, ...], None] = {}
     for seed in range(most):
-        groups |= dict.fromkeys(deal(sizes, others, fixed, best, seed=seed))
+        groups |= dict.fromkeys(partition_columns(sizes, others, fixed, best, seed=seed))
         if len(groups) >= most:
             break
     return tuple(groups)[:most]
 
 
-def deal(
+def partition_columns(
     sizes: tuple[int, ...], others: list[int], fixed: tuple[int, ...], bound: int, *, seed: int
 ) -> list[tuple[int, ...]]:
     """The columns, shuffled by a public seed, cut into groups whose joint domain stays within the bound where it can.
@@ -111,22 +134,22 @@ def deal(
     alone = [column for column in others if _partner(sizes, column, others, fixed) is None]
     others = [column for column in others if column not in alone]
     if alone:
-        rest = deal(sizes, others, fixed, bound, seed=seed) if others else []
+        rest = partition_columns(sizes, others, fixed, bound, seed=seed) if others else []
         return [*rest, *((column,) for column in alone)]
     order = np.random.default_rng(seed).permutation(others)
     groups: list[tuple[int, ...]] = []
-    held: list[int] = []
+    current: list[int] = []
     room = math.prod(sizes[column] for column in fixed)
     for column in order.tolist():
-        cells = math.prod(sizes[c] for c in held) * room * sizes[column]
-        if held and ((cells > bound and len(held) + len(fixed) >= 2) or cells > MOST_CELLS):
-            groups.append(tuple(sorted((*held, *fixed))))
-            held = []
-        held.append(column)
-    if len(held) + len(fixed) < 2 and groups:
-        partner = _partner(sizes, held[0], others, fixed)
-        held += [] if partner is None else [partner]
-    groups.append(tuple(sorted({*held, *fixed})))
+        cells = math.prod(sizes[c] for c in current) * room * sizes[column]
+        if current and ((cells > bound and len(current) + len(fixed) >= 2) or cells > MOST_CELLS):
+            groups.append(tuple(sorted((*current, *fixed))))
+            current = []
+        current.append(column)
+    if len(current) + len(fixed) < 2 and groups:
+        partner = _partner(sizes, current[0], others, fixed)
+        current += [] if partner is None else [partner]
+    groups.append(tuple(sorted({*current, *fixed})))
     return groups
 
 
@@ -148,10 +171,10 @@ def design_for(sizes: tuple[int, ...], epsilon: float, target: int | None, workl
         families = [(((target or 0,),), 1.0)]
     elif target is None or len(others) == 1:
         fixed = () if target is None else (target,)
-        families = [(family(sizes, epsilon, others, fixed, most), 1.0)]
+        families = [(column_groups(sizes, epsilon, others, fixed, most), 1.0)]
     else:
-        with_target = family(sizes, epsilon, others, (target,), math.ceil(most * TARGET_SHARE))
-        without = family(sizes, epsilon, others, (), math.ceil(most * (1 - TARGET_SHARE)))
+        with_target = column_groups(sizes, epsilon, others, (target,), math.ceil(most * TARGET_SHARE))
+        without = column_groups(sizes, epsilon, others, (), math.ceil(most * (1 - TARGET_SHARE)))
         families = [(with_target, TARGET_SHARE), (without, 1 - TARGET_SHARE)]
     asked = set(itertools.chain(*itertools.chain(*(members for members, _ in families))))
     unasked = tuple((column,) for column in range(len(sizes)) if column not in asked)  # too large for any pair
@@ -173,18 +196,18 @@ def design_for(sizes: tuple[int, ...], epsilon: float, target: int | None, workl
     for (members, _), weight in zip(families, each, strict=True):
         for repeat in range(max(1, round(finer * weight / min(each)))):
             schedule += [numbers[group][repeat % len(numbers[group])] for group in members]
-    if max(len(places) for places in numbers.values()) > 1:
-        cycles = {number: itertools.cycle(places) for places in numbers.values() for number in places}
+    if max(len(copies) for copies in numbers.values()) > 1:
+        cycles = {number: itertools.cycle(copies) for copies in numbers.values() for number in copies}
         schedule = [next(cycles[number]) for _ in range(FOLDS) for number in schedule]
     return Design(tuple(groups), tuple(schedule))
 
 
 @functools.lru_cache(maxsize=64)
-def menu_for(sizes: tuple[int, ...], epsilon: float, groups: survey.Groups) -> survey.Groups:
+def second_stage_groups(sizes: tuple[int, ...], epsilon: float, groups: survey.Groups) -> survey.Groups:
     """What a second stage may ask: the first one's groups, every column alone, and all pairs where the groups are small."""
-    others = [(column,) for column in range(len(sizes))]
+    others: list[tuple[int, ...]] = [(column,) for column in range(len(sizes))]
     if max(len(group) for group in groups) <= 3 and math.comb(len(sizes), 2) <= MOST_PAIRS:
-        others += itertools.combinations(range(len(sizes)), 2)  # type: ignore[arg-type]
+        others += itertools.combinations(range(len(sizes)), 2)
     known = set(groups)
     return (*groups, *(group for group in others if group not in known and _is_short(sizes, group, epsilon)))
 
@@ -194,40 +217,6 @@ def _is_short(sizes: tuple[int, ...], group: tuple[int, ...], epsilon: float) ->
     return 1 < cells <= MOST_CELLS and not survey.too_long(cells, epsilon)
 
 
-def joint_chances(
-    asked: survey.Survey, layout: Layout, weights: Array, tables: Array
-) -> Iterator[tuple[Array, SubsetSelection]]:
-    """Of every question: the chance of each told value under each draw of a model, [draws, values], and its mechanism."""
-    weights = np.asarray(weights, np.float32)
-    tables = np.asarray(layout.with_views(np.asarray(tables, np.float32)), np.float32)
-    firsts, _ = first_places(asked)
-    for question, (group, views, shape) in enumerate(zip(asked.groups, asked.all_views, asked.shapes, strict=True)):
-        joint = weights[:, :, None]
-        for column, view, size in zip(group, views, shape, strict=True):
-            start = firsts.get((column, view), firsts[column, WHOLE])
-            values = tables[:, :, None, start : start + size]
-            joint = (joint[..., None] * values).reshape(*joint.shape[:2], -1)
-        chance = joint.sum(axis=1)
-        member = asked.panel.members[question]
-        if asked.is_folded[question]:
-            buckets = np.zeros((len(chance), member.size), np.float32)
-            np.add.at(buckets.T, asked.buckets(question), chance.T)
-            chance = buckets
-        yield chance, member
-
-
-def question_gains(asked: survey.Survey, layout: Layout, weights: Array, tables: Array) -> Array:
-    """What one answer to each question would tell: how much draws of the model differ in the chance that each value is told,
-    over the variance of telling it."""
-    gains = np.zeros(len(asked.groups))
-    for question, (chance, member) in enumerate(joint_chances(asked, layout, weights, tables)):
-        if member.size > 1:
-            support = member.q + (member.p - member.q) * chance.mean(axis=0)
-            spread = chance.var(axis=0) * (member.p - member.q) ** 2
-            gains[question] = np.sum(spread / np.maximum(support * (1 - support), 1e-12))
-    return gains
-
-
 def second_schedule(
     gains: Array,
     menu: survey.Groups,
@@ -235,7 +224,7 @@ def second_schedule(
     workload: survey.Groups,
     clients: int,
     rng: np.random.Generator,
-) -> Array:
+) -> NumpyArray:
     """A question for each of so many clients, in a drawn order: each as often as its gain says, within the same shares of
     the target and of the workload as in the first stage."""
     weights = np.maximum(np.asarray(gains, np.float64), 0)
@@ -252,19 +241,156 @@ def second_schedule(
             )
     points = (np.arange(clients) + rng.random()) / clients * weights.sum()
     order = rng.permutation(len(menu))
-    found = order[np.minimum(np.searchsorted(np.cumsum(weights[order]), points, side="right"), len(menu) - 1)]
-    return rng.permutation(found).astype(np.int32)
+    drawn = order[np.minimum(np.searchsorted(np.cumsum(weights[order]), points, side="right"), len(menu) - 1)]
+    return rng.permutation(drawn).astype(np.int32)
 
 
-def read_workload(text: str, schema: Schema) -> survey.Groups:
-    """`age+income, sex+race+income` as groups of columns."""
-    groups = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        group = tuple(sorted({schema.index(name.strip()) for name in part.split("+")}))
-        cells = math.prod(schema.sizes[column] for column in group)
-        if cells > MOST_CELLS:
-            raise SpecError(
-                f"the workload's {part!r} has {cells} cells; name fewer columns (at most {MOST_CELLS} cells)"
-            )
-        groups.append(group)
-    return tuple(dict.fromkeys(groups))
+@functools.lru_cache(maxsize=64)
+def viewed_design(schema: Schema, epsilon: float, target: int | None, workload: survey.Groups = ()) -> Design:
+    """Questions about a table with scales or long lists, from public facts and groups a user named."""
+    columns = schema.columns
+    others = [i for i in range(len(columns)) if i != target]
+    scales = [i for i in others if is_scale(columns[i])]
+    fixed = () if target is None else ((target, target_view(columns[target])),)
+    together = SCALES_SHARE * -math.expm1(-math.comb(len(scales), 2) / PAIRS_LEARNED)
+    together *= (len(scales) / max(1, len(others))) ** (1 / 3)
+    fine = (1 - together) * FINE_SHARE[target is not None]
+    shares = (fine, 1 - together - fine, together)
+    families: list[tuple[list[tuple[Question, float]], float]] = [
+        (fine_questions(columns, epsilon, others or [target or 0], fixed if others else ()), shares[0])
+    ]
+    for members, about, share, cuts in ((others, fixed, shares[1], GROUPS), (scales, (), shares[2], JOINED)):
+        if share and len(members) + len(about) > 1:
+            pairs_count = PAIR_WEIGHT if members is others else 1.0
+            questions = grouped_questions(columns, epsilon, members, about, cuts, pair_weight=pairs_count)
+            families.append(([(question, 1 / len(questions)) for question in questions], share))
+    if workload:
+        families = [(members, share * (1 - WORKLOAD_SHARE)) for members, share in families]
+        named = [tuple((column, WHOLE) for column in group) for group in workload]
+        families.append(([(question, 1 / len(named)) for question in named], WORKLOAD_SHARE))
+    return _scheduled(columns, epsilon, families)
+
+
+def _scheduled(
+    columns: tuple[Column, ...], epsilon: float, families: list[tuple[list[tuple[Question, float]], float]]
+) -> Design:
+    questions: list[Question] = []
+    family: list[int] = []
+    weights: list[float] = []
+    total = sum(share for _, share in families)
+    for number, (members, share) in enumerate(families):
+        for question, weight in members:
+            copies = FOLDS if survey.too_long(_cells(columns, question), epsilon) else 1
+            questions += [question] * copies
+            family += [number] * copies
+            weights += [weight * share / total / copies] * copies
+    shares = np.array(weights)
+    times = np.maximum(1, np.round(shares / shares.min())).astype(int)
+    return Design(
+        groups=tuple(tuple(column for column, _ in question) for question in questions),
+        schedule=tuple(np.repeat(np.arange(len(questions)), times).tolist()),
+        views=tuple(tuple(view for _, view in question) for question in questions),
+        families=tuple(family),
+    )
+
+
+def _cells(columns: tuple[Column, ...], question: Question) -> int:
+    return math.prod(asked_size(columns[column], view) for column, view in question)
+
+
+def fine_questions(
+    columns: tuple[Column, ...], epsilon: float, others: list[int], fixed: Question
+) -> list[tuple[Question, float]]:
+    """Each column in all its values, and where that informs little also in groups; a column weighs as the root of its size."""
+    questions: list[tuple[Question, float]] = []
+    weights = {index: math.sqrt(min(columns[index].levels, LIST_GROUPS) - 1 or 1e-3) for index in others}
+    for index in others:
+        column = columns[index]
+        beside = _cells(columns, fixed)
+        whole: Question = tuple(sorted(((index, WHOLE), *fixed)))
+        coarse: list[Question] = []
+        if not is_scale(column) and column.levels > LONG:
+            whole = ((index, WHOLE),)
+            groups = int(np.clip(round((math.exp(min(epsilon, 20.0)) + 1) / beside), 4, column.levels - 1))
+            coarse = [tuple(sorted(((index, (groups, v)), *fixed))) for v in range(VARIANTS)]
+        elif is_scale(column):
+            gains = {m: kept(column, (m, 0)) * information(m * beside, epsilon) for m in range(2, column.levels)}
+            best = max(gains, key=lambda m: gains[m])
+            if gains[best] > COARSER * information(_cells(columns, whole), epsilon):
+                coarse = [tuple(sorted(((index, (best, v)), *fixed))) for v in range(VARIANTS)]
+        share = weights[index] / sum(weights.values())
+        questions.append((whole, share / 2 if coarse else share))
+        questions += [(question, share / 2 / len(coarse)) for question in coarse]
+    return questions
+
+
+def grouped_questions(
+    columns: tuple[Column, ...],
+    epsilon: float,
+    others: list[int],
+    fixed: Question,
+    cuts: tuple[int, ...] = GROUPS,
+    *,
+    pair_weight: float = PAIR_WEIGHT,
+) -> list[Question]:
+    """Several columns at once, partitioned as by `column_groups`, in as many groups of values as inform most.
+
+    `pair_weight` is the weight of a pair of columns against one column.
+    """
+    about = tuple(column for column, _ in fixed)
+
+    def value(groups: int, bound: int) -> float:
+        views = [_view(column, groups) for column in columns]
+        qualities = []
+        for group in partition_columns(_sizes(columns, views, fixed), others, about, bound, seed=0):
+            shares = [kept(columns[c], views[c]) for c in group if c not in about]
+            cells = math.prod(_sizes(columns, views, fixed)[c] for c in group)
+            pairs = (sum(shares) ** 2 - sum(share * share for share in shares)) / 2
+            alone = sum(shares) if pair_weight < 1 else 0.0
+            qualities.append((alone + pair_weight * pairs) * information(cells, epsilon))
+        return float(np.mean(qualities))
+
+    bounds = [2**power for power in range(2, MOST_CELLS.bit_length())]
+    values = {pair: value(*pair) for pair in itertools.product(cuts, bounds)}
+    enough = NEARLY * max(values.values())
+    groups = max(g for (g, _), value_of in values.items() if value_of >= enough)
+    bound = max((b for g, b in values if g == groups), key=lambda b: (round(values[groups, b], 9), -b))
+    questions: dict[Question, None] = {}
+    for seed in range(MOST_VIEWED):
+        draw = np.random.default_rng([seed, len(columns)])
+        views = [_view(column, groups, int(draw.integers(VARIANTS))) for column in columns]
+        for group in partition_columns(_sizes(columns, views, fixed), others, about, bound, seed=seed):
+            questions[tuple((c, dict(fixed).get(c, views[c])) for c in group)] = None
+        if len(questions) >= MOST_VIEWED:
+            break
+    return list(questions)[:MOST_VIEWED]
+
+
+def _view(column: Column, groups: int, variant: int = 0) -> View:
+    if is_scale(column):
+        return (groups, variant) if groups < column.levels else WHOLE
+    return (LIST_GROUPS, variant) if column.levels > LONG else WHOLE
+
+
+def _sizes(columns: tuple[Column, ...], views: list[View], fixed: Question) -> tuple[int, ...]:
+    asked = {**dict(enumerate(views)), **dict(fixed)}
+    return tuple(asked_size(column, asked[i]) for i, column in enumerate(columns))
+
+
+def later_schedule(design: Design, gains: Array, of_means: Array, clients: int, rng: np.random.Generator) -> NumpyArray:
+    """A question for each of so many clients of a second stage, in a drawn order; each family keeps its share.
+
+    Within it what was planned and what the model is unsure of count alike, and among the fine questions what means need counts
+    as much as both.
+    """
+    planned = design.shares()
+    weights = np.zeros(len(planned))
+    family = np.asarray(design.families)
+    for number in np.unique(family):
+        rows = family == number
+        parts = [planned[rows], np.sqrt(gains[rows])] + [np.sqrt(of_means[rows])] * (2 if number == 0 else 0)
+        even = [part / part.sum() for part in parts if part.sum() > 0]
+        weights[rows] = planned[rows].sum() * np.mean(even, axis=0)
+    points = (np.arange(clients) + rng.random()) / clients * weights.sum()
+    drawn = np.minimum(np.searchsorted(np.cumsum(weights), points, side="right"), len(weights) - 1)
+    return rng.permutation(drawn).astype(np.int32)

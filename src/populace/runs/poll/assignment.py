@@ -1,9 +1,8 @@
-"""Which question each client is dealt by the public coin, for any client numbers, in chunks that are drawn once."""
+"""Which question each client is asked by the public coin, for any client numbers, in chunks that are drawn once."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,39 +10,39 @@ import numpy as np
 
 from populace.errors import SpecError
 from populace.methods.base import Population
-from populace.methods.poll.protocol import Poll
-from populace.types import Array
+from populace.methods.poll.protocol import Poll, State
+from populace.types import Array, NumpyArray
 
 CHUNK = 2**14
 #: What a collection takes for granted: all questions are known before the first answer.
 ONE_STAGE = {"stages": 1}
 
 
-class Deal:
-    """The public coin of one poll: client numbers in, question numbers out."""
+class Assignment:
+    """The assignment of questions by the public coin of one poll: client numbers in, question numbers out."""
 
     def __init__(self, protocol: Poll, population: Population, coin: Array) -> None:
         self.protocol, self.population = protocol, population
         self.state = protocol.begin(population, coin)
         self._chunk = functools.lru_cache(maxsize=8)(self._drawn)
 
-    def questions(self, clients: Array) -> Array:
+    def questions(self, clients: Array) -> NumpyArray:
         """The question of each client; numbers in any order."""
         clients = np.asarray(clients, np.int64)
         order = np.argsort(clients, kind="stable")
-        found = np.empty(len(clients), np.int64)
+        questions = np.empty(len(clients), np.int64)
         chunks, begin = np.unique(clients[order] // CHUNK, return_index=True)
         for chunk, rows in zip(chunks.tolist(), np.split(order, begin[1:]), strict=True):
-            found[rows] = self._chunk(chunk)[clients[rows] - chunk * CHUNK]
-        return found
+            questions[rows] = self._chunk(chunk)[clients[rows] - chunk * CHUNK]
+        return questions
 
-    def _drawn(self, chunk: int) -> Array:
+    def _drawn(self, chunk: int) -> NumpyArray:
         slots = (chunk * CHUNK + np.arange(CHUNK)).astype(np.int32)
         return np.asarray(_own_questions(self.protocol, self.population, self.state, slots))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _own_questions(protocol: Poll, population: Population, state: Any, slots: Array) -> Array:
+def _own_questions(protocol: Poll, population: Population, state: State, slots: Array) -> Array:
     return protocol.own_questions(state, population, jnp.asarray(slots))
 
 

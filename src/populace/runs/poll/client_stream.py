@@ -51,8 +51,8 @@ class Census:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Holders:
-    """Who holds the rows of a data file: so many rows each, in their order, or those with one value of `client_column`.
+class ClientStream:
+    """The clients of a data file: so many rows each, in their order, or the rows with one value of `client_column`.
 
     Edge cases: rows of one client must stand together, so that one block of clients is all that is ever held; a row that does
     not fit the schema is found by `census`, before anybody is asked.

@@ -1,4 +1,4 @@
-"""Acting for clients: each is dealt its question, charges its ledger and answers; the answers go to a file.
+"""Acting for clients: each is asked its question, charges its ledger and answers; the answers go to a file.
 
 Guarantee: an answer is written only after its client's ledger holds the charge and the very answer; a client whose ledger holds
 an answer to the same question gives that answer again, and one that would overspend gives none. Numbers, and with them
@@ -14,8 +14,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -33,9 +33,18 @@ from populace.privacy.ledger import Budget, Charge, MemoryLedger
 from populace.privacy.randomizers.wire import by_member
 from populace.privacy.source import Keyed
 from populace.privacy.sqlite_ledger import SqliteLedger
-from populace.runs.poll.assignment import ONE_STAGE, Deal, check_one_stage
-from populace.runs.poll.client_stream import CLIENTS, Block, Census, Holders
-from populace.runs.poll.files import MOST_CLIENTS, Terms, coin_from, coin_text, pack, questions_hash, writing
+from populace.runs.poll.assignment import ONE_STAGE, Assignment, check_one_stage
+from populace.runs.poll.client_stream import CLIENTS, Block, Census, ClientStream
+from populace.runs.poll.files import (
+    MOST_CLIENTS,
+    AddAnswers,
+    Terms,
+    coin_from,
+    coin_text,
+    pack,
+    questions_hash,
+    writing,
+)
 from populace.runs.poll.numbers import kept_numbers
 from populace.runs.poll.sorting import writing_by_number
 from populace.runs.run import make_key
@@ -56,7 +65,7 @@ class Collection:
     schema_file: str
     epsilon: float
     target: str | None = None
-    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    settings: dict[str, object] = dataclasses.field(default_factory=dict)
     records_per_client: int = 1
     client_column: str | None = None
     clients: int | None = None
@@ -112,11 +121,11 @@ def collect(
         raise RunError(f"{out} exists; choose another --out, or remove it")
     if not out.parent.is_dir():
         raise RunError(f"no folder {out.parent} to write {out.name} into; make it first")
-    holders = Holders(
+    stream = ClientStream(
         data=wanted.data, schema=schema, records_per_client=wanted.records_per_client,
         client_column=wanted.client_column,
     )  # fmt: skip
-    census = holders.census()
+    census = stream.census()
     end = wanted.first_client + census.clients
     clients = end if wanted.clients is None else wanted.clients
     if not end <= clients <= MOST_CLIENTS:
@@ -124,14 +133,16 @@ def collect(
     population = Population(schema=schema, clients=clients, records=census.widest)
     keys = None if wanted.seed is None else Keys(make_key(wanted.seed))
     coin = keys.begin() if keys is not None and wanted.coin is None else coin_from(wanted.coin or COIN)
-    deal = Deal(protocol, population, coin)
+    assignment = Assignment(protocol, population, coin)
     terms = Terms(
         schema=plain.digest, target=wanted.target, parameters=dataclasses.asdict(protocol),
         questions=questions_hash(protocol, population), coin=coin_text(coin), clients=clients, records=census.widest,
         first_client=wanted.first_client, seeded=keys is not None, version=__version__,
     )  # fmt: skip
-    answering: Any = (
-        _Exact(deal, terms, wanted, holders, census) if keys is None else _Seeded(deal, keys, wanted, census.clients)
+    answering: _Exact | _Seeded = (
+        _Exact(assignment, terms, wanted, stream, census)
+        if keys is None
+        else _Seeded(assignment, keys, wanted, census.clients)
     )
     say(
         f"poll: {census.clients:,} clients, {census.rows:,} rows, {len(protocol.survey(population).groups):,} questions"
@@ -140,9 +151,9 @@ def collect(
         say(f"{name}: {count:,} of {census.rows:,} values lie outside its domain and were moved into it")
     done = 0
     with answering, answering.writing(out, terms) as add:
-        for block in holders.blocks(census.widest):
+        for block in stream.blocks(census.widest):
             numbers = wanted.first_client + answering.numbers(block)
-            questions = deal.questions(numbers)
+            questions = assignment.questions(numbers)
             add(numbers, questions, answering.answers(block, numbers, questions))
             done += len(numbers)
             if progress:
@@ -169,30 +180,32 @@ def _stated(claim: Guarantee, wanted: Collection, census: Census) -> Guarantee:
     )
 
 
-def charge_of(deal: Deal) -> Charge:
+def charge_of(assignment: Assignment) -> Charge:
     """What one answer costs, from the object that makes the noise."""
-    nobody = Ask(round=0, cohort=np.zeros(0, np.int32), common=(), own=np.zeros(0, np.int32))
-    return deal.protocol.charge(nobody, deal.population)
+    nobody = Ask(round=np.zeros((), np.int32), cohort=np.zeros(0, np.int32), common=(), own=np.zeros(0, np.int32))
+    return assignment.protocol.charge(nobody, assignment.population)
 
 
 class _Exact:
     """Answers as deployed clients give them: exact, from the operating system, kept in their ledgers before they leave."""
 
-    def __init__(self, deal: Deal, terms: Terms, wanted: Collection, holders: Holders, census: Census) -> None:
-        self.asked = deal.protocol.survey(deal.population)
-        self.charge = charge_of(deal)
+    def __init__(
+        self, assignment: Assignment, terms: Terms, wanted: Collection, stream: ClientStream, census: Census
+    ) -> None:
+        self.asked = assignment.protocol.survey(assignment.population)
+        self.charge = charge_of(assignment)
         self.run = f"poll {terms.questions[:16]} {terms.coin}"
         self.repeated = 0
         self.ledger = SqliteLedger(wanted.ledger_file, Budget(epsilon=wanted.epsilon, unit="client"))
         try:
-            self._keep_holders(wanted)
-            self._numbers = kept_numbers(self.ledger, self.run, holders, census)
+            self._keep_client_terms(wanted)
+            self._numbers = kept_numbers(self.ledger, self.run, stream, census)
         except BaseException:
             self.ledger.close()
             raise
 
-    def _keep_holders(self, wanted: Collection) -> None:
-        """Whose the rows of a file are is said once: dealt out otherwise, people would answer again under other names."""
+    def _keep_client_terms(self, wanted: Collection) -> None:
+        """Whose the rows of a file are is said once: divided otherwise, people would answer again under other names."""
         column = wanted.client_column
         whose = f"{wanted.records_per_client} rows each" if column is None else f"rows by {column}"
         try:
@@ -210,10 +223,10 @@ class _Exact:
         self.ledger.close()
 
     def numbers(self, block: Block) -> Array:
-        """Of the clients of a block, from 0 on: secret, and the same whenever they are asked."""
+        """The numbers of the clients of a block, from 0 on: secret, and the same whenever they are asked."""
         return self._numbers[block.first : block.first + len(block.names)]
 
-    def writing(self, out: Path, terms: Terms) -> Any:
+    def writing(self, out: Path, terms: Terms) -> AbstractContextManager[AddAnswers]:
         return writing_by_number(out, terms, beside=self.ledger.path)
 
     def answers(self, block: Block, numbers: Array, questions: Array) -> pa.BinaryArray:
@@ -222,8 +235,8 @@ class _Exact:
         replies = [self.ledger.stored(name, run=self.run, round_id=0, question=text) for name, text in accounts]
         fresh = np.flatnonzero([reply is None for reply in replies])
         if len(fresh):
-            made = release(self.asked, questions[fresh], block.records[fresh], block.mask[fresh])
-            sent = pack(self.asked.panel, questions[fresh], made).to_pylist()
+            reports = release(self.asked, questions[fresh], block.records[fresh], block.mask[fresh])
+            sent = pack(self.asked.panel, questions[fresh], reports).to_pylist()
             booked = [(*accounts[row], reply, None) for row, reply in zip(fresh.tolist(), sent, strict=True)]
             self.ledger.commit_many(booked, self.charge, run=self.run, round_id=0)
             for row, reply in zip(fresh.tolist(), sent, strict=True):
@@ -239,25 +252,25 @@ def release(asked: Survey, questions: Array, records: Array, mask: Array) -> Arr
     of its question releases its cell exactly.
     Edge cases: a client without records is refused; files have none.
     """
-    held = mask.sum(axis=1)
-    if len(held) and held.min() < 1:
-        raise out_of_range("records of each client", "at least 1", int(held.min()))
-    place = np.zeros(len(held), np.int64)
-    for count in np.unique(held[held > 1]).tolist():
-        rows = np.flatnonzero(held == count)
-        place[rows] = secure_random.integers_below(count, len(rows))
-    cells = cells_of(asked, records[np.arange(len(held)), place], questions)
-    reports = np.zeros((len(held), asked.panel.width), bool)
+    counts = np.asarray(mask).sum(axis=1)
+    if len(counts) and counts.min() < 1:
+        raise out_of_range("records of each client", "at least 1", int(counts.min()))
+    chosen = np.zeros(len(counts), np.int64)
+    for count in np.unique(counts[counts > 1]).tolist():
+        rows = np.flatnonzero(counts == count)
+        chosen[rows] = secure_random.integers_below(count, len(rows))
+    cells = cells_of(asked, records[np.arange(len(counts)), chosen], questions)
+    reports = np.zeros((len(counts), asked.panel.width), bool)
     for member, rows in by_member(asked.panel, questions):
         reports[rows, : member.size] = member.release(cells[rows])
     return reports
 
 
 def cells_of(asked: Survey, records: Array, questions: Array) -> Array:
-    """The cell each client has to tell of, before any noise; padded so that few lengths are compiled."""
+    """The cell each client reports about, before any noise; padded so that few lengths are compiled."""
     pad = -len(records) % CLIENTS
-    found = _all_cells(asked, np.pad(records, ((0, pad), (0, 0))), np.pad(questions, (0, pad)).astype(np.int32))
-    return np.asarray(found)[: len(records)]
+    cells = _all_cells(asked, np.pad(records, ((0, pad), (0, 0))), np.pad(questions, (0, pad)).astype(np.int32))
+    return np.asarray(cells)[: len(records)]
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -270,9 +283,9 @@ class _Seeded:
 
     repeated = 0
 
-    def __init__(self, deal: Deal, keys: Keys, wanted: Collection, clients: int) -> None:
-        self.deal, self.keys, self.charge = deal, keys, charge_of(deal)
-        self.panel = deal.protocol.survey(deal.population).panel
+    def __init__(self, assignment: Assignment, keys: Keys, wanted: Collection, clients: int) -> None:
+        self.assignment, self.keys, self.charge = assignment, keys, charge_of(assignment)
+        self.panel = assignment.protocol.survey(assignment.population).panel
         self.ledger = MemoryLedger(Budget(epsilon=wanted.epsilon, unit="client"), clients=clients)
 
     def __enter__(self) -> _Seeded:
@@ -282,15 +295,15 @@ class _Seeded:
         pass
 
     def numbers(self, block: Block) -> Array:
-        """In the order of the data, as in the simulation."""
+        """The numbers of the clients of a block: the order of the data, as in the simulation."""
         return block.first + np.arange(len(block.names))
 
-    def writing(self, out: Path, terms: Terms) -> Any:
+    def writing(self, out: Path, terms: Terms) -> AbstractContextManager[AddAnswers]:
         return writing(out, terms)
 
     def answers(self, block: Block, numbers: Array, questions: Array) -> pa.BinaryArray:
         self.ledger.book(block.first + np.arange(len(numbers)), self.charge, round_id=block.first)
-        protocol, population = self.deal.protocol, self.deal.population
+        protocol, population = self.assignment.protocol, self.assignment.population
         pad = -len(numbers) % min(CLIENTS, 1 << (len(numbers) - 1).bit_length())
         shard = Shard(
             records=np.pad(block.records, ((0, pad), (0, 0), (0, 0))), mask=np.pad(block.mask, ((0, pad), (0, 0))),
@@ -298,8 +311,8 @@ class _Seeded:
         )  # fmt: skip
         clients, own = (np.pad(each, (0, pad)).astype(np.int32) for each in (numbers, questions))
         rounds = (clients // protocol.clients_per_round(population)).astype(np.int32)
-        made = np.asarray(_simulated(protocol, self.keys, rounds, clients, own, shard))
-        return pack(self.panel, questions, made[: len(numbers)])
+        reports = np.asarray(_simulated(protocol, self.keys, rounds, clients, own, shard))
+        return pack(self.panel, questions, reports[: len(numbers)])
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -1,6 +1,6 @@
 """From files of answers to the counts a fit needs, a batch at a time; an interrupted count goes on where it was.
 
-An answer counts if its client was dealt its question and its report is one the question's mechanism can make: a liar chooses
+An answer counts if its client was asked its question and its report is one the question's mechanism can make: a liar chooses
 neither. What is not so is dropped, and said. A client number that comes twice is refused: two collections' numbers overlap, or
 one person's budget was spent twice.
 """
@@ -13,7 +13,6 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +20,12 @@ import numpy as np
 
 from populace.errors import DataError, RunError
 from populace.methods.base import Ask, Replies
-from populace.methods.poll.protocol import Poll
+from populace.methods.poll.protocol import Poll, State
 from populace.privacy.source import Keyed
-from populace.runs.poll.assignment import Deal
+from populace.runs.poll.assignment import Assignment
 from populace.runs.poll.files import MOST_CLIENTS, ROWS, Batch, answer_batches, starts_of, unpack
 from populace.tables.files import read_arrays, replacing
-from populace.types import Array
+from populace.types import Array, NumpyArray
 
 SECONDS_BETWEEN_CHECKPOINTS = 5.0
 ABSORBED_BYTES = 2**26  # of reports taken into the counts at a time, as 32-bit numbers
@@ -37,7 +36,7 @@ REASONS = ("no client has that number", "not the question the client was dealt",
 class Seen:
     """Which client numbers have come: one bit each, up to the largest."""
 
-    def __init__(self, bits: Array | None = None) -> None:
+    def __init__(self, bits: NumpyArray | None = None) -> None:
         self.bits = np.zeros(0, np.uint8) if bits is None else bits
 
     def add(self, clients: Array) -> int | None:
@@ -59,7 +58,7 @@ class Seen:
 class Counted:
     """Where a count stands: poll's state, who has come, what was dropped, and how far the files are read."""
 
-    state: Any
+    state: State
     seen: Seen
     dropped: dict[str, int]
     answers: int = 0
@@ -87,20 +86,20 @@ class Counted:
                 )  # type: ignore[arg-type]  # fmt: skip
 
 
-def nothing_counted(deal: Deal) -> Counted:
-    return Counted(state=deal.state, seen=Seen(), dropped=dict.fromkeys(REASONS, 0))
+def nothing_counted(assignment: Assignment) -> Counted:
+    return Counted(state=assignment.state, seen=Seen(), dropped=dict.fromkeys(REASONS, 0))
 
 
-def load_counted(path: Path, deal: Deal) -> tuple[Counted, Array]:
+def load_counted(path: Path, assignment: Assignment) -> tuple[Counted, Array]:
     """What an interrupted count left, and the key its fit starts from."""
     try:
         arrays = read_arrays(path)
         numbers = json.loads(arrays["document"].tobytes())
-        leaves, tree = jax.tree.flatten(deal.state.counts)
+        leaves, tree = jax.tree.flatten(assignment.state.counts)
         found = [jnp.asarray(arrays[f"counts_{i}"]) for i in range(len(leaves))]
         if [leaf.shape for leaf in found] != [leaf.shape for leaf in leaves]:
             raise RunError("its counts are of other questions")
-        state = dataclasses.replace(deal.state, counts=jax.tree.unflatten(tree, found))
+        state = dataclasses.replace(assignment.state, counts=jax.tree.unflatten(tree, found))
         root = jax.random.wrap_key_data(jnp.asarray(arrays["root"]))
         return Counted(state=state, seen=Seen(arrays["seen"]), **numbers), root
     except (RunError, KeyError, TypeError, ValueError) as error:
@@ -108,13 +107,17 @@ def load_counted(path: Path, deal: Deal) -> tuple[Counted, Array]:
 
 
 def count_files(
-    paths: Sequence[Path], deal: Deal, counted: Counted, *, after: Callable[[Counted, bool], None] = lambda *_: None
+    paths: Sequence[Path],
+    assignment: Assignment,
+    counted: Counted,
+    *,
+    after: Callable[[Counted, bool], None] = lambda *_: None,
 ) -> Counted:
     """All answers of these files added to what was counted; `after` each batch, and whether a checkpoint is due."""
     saved = time.monotonic()
     for number in range(counted.file, len(paths)):
         for batch in answer_batches(paths[number], skip=counted.batches):
-            counted = _with_batch(counted, batch, deal, paths[number])
+            counted = _with_batch(counted, batch, assignment, paths[number])
             due = time.monotonic() - saved >= SECONDS_BETWEEN_CHECKPOINTS
             saved = time.monotonic() if due else saved
             after(counted, due)
@@ -123,19 +126,19 @@ def count_files(
     return counted
 
 
-def _with_batch(counted: Counted, batch: Batch, deal: Deal, path: Path) -> Counted:
+def _with_batch(counted: Counted, batch: Batch, assignment: Assignment, path: Path) -> Counted:
     clients, questions = batch.clients, batch.questions
-    known = (clients >= 0) & (clients < deal.population.clients)
+    known = (clients >= 0) & (clients < assignment.population.clients)
     twice = counted.seen.add(clients[known])
     if twice is not None:
         raise DataError(
             f"client {twice} comes a second time in {path}; each client answers once: name every file once, and collect with "
             "numbers that do not overlap (--first-client)"
         )
-    panel = deal.protocol.survey(deal.population).panel
-    dealt = np.zeros(len(batch), bool)
-    dealt[known] = deal.questions(clients[known]) == questions[known]
-    right = np.flatnonzero(dealt)
+    panel = assignment.protocol.survey(assignment.population).panel
+    asked = np.zeros(len(batch), bool)
+    asked[known] = assignment.questions(clients[known]) == questions[known]
+    right = np.flatnonzero(asked)
     state, reports, content = counted.state, batch.reports.take(right), 0
     step = min(ROWS, max(1, ABSORBED_BYTES // (4 * panel.width)))
     whole = 0
@@ -143,10 +146,10 @@ def _with_batch(counted: Counted, batch: Batch, deal: Deal, path: Path) -> Count
         rows = right[start : start + step]
         values, fine = unpack(panel, questions[rows], reports.slice(start, step))
         arrays = (_padded(array, step) for array in (clients[rows], questions[rows], fine, values))
-        state = _absorbed(deal.protocol, state, *arrays)
+        state = _absorbed(assignment.protocol, state, *arrays)
         whole += int(fine.sum())
         content += int(np.diff(starts_of(reports.slice(start, step)))[fine].sum())
-    lost = (int((~known).sum()), int((known & ~dealt).sum()), len(right) - whole)
+    lost = (int((~known).sum()), int((known & ~asked).sum()), len(right) - whole)
     return dataclasses.replace(
         counted, state=state, dropped={reason: counted.dropped[reason] + n for reason, n in zip(REASONS, lost, strict=True)},
         answers=counted.answers + whole, content=counted.content + content, batches=counted.batches + 1,
@@ -159,7 +162,7 @@ def _padded(values: Array, length: int) -> Array:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _absorbed(protocol: Poll, state: Any, clients: Array, questions: Array, present: Array, values: Array) -> Any:
+def _absorbed(protocol: Poll, state: State, clients: Array, questions: Array, present: Array, values: Array) -> State:
     """`Poll.absorb` itself; a dropped answer is an absent one."""
     ask = Ask(round=state.round, cohort=clients, common=(), own=questions)
     return protocol.absorb(state, ask, Replies(clients=clients, present=present, values=values), Keyed(state.coin))

@@ -1,7 +1,7 @@
 """Files of answers: Parquet, one row per answer, and the terms they were given on in the file's metadata.
 
 client     the client's number in the poll, over all files
-question   the number of the question it was dealt
+question   the number of the question it was asked
 report     the randomised report as sent, `SubsetSelection.encode`
 """
 
@@ -14,7 +14,6 @@ import itertools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,11 +24,14 @@ import pyarrow.parquet
 from populace.errors import DataError, InputError
 from populace.methods.base import Population
 from populace.methods.poll.protocol import Poll
-from populace.methods.registry import make_protocol, settings_from_file
+from populace.methods.registry import make_protocol
 from populace.privacy.randomizers.subset import SubsetPanel
 from populace.privacy.randomizers.wire import decode_panel, encode_panel
 from populace.tables.files import replacing
-from populace.types import Array
+from populace.types import Array, JsonObject, NumpyArray
+
+#: Adds answers to a file: the clients' numbers, their questions, their reports.
+AddAnswers = Callable[[Array, Array, pa.BinaryArray], None]
 
 FORMAT = 1
 KEY = b"populace-poll"
@@ -49,7 +51,7 @@ class Terms:
 
     schema: str
     target: str | None
-    parameters: dict[str, Any]
+    parameters: JsonObject
     questions: str
     coin: str
     clients: int
@@ -59,9 +61,9 @@ class Terms:
     version: str
     format: int = FORMAT
 
-    def protocol(self, **settings: Any) -> Poll:
+    def protocol(self, **settings: object) -> Poll:
         """The method as it was asked, with some settings changed."""
-        protocol = make_protocol("poll", {**settings_from_file("poll", self.parameters), **settings})
+        protocol = make_protocol("poll", {**self.parameters, **settings})
         if not isinstance(protocol, Poll):
             raise TypeError("poll is not Poll")
         return protocol
@@ -69,7 +71,9 @@ class Terms:
     @property
     def key(self) -> Array:
         """The public coin."""
-        return jax.random.wrap_key_data(jnp.asarray(np.frombuffer(bytes.fromhex(self.coin), "<u4").astype(np.uint32)))
+        words = np.frombuffer(bytes.fromhex(self.coin), "<u4").astype(np.uint32)
+        key: Array = jax.random.wrap_key_data(jnp.asarray(words))
+        return key
 
 
 #: Files of answers, the terms each was collected on, and how many answers it holds.
@@ -84,18 +88,19 @@ def coin_text(key: Array) -> str:
 def coin_from(text: str) -> Array:
     """The public coin that a text everybody knows stands for."""
     words = np.frombuffer(hashlib.sha256(text.encode()).digest()[:8], "<u4").astype(np.uint32)
-    return jax.random.wrap_key_data(jnp.asarray(words))
+    key: Array = jax.random.wrap_key_data(jnp.asarray(words))
+    return key
 
 
 def questions_hash(protocol: Poll, population: Population) -> str:
-    """Of everything that decides what is asked of whom, and what a report means."""
+    """A hash of everything that decides what is asked of whom, and what a report means."""
     panel = protocol.survey(population).panel
     parts = (protocol.design(population), panel.epsilon, [(member.size, member.chosen) for member in panel.members])
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 @contextlib.contextmanager
-def writing(path: Path, terms: Terms) -> Iterator[Callable[[Array, Array, pa.BinaryArray], None]]:
+def writing(path: Path, terms: Terms) -> Iterator[AddAnswers]:
     """A function that adds answers to a new file; nothing stands under its name until all are in."""
     schema = COLUMNS.with_metadata({KEY: json.dumps(dataclasses.asdict(terms), sort_keys=True)})
     with replacing(path) as temporary:
@@ -119,13 +124,14 @@ def pack(panel: SubsetPanel, questions: Array, reports: Array) -> pa.BinaryArray
 def unpack(panel: SubsetPanel, questions: Array, column: pa.BinaryArray) -> tuple[Array, Array]:
     """Reports [answers, width], and which of them are reports of their question at all."""
     content = column.buffers()[2]
-    found = np.zeros(0, np.uint8) if content is None else np.frombuffer(content, np.uint8)
-    return decode_panel(panel, questions, starts_of(column), found)
+    received = np.zeros(0, np.uint8) if content is None else np.frombuffer(content, np.uint8)
+    return decode_panel(panel, questions, starts_of(column), received)
 
 
-def starts_of(column: pa.BinaryArray) -> Array:
+def starts_of(column: pa.BinaryArray) -> NumpyArray:
     """Where in the column's bytes each report starts, and the last one ends."""
-    return np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
+    starts: NumpyArray = np.frombuffer(column.buffers()[1], np.int32)
+    return starts[column.offset : column.offset + len(column) + 1]
 
 
 def read_terms(path: Path) -> tuple[Terms, int]:
@@ -146,9 +152,10 @@ def read_terms(path: Path) -> tuple[Terms, int]:
         document = json.loads(text)
         if document["format"] != FORMAT:
             raise DataError(f"{path} has answers in format {document['format']!r}, expected {FORMAT}; update populace")
+        document["parameters"] = Poll.settings_from_file(document["parameters"])
         terms = Terms(**document)
         _check_terms(terms)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"the terms in {path} are damaged: {error}; collect the answers again") from error
     return terms, answers
 
@@ -165,9 +172,9 @@ def _check_terms(terms: Terms) -> None:
         raise ValueError(f"numbers of clients or records are {[getattr(terms, name) for name in numbers]}")
     if len(bytes.fromhex(terms.coin)) != COIN_BYTES:
         raise ValueError(f"the public coin is {terms.coin!r}")
-    defaults = {field.name: field.default for field in dataclasses.fields(Poll)} | {"epsilon": 1.0}
+    defaults = {field.name: field.default for field in dataclasses.fields(Poll)} | {"epsilon": 1.0, "workload": []}
     for name, value in terms.parameters.items():
-        if name in defaults and type(value) is not type(defaults[name]):
+        if name in defaults and type(value) is not type(defaults[name]) and not (name == "target" and value is None):
             raise TypeError(f"{name} is {value!r}")
 
 
@@ -192,8 +199,8 @@ def check_agreement(files: Files) -> None:
                 raise DataError(f"{path} was collected {words} than {first}{_difference(ours, theirs)}; {advice}")
 
 
-def _difference(first: Any, other: Any) -> str:
-    if isinstance(first, dict):
+def _difference(first: object, other: object) -> str:
+    if isinstance(first, dict) and isinstance(other, dict):
         name = next(name for name in {**first, **other} if first.get(name) != other.get(name))
         return f" ({name} {other.get(name)!r}, not {first.get(name)!r})"
     return "" if len(str(first)) > 32 else f" ({other!r}, not {first!r})"
@@ -222,5 +229,6 @@ def answer_batches(path: Path, *, skip: int = 0) -> Iterator[Batch]:
         raise DataError(f"cannot read {path}: {str(error).splitlines()[0]}; the file may be damaged") from error
 
 
-def _numbers(column: Any) -> Array:
-    return column.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+def _numbers(column: pa.Array) -> NumpyArray:
+    numbers: NumpyArray = column.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return numbers

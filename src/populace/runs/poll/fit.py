@@ -9,14 +9,13 @@ import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from populace.engines.runtime import Keys, Progress, Report, Traffic
 from populace.errors import DataError, SpecError
 from populace.methods.base import Population
 from populace.methods.poll.protocol import Poll
 from populace.runs.folder import RunFolder
-from populace.runs.poll.assignment import Deal, check_one_stage
+from populace.runs.poll.assignment import Assignment, check_one_stage
 from populace.runs.poll.count import Counted, count_files, load_counted, nothing_counted
 from populace.runs.poll.files import Files, Terms, check_agreement, questions_hash, read_terms
 from populace.runs.poll.statement import FROM_FILES, stated_collection
@@ -24,6 +23,7 @@ from populace.runs.restated import collected_population
 from populace.runs.run import Run, make_key, versions
 from populace.runs.spec import RunSpec, make_spec
 from populace.tables.schema import load_schema
+from populace.types import Array, JsonObject
 
 Say = Callable[[str], None]
 
@@ -35,7 +35,7 @@ class Fit:
     answers: tuple[str, ...]
     schema_file: str
     rows: int
-    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    settings: dict[str, object] = dataclasses.field(default_factory=dict)
     seed: int | None = None
 
     @property
@@ -54,50 +54,60 @@ def fit_answers(wanted: Fit, out: str | Path, *, progress: Report | None = None,
     if len(files) < len(wanted.answers):
         raise DataError("a file of answers is named twice; name each once")
     check_agreement(files)
-    deal = _deal(wanted, [terms for terms, _ in files.values()])
-    spec = _spec(wanted, deal)
+    assignment = _assignment(wanted, [terms for terms, _ in files.values()])
+    spec = _spec(wanted, assignment)
     folder = RunFolder(out)
     try:
         with folder.claim(spec.model_dump(), spec.digest()) as resuming:
             folder.check_same_data(*(_content(path) for path in files))
-            counted, root = _counted(folder, files, deal, make_key(wanted.seed), resuming, progress, say)
+            counted, root = _counted(folder, files, assignment, make_key(wanted.seed), resuming, progress, say)
             document = {
-                **_document(wanted, spec, deal, counted, files),
+                **_document(wanted, spec, assignment, counted, files),
                 "seconds": {"reading": time.monotonic() - began},
             }
-            return _finished(folder, deal, counted, Keys(root), document)
+            return _finished(folder, assignment, counted, Keys(root), document)
     except DataError:
         with contextlib.suppress(OSError):
             folder.path.rmdir()  # nothing stands in it, unless it was there before
         raise
 
 
-def _finished(folder: RunFolder, deal: Deal, counted: Counted, keys: Keys, document: dict[str, Any]) -> Run:
+def _finished(folder: RunFolder, assignment: Assignment, counted: Counted, keys: Keys, document: JsonObject) -> Run:
     """The model, rows drawn from it, and the papers of the run."""
     began, seconds = time.monotonic(), document["seconds"]
-    generator = deal.protocol.finish(counted.state, deal.population, keys.finish())
+    generator = assignment.protocol.finish(counted.state, assignment.population, keys.finish())
     trained = time.monotonic()
     table = generator.sample(document["rows"], keys.sample())
     sampled = time.monotonic()
     seeded = any(file["seeded"] for file in document["answers"]["files"])
-    claim, records = deal.protocol.guarantee(deal.population), deal.population.records
+    claim, records = assignment.protocol.guarantee(assignment.population), assignment.population.records
     guarantee = stated_collection(claim, records=records, seeded=seeded, answered=counted.answers)
     generator.save(folder.path)
     table.save(folder / "synthetic.parquet")
     seconds |= {"training": trained - began, "sampling": sampled - trained}
     seconds["total"] = seconds["reading"] + time.monotonic() - began
-    folder.save_privacy(guarantee, document, event=deal.protocol.survey(deal.population).panel.event)
+    folder.save_privacy(guarantee, document, event=assignment.protocol.survey(assignment.population).panel.event)
     folder.finish(document)
     return Run(generator=generator, guarantee=guarantee, details=document)
 
 
 def _counted(
-    folder: RunFolder, files: Files, deal: Deal, root: Any, resuming: bool, progress: Report | None, say: Say
-) -> tuple[Counted, Any]:
+    folder: RunFolder,
+    files: Files,
+    assignment: Assignment,
+    root: Array,
+    resuming: bool,
+    progress: Report | None,
+    say: Say,
+) -> tuple[Counted, Array]:
     """All answers counted, from the checkpoint on if there is one, and the key the fit starts from."""
-    counted, total, saved = nothing_counted(deal), sum(answers for _, answers in files.values()), folder.checkpoint
+    counted, total, saved = (
+        nothing_counted(assignment),
+        sum(answers for _, answers in files.values()),
+        folder.checkpoint,
+    )
     if resuming and saved.exists():
-        counted, root = load_counted(saved.path, deal)
+        counted, root = load_counted(saved.path, assignment)
         say(f"resuming the unfinished run in {folder.path}: {counted.read:,} answers were counted")
     say(f"poll: {total:,} answers in {len(files)} file{'s' if len(files) > 1 else ''}")
 
@@ -108,7 +118,7 @@ def _counted(
             progress(Progress(done=now.read, total=total, clients=now.answers))
 
     try:
-        counted = count_files(list(files), deal, counted, after=after)
+        counted = count_files(list(files), assignment, counted, after=after)
     except DataError:
         _abandon(folder)
         raise
@@ -118,9 +128,9 @@ def _counted(
     return counted, root
 
 
-def _document(wanted: Fit, spec: RunSpec, deal: Deal, counted: Counted, found: Files) -> dict[str, Any]:
+def _document(wanted: Fit, spec: RunSpec, assignment: Assignment, counted: Counted, found: Files) -> JsonObject:
     """run.json: what `synthesize` writes, and where the answers came from."""
-    down, _ = deal.protocol.reply_bytes(None, deal.population)
+    down, _ = assignment.protocol.reply_bytes(None, assignment.population)
     traffic = Traffic(down=down * counted.answers, up=float(counted.content), messages=counted.answers)
     files = [
         {"file": str(path), "answers": answers, "first_client": terms.first_client, "seeded": terms.seeded,
@@ -132,11 +142,11 @@ def _document(wanted: Fit, spec: RunSpec, deal: Deal, counted: Counted, found: F
         "digest": spec.digest(),
         "spec": spec.model_dump(),
         "command": wanted.command,
-        "method": deal.protocol.facts.name,
-        "parameters": dataclasses.asdict(deal.protocol),
+        "method": assignment.protocol.facts.name,
+        "parameters": dataclasses.asdict(assignment.protocol),
         "clients": counted.answers,
         "split": FROM_FILES,
-        "population": collected_population(deal.population, answered=counted.answers),
+        "population": collected_population(assignment.population, answered=counted.answers),
         "answers": {"counted": counted.answers, "dropped": counted.dropped, "files": files},
         "rows": wanted.rows,
         "versions": versions(),
@@ -148,7 +158,7 @@ def _document(wanted: Fit, spec: RunSpec, deal: Deal, counted: Counted, found: F
     }  # fmt: skip
 
 
-def _deal(wanted: Fit, terms: list[Terms]) -> Deal:
+def _assignment(wanted: Fit, terms: list[Terms]) -> Assignment:
     """The poll the answers were given to, with the fit's own settings.
 
     Refuses a schema, a version or a setting under which other questions would have been asked.
@@ -176,17 +186,17 @@ def _deal(wanted: Fit, terms: list[Terms]) -> Deal:
             f"--set {', '.join(wanted.settings)} changes the questions, which have been answered; only settings of the fit "
             "can change here"
         )
-    return Deal(protocol, population, first.key)
+    return Assignment(protocol, population, first.key)
 
 
-def _spec(wanted: Fit, deal: Deal) -> RunSpec:
+def _spec(wanted: Fit, assignment: Assignment) -> RunSpec:
     """As `synthesize` would say it, for the commands that read runs."""
     defaults = {field.name: field.default for field in dataclasses.fields(Poll)}
-    parameters = dataclasses.asdict(deal.protocol)
+    parameters = dataclasses.asdict(assignment.protocol)
     settings = {name: value for name, value in parameters.items() if name != "epsilon" and value != defaults[name]}
     return make_spec(
         data=" ".join(wanted.answers), method="poll", epsilon=parameters["epsilon"], schema_file=wanted.schema_file,
-        target=deal.population.table_schema.target, records_per_client=deal.population.records, settings=settings,
+        target=assignment.population.table_schema.target, records_per_client=assignment.population.records, settings=settings,
         rows=wanted.rows, seed=wanted.seed,
     )  # fmt: skip
 

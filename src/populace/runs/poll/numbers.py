@@ -9,24 +9,24 @@ import numpy as np
 from populace.errors import BudgetError
 from populace.privacy import secure_random
 from populace.privacy.sqlite_ledger import Begun, SqliteLedger
-from populace.runs.poll.client_stream import Census, Holders
+from populace.runs.poll.client_stream import Census, ClientStream
 from populace.types import Array
 
 NUMBERS = np.dtype("<i4")
 
 
-def kept_numbers(ledger: SqliteLedger, run: str, holders: Holders, census: Census) -> Array:
+def kept_numbers(ledger: SqliteLedger, run: str, stream: ClientStream, census: Census) -> Array:
     """The number of each client in the order of the data, from 0 on.
 
     Guarantee: drawn from the operating system, every order equally likely, and on disk before anybody answers.
     Edge cases: a file whose clients are others than when they were numbered, or stand in another order, is refused; so are
     clients that answered this poll under other numbers: their answers would come with numbers that were not theirs.
     """
-    name = Path(holders.data).name
+    name = Path(stream.data).name
     where = f"{run} of {name}"
     kept = ledger.begun(where)
     if kept is None:
-        first = next(holders.blocks(census.widest)).names
+        first = next(stream.blocks(census.widest)).names
         if any(ledger.entries(account, run=run) for account in first):
             raise BudgetError(
                 f"clients of {name} have answered under other numbers: in another file, or with version 0.1.0, which numbered "

@@ -1,7 +1,7 @@
 """A file of answers in the order of the clients' numbers, whatever the order they come in, in little memory.
 
-Numbers are a secret random order of the data; answers written as they come would tell it. They are dealt to one temporary file
-per so many numbers, which lies with the ledgers, where the same stands anyway, and is readable by their owner alone; each is
+Numbers are a secret random order of the data; answers written as they come would tell it. They go to one temporary file per
+so many numbers, which lies with the ledgers, where the same stands anyway, and is readable by their owner alone; each is
 then sorted and written.
 """
 
@@ -11,7 +11,6 @@ import contextlib
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +31,7 @@ def writing_by_number(
         tempfile.TemporaryDirectory(prefix=f".{beside.name}.", dir=beside.parent) as folder,
         contextlib.ExitStack() as open_files,
     ):
-        parts: dict[int, Any] = {}
+        parts: dict[int, pa.ipc.RecordBatchStreamWriter] = {}
 
         def add(clients: Array, questions: Array, reports: pa.BinaryArray) -> None:
             answers = pa.Table.from_arrays(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from populace.errors import DataError
 from populace.privacy.randomizers.aggregate import Tally, tally_batches
 from populace.privacy.randomizers.base import Randomizer
 from populace.tables.reports import BATCH, report_batches
+from populace.types import NumpyArray
 
 
 def tally_files(oracle: Randomizer, paths: Sequence[str | Path], *, rows: int = BATCH) -> Tally:
@@ -21,8 +21,8 @@ def tally_files(oracle: Randomizer, paths: Sequence[str | Path], *, rows: int = 
     return tally_batches(oracle, map(_checked(oracle), report_batches(paths, width=oracle.width, rows=rows)))
 
 
-def _checked(oracle: Randomizer) -> Callable[[Any], Any]:
-    def check(batch: Any) -> Any:
+def _checked(oracle: Randomizer) -> Callable[[NumpyArray], NumpyArray]:
+    def check(batch: NumpyArray) -> NumpyArray:
         """A value outside the domain would be counted somewhere; it is refused instead."""
         if batch.ndim == 1 and len(batch) and not (batch.min() >= 0 and batch.max() < oracle.size):
             raise DataError(
