@@ -2,52 +2,60 @@
 
 import populace as pop
 
-table = pop.read_table("adult.parquet", schema="adult.toml")
-run = pop.simulate(pop.Poll(epsilon=4), pop.split(table, records_per_client=1), seed=0)
-print(run.guarantee)
-synthetic = run.sample(100_000)
-pop.evaluate(synthetic, real=table).save("report.html")
+run = pop.synthesize(df, epsilon=1, target="income")  # pandas, polars, Arrow, a file; a list of tables is a list of silos
+print(run.guarantee)  # epsilon, delta, unit, who adds the noise, who must be trusted, what is not covered
+synthetic = run.sample(100_000).to_pandas()
+run.save("run")  # pop.load_run("run")
+pop.evaluate(run, real=df, target="income").save("report.html")
+
+pop.methods has every method as a class, `pop.methods.Moments(epsilon=4)`; pop.method makes one by its name.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from populace.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from populace.errors import BudgetError, InputError, PopulaceError
-    from populace.methods.baselines.independent import Independent
-    from populace.methods.poll.protocol import Poll
+    from populace import methods as methods
+    from populace.api import attack, audit, method, plan, split, synthesize
+    from populace.errors import BudgetError, InputError, PopulaceError, SpecError
+    from populace.methods.base import Plan, Protocol
     from populace.privacy.guarantee import Guarantee
     from populace.report.page import Evaluation, evaluate
     from populace.runs.run import Run, load_run, simulate
     from populace.tables.images import Images, read_images
-    from populace.tables.partition import Clients, split, split_by_column
+    from populace.tables.partition import Clients, split_by_column
     from populace.tables.schema import Column, Schema, load_schema
     from populace.tables.table import Table, make_table, read_table
 
-_WHERE = {
-    "BudgetError": "errors", "InputError": "errors", "PopulaceError": "errors",
-    "Run": "runs.run", "load_run": "runs.run", "simulate": "runs.run",
-    "Guarantee": "privacy.guarantee", "Independent": "methods.baselines.independent", "Poll": "methods.poll.protocol",
-    "Evaluation": "report.page", "evaluate": "report.page",
-    "Images": "tables.images", "read_images": "tables.images",
-    "Clients": "tables.partition", "split": "tables.partition", "split_by_column": "tables.partition",
-    "Column": "tables.schema", "Schema": "tables.schema", "load_schema": "tables.schema",
-    "Table": "tables.table", "make_table": "tables.table", "read_table": "tables.table",
-}  # fmt: skip
+_HOMES = {
+    "api": ("attack", "audit", "method", "plan", "split", "synthesize"),
+    "errors": ("BudgetError", "InputError", "PopulaceError", "SpecError"),
+    "methods.base": ("Plan", "Protocol"),
+    "privacy.guarantee": ("Guarantee",),
+    "report.page": ("Evaluation", "evaluate"),
+    "runs.run": ("Run", "load_run", "simulate"),
+    "tables.images": ("Images", "read_images"),
+    "tables.partition": ("Clients", "split_by_column"),
+    "tables.schema": ("Column", "Schema", "load_schema"),
+    "tables.table": ("Table", "make_table", "read_table"),
+}
+_WHERE = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "BudgetError", "Clients", "Column", "Evaluation", "Guarantee", "Images", "Independent", "InputError", "Poll",
-    "PopulaceError", "Run", "Schema", "Table", "evaluate", "load_run", "load_schema", "make_table", "read_images",
-    "read_table", "simulate", "split", "split_by_column",
+    "BudgetError", "Clients", "Column", "Evaluation", "Guarantee", "Images", "InputError", "Plan", "PopulaceError", "Protocol",
+    "Run", "Schema", "SpecError", "Table", "attack", "audit", "evaluate", "load_run", "load_schema", "make_table", "method",
+    "methods", "plan", "read_images", "read_table", "simulate", "split", "split_by_column", "synthesize",
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Public names are imported when first used, so that `populace --help` answers at once."""
+    if name == "methods":
+        return importlib.import_module("populace.methods")
     if name not in _WHERE:
         raise AttributeError(f"module 'populace' has no attribute {name!r}")
     return getattr(importlib.import_module(f"populace.{_WHERE[name]}"), name)

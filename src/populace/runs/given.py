@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from populace.errors import DataError, InputError
 from populace.methods.base import Facts
-from populace.runs.sources import PrivateData, deal_rows, read_rows
+from populace.runs.sources import EMBEDDED, PrivateData, deal_rows, read_rows
 from populace.tables.images import Images, read_images
 from populace.tables.partition import Clients, split, split_silos
 from populace.tables.schema import Schema
-from populace.tables.table import Table, make_table, resolve_schema, to_arrow
+from populace.tables.table import Table, make_table, read_frame, resolve_schema, to_arrow
 
 EXPECTED = "a pandas, polars or Arrow table, the path of a file, a populace Table or Images, or a list of them (silos)"
 
@@ -77,7 +77,9 @@ def _open(part: object) -> pa.Table | Table | Images:
     if isinstance(part, Table | Images):
         return part
     if isinstance(part, str | Path):
-        return read_images(part) if str(part).endswith(".npz") else read_rows(str(part), None)[0]
+        if str(part).startswith(EMBEDDED):
+            return read_rows(str(part), None)[1]
+        return read_images(part) if str(part).endswith(".npz") else read_frame(part)
     if isinstance(part, pa.RecordBatch):
         part = pa.Table.from_batches([part])
     if isinstance(part, Clients):

@@ -83,13 +83,10 @@ class Run:
         said = (booked.get("standing") or self.details.get("history") or {}).get("said")
         return str(self.guarantee) if said is None else f"{self.guarantee}\nother runs: {said}"
 
-    def sample(
-        self, rows: int, *, seed: int | None = None, conditions: Mapping[str, str] | None = None
-    ) -> Table | Images:
+    def sample(self, rows: int, *, seed: int | None = None, conditions: Mapping[str, str] | None = None) -> Any:
         """A Table or Images, whichever the run was about; costs no privacy."""
         check_count("rows", rows)
-        drawn: Table | Images = self.generator.sample(rows, Keys(make_key(seed)).sample(), conditions)
-        return drawn
+        return self.generator.sample(rows, Keys(make_key(seed)).sample(), conditions)
 
     def save(self, path: str | Path, *, rows: int = DEFAULT_ROWS) -> None:
         """Keep the run in a new folder, as `populace synthesize` writes one; after `simulate` with so many synthetic rows."""

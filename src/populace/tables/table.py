@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import narwhals.stable.v2 as nw
 import numpy as np
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from narwhals.exceptions import NarwhalsError
 
-from populace.errors import DataError
+from populace.errors import DataError, MissingExtra
 from populace.tables import codec, proposal, sdv
 from populace.tables.reading import SUFFIXES as SUFFIXES
 from populace.tables.reading import distinct_names
@@ -50,8 +50,23 @@ class Table:
     def one_hot(self) -> NumpyArray:
         return codec.one_hot(self.codes, self.schema.sizes)
 
+    def to_arrow(self) -> pa.Table:
+        """The rows as they are written to a file: columns in the order of the original, with fresh ids."""
+        return output_frame(self.frame, self.schema)
+
     def to_pandas(self) -> Any:
-        return self.frame.to_pandas()
+        """The same as a pandas frame."""
+        return self._frame_of("pandas")
+
+    def to_polars(self) -> Any:
+        """The same as a polars frame."""
+        return self._frame_of("polars")
+
+    def _frame_of(self, library: Literal["pandas", "polars"]) -> Any:
+        try:
+            return nw.from_arrow(self.to_arrow(), backend=library).to_native()
+        except ImportError:
+            raise MissingExtra(f"{library} is not installed: pip install {library}") from None
 
     @property
     def remarks(self) -> tuple[str, ...]:

@@ -1,0 +1,291 @@
+"""What Python calls: the same runs, plans, audits and attacks that the command line has, on data in memory or in files."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from populace.engines.runtime import population_of
+from populace.errors import InputError, SpecError
+from populace.methods.base import Plan, Population, Protocol
+from populace.methods.blocks.settings import check_settings
+from populace.methods.registry import make_protocol, protocol_class
+from populace.report.statement import write_statement
+from populace.runs.given import Given, deal_given, is_path, read_given, silos_of
+from populace.runs.ledger.history import NOWHERE, Bookkeeping, beside
+from populace.runs.run import Run, asked_of
+from populace.runs.run import synthesize as run_synthesize
+from populace.runs.spec import DEFAULT_ROWS, IMAGES_IN_MEMORY, TABLE_IN_MEMORY, default_method, make_spec
+from populace.tables.images import Images
+from populace.tables.partition import Clients
+from populace.tables.schema import Schema, load_schema
+from populace.types import JsonObject
+
+Method = str | Protocol
+
+
+def method(name: str, **settings: object) -> Protocol:
+    """A method by the name it has on the command line: `method("fl-gan", epsilon=4)`."""
+    check_settings(protocol_class(name), settings)
+    return make_protocol(name, settings)
+
+
+def split(
+    data: object,
+    *,
+    records_per_client: int | None = None,
+    client_column: str | None = None,
+    most_records: int | None = None,
+    schema: Schema | str | Path | None = None,
+) -> Clients:
+    """Deal rows or images out to simulated clients: so many records each, or one client per value of a column.
+
+    A list of tables is a list of silos, a client each. Of one table every row is a client where nothing else is said.
+    """
+    given = read_given(data, schema=schema, without=(client_column,) if client_column else ())
+    if given.listed and (records_per_client is not None or client_column is not None):
+        raise InputError(
+            "a list of tables is a list of silos, a client each; leave records_per_client and client_column out"
+        )
+    if records_per_client is not None and client_column is not None:
+        raise InputError("give records_per_client or client_column, not both")
+    if records_per_client is not None and not isinstance(records_per_client, int | np.integer):
+        raise InputError(f"expected records_per_client as a whole number, got {records_per_client!r}")
+    return deal_given(
+        given, silos=len(given.sizes) if given.listed else None, records_per_client=records_per_client,
+        client_column=client_column, most_records=most_records,
+    ).clients  # fmt: skip
+
+
+def synthesize(
+    data: object,
+    *,
+    epsilon: float | None = None,
+    target: str | None = None,
+    method: Method | None = None,
+    schema: Schema | str | Path | None = None,
+    delta: float | None = None,
+    trust: str | None = None,
+    settings: Mapping[str, object] | None = None,
+    records_per_client: int | None = None,
+    client_column: str | None = None,
+    most_records: int | None = None,
+    rows: int = DEFAULT_ROWS,
+    seed: int | None = None,
+    out: str | Path | None = None,
+    ledger: str | Path | bool | None = None,
+    limit: float | None = None,
+    other_people: str = "",
+    say: Callable[[str], None] | None = None,
+) -> Run:
+    """Simulate clients that hold these rows or images, and make synthetic ones with their privacy statement.
+
+    `data` is a pandas, polars or Arrow table, a file, a Table or Images. A list of them is a list of silos: one client each;
+    under local methods, which protect persons, every row is a client of its own. One table is one silo where the method
+    protects records and nothing else is said. Without `method` the default for the data is used, and `run.method` names it; a
+    method that was made already brings its own epsilon and settings. A table without `schema` gets a proposed one, whose
+    domains the statement marks as read from the data.
+
+    The run's files go to `out`, or to a temporary folder that lives as long as the run does: `run.save(path)` keeps them. A
+    run on a single file is booked in the ledger beside it, as on the command line; rows in memory lie beside none, and the
+    statement then says that the run was not booked. `ledger` names a file to book in, False books nowhere.
+    """
+    named = _method_options(method, epsilon=epsilon, delta=delta, trust=trust, settings=settings)
+    without = (client_column,) if isinstance(client_column, str) else ()
+    given = read_given(data, schema=schema, without=without)
+    label = _label(data, given)
+    facts = protocol_class(named["method"] or default_method(label)).facts
+    silos = silos_of(given, facts, records_per_client=records_per_client, client_column=client_column)
+    spec = make_spec(
+        **named, data=label, schema_file=str(schema) if isinstance(schema, str | Path) else None, target=target,
+        records_per_client=1 if records_per_client is None else _plain(records_per_client), client_column=client_column,
+        most_records=_plain(most_records), silos=silos, rows=_plain(rows), seed=_plain(seed),
+    )  # fmt: skip
+    private = deal_given(
+        given, silos=silos, target=target, records_per_client=records_per_client, client_column=client_column,
+        most_records=most_records,
+    )  # fmt: skip
+    remarks: list[str] = []
+    temporary = tempfile.TemporaryDirectory(prefix="populace-run-") if out is None else None
+    folder = Path(temporary.name) if temporary is not None else _path(out, "out")
+    run = run_synthesize(
+        spec, folder, say=_both(remarks.append, say), private=private,
+        keeping=_keeping(data, ledger, limit=limit, other_people=other_people),
+    )  # fmt: skip
+    write_statement(folder)
+    return dataclasses.replace(run, remarks=tuple(remarks), temporary=temporary)
+
+
+def _both(keep: Callable[[str], None], say: Callable[[str], None] | None) -> Callable[[str], None]:
+    def tell(line: str) -> None:
+        keep(line)
+        if say is not None:
+            say(line)
+
+    return tell
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy's as Python's."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _path(value: object, name: str) -> Path:
+    if not isinstance(value, str | Path):
+        raise InputError(f"expected {name} as a path, got {value!r}")
+    return Path(value)
+
+
+def _method_options(
+    method: object, *, epsilon: object, delta: object, trust: object, settings: Mapping[str, object] | None
+) -> dict[str, Any]:
+    """What of a run's specification the method is."""
+    if isinstance(method, Protocol):
+        asked = asked_of(method)
+        if settings is not None or any(
+            given is not None and _plain(given) != asked.get(name)
+            for name, given in (("epsilon", epsilon), ("delta", delta), ("trust", trust))
+        ):
+            raise SpecError("the method has its own epsilon, delta, trust and settings; leave them out")
+        return asked
+    if method is not None and not isinstance(method, str):
+        raise SpecError(f"expected a method, or a method's name, got {method!r}")
+    if epsilon is None:
+        raise SpecError("a run needs epsilon: give epsilon=NUMBER, or a method that has one")
+    if settings is not None and not isinstance(settings, Mapping):
+        raise SpecError(f"expected settings as a mapping of names to values, got {settings!r}")
+    return {
+        "method": method, "epsilon": _plain(epsilon), "delta": _plain(delta), "trust": trust,
+        "settings": dict(settings or {}),
+    }  # fmt: skip
+
+
+def _label(data: object, given: Given) -> str:
+    """What the run's specification says of its data: the file, or that they were in memory."""
+    if is_path(data):
+        return str(data)
+    return IMAGES_IN_MEMORY if isinstance(given.data, Images) else TABLE_IN_MEMORY
+
+
+def _keeping(data: object, ledger: object, *, limit: float | None, other_people: str) -> Bookkeeping:
+    """Where the run is booked: in the file named, beside a single data file, or nowhere."""
+    if ledger is True or not (ledger is None or isinstance(ledger, bool | str | Path)):
+        raise InputError(f"expected ledger as a file, False (book nowhere) or None, got {ledger!r}")
+    if ledger is False or (ledger is None and not _in_files(data)):
+        if limit is not None or other_people:
+            raise InputError("a limit and other_people are kept in a ledger: name one with ledger=FILE")
+        return NOWHERE
+    if isinstance(ledger, str | Path):
+        return Bookkeeping(ledger=Path(ledger), limit=limit, other_people=other_people)
+    if is_path(data):
+        return Bookkeeping(limit=limit, other_people=other_people)
+    return Bookkeeping(ledger=_shared_ledger(data), limit=limit, other_people=other_people)
+
+
+def _in_files(data: object) -> bool:
+    return is_path(data) or (isinstance(data, list | tuple) and all(is_path(part) for part in data))
+
+
+def _shared_ledger(files: object) -> Path:
+    """The ledger beside several files of one folder."""
+    found = {beside(str(part)) for part in files} if isinstance(files, list | tuple) else set()
+    if len(found) != 1:
+        raise InputError("the files lie in several folders, each with a ledger of its own: name one with ledger=FILE")
+    return found.pop()
+
+
+def plan(
+    method: Method,
+    *,
+    clients: int | Clients,
+    schema: Schema | str | Path | None = None,
+    epsilon: float | None = None,
+    records_per_client: int = 1,
+    settings: Mapping[str, object] | None = None,
+) -> Plan:
+    """What can be said before any data is touched: guarantee, rounds, bytes and predicted error.
+
+    `clients` is how many there will be, each with at most so many records under this schema, or clients as `split` makes them.
+    """
+    options = _method_options(method, epsilon=epsilon, delta=None, trust=None, settings=settings)
+    named = {name: options[name] for name in ("epsilon", "delta", "trust") if options.get(name) is not None}
+    protocol = method if isinstance(method, Protocol) else make_protocol(str(method), {**options["settings"], **named})
+    if isinstance(clients, Clients):
+        return protocol.plan(population_of(clients))
+    if isinstance(clients, bool) or not isinstance(clients, int | np.integer):
+        raise InputError(f"expected clients as a whole number, or as split makes them, got {clients!r}")
+    if not isinstance(schema, Schema | str | Path):
+        raise InputError(f"expected schema as a Schema or the path of a TOML file, got {schema!r}")
+    shape = schema if isinstance(schema, Schema) else load_schema(schema)
+    return protocol.plan(Population(schema=shape, clients=int(clients), records=records_per_client))
+
+
+def audit(what: Method | Run, *, epsilon: float | None = None, **options: Any) -> JsonObject:
+    """A lower bound on epsilon, measured over worst-case inputs, beside the claim; `document["flagged"]` if it is refuted.
+
+    `what` is a run, a method or its name, or a mechanism's name; options are those of `populace audit`. Reads no records. The
+    result of a run is also written into its folder.
+    """
+    from populace.audits.request import AuditRequest, perform, write
+
+    request = _request(AuditRequest, what, epsilon, options)
+    document = perform(request)
+    write(document, request, None)
+    return document
+
+
+def attack(
+    what: Method | Run, *, real: object, epsilon: float | None = None, out: str | Path | None = None, **options: Any
+) -> JsonObject:
+    """Try to tell from synthetic rows who is behind them: membership, attributes, nearest records.
+
+    `what` is a run, a method or its name, `real` are real rows (those the run was made from), options are those of `populace
+    attack`. The result of a run is also written into its folder; keep it with the data.
+    """
+    from populace.attacks.request import AttackRequest, perform
+
+    options["data"] = _rows_of(real, "real")
+    if options.get("holdout") is not None:
+        options["holdout"] = _rows_of(options["holdout"], "holdout")
+    request = _request(AttackRequest, what, epsilon, options)
+    if out is not None or request.is_run:
+        return perform(request, out=None if out is None else _path(out, "out"))[0]
+    with tempfile.TemporaryDirectory(prefix="populace-attack-") as folder:
+        return perform(request, out=Path(folder))[0]
+
+
+def _rows_of(data: object, name: str) -> object:
+    """A path as text, a frame as Arrow; images cannot be attacked yet."""
+    if is_path(data):
+        return str(data)
+    given = read_given(data)
+    if given.frame is None or given.listed:
+        raise InputError(f"expected {name} as one table, got {'a list' if given.listed else 'images'}")
+    return given.frame
+
+
+def _request(kind: Any, what: object, epsilon: float | None, options: dict[str, Any]) -> Any:
+    """A request as the command line makes it."""
+    known = [field.name for field in dataclasses.fields(kind) if field.name not in ("what", "epsilon", "data")]
+    unknown = [name for name in options if name not in (*known, "data")]
+    if unknown:
+        raise InputError(f"there is no option {unknown[0]!r}; options are {', '.join(known)}")
+    if isinstance(what, Run):
+        if what.folder is None:
+            raise InputError("this run was simulated in memory: save it first, and load it from its folder")
+        if epsilon is not None:
+            raise InputError("a run has its own epsilon; leave it out")
+        return kind(what=str(what.folder), **options)
+    if isinstance(what, Protocol):
+        asked = asked_of(what)
+        own = {name: asked[name] for name in ("delta", "trust") if asked.get(name) is not None}
+        options["settings"] = {**asked["settings"], **own, **options.get("settings", {})}
+        return kind(what=asked["method"], epsilon=asked["epsilon"] if epsilon is None else epsilon, **options)
+    if not isinstance(what, str | Path):
+        raise InputError(f"expected a run, a method or a method's name, got {what!r}")
+    return kind(what=str(what), epsilon=_plain(epsilon), **options)
