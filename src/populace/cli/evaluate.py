@@ -1,4 +1,4 @@
-"""`populace evaluate`: what synthetic rows are worth, against real ones."""
+"""`populace evaluate`: the quality of synthetic rows, measured against real ones."""
 
 from __future__ import annotations
 

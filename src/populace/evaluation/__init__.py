@@ -1,1 +1,1 @@
-"""What synthetic data are worth, and what they leak. Sees tables and callables, never a protocol."""
+"""Quality and leakage of synthetic data, as arithmetic on tables, arrays and callables; no method is imported."""

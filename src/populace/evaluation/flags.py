@@ -1,4 +1,4 @@
-"""Red flags: what is plainly wrong with synthetic rows, in sentences, worst first.
+"""Red flags: what is clearly wrong with synthetic rows, in sentences, worst first.
 
 A finding has to pass two bars. The first is a fixed size of the error, below; good synthetic data stay under it. The second
 is chance: the error must exceed 4.5 standard errors of sampling (KS: 2.5 sqrt(1/n + 1/m), exceeded by chance about seven times
@@ -36,16 +36,16 @@ WORST = 10.0
 NONE = "no red flags"
 #: What is looked at, for the documentation and the report.
 RULES: tuple[str, ...] = (
-    f"the KS distance of a column of numbers is above {figure_text(KS)}",
+    f"the KS distance of a numeric column is above {figure_text(KS)}",
     f"the share of a spike, of a category or of missing values is off by more than {share_text(SHARE)} of the rows, or falls "
     f"from {share_text(LOST_FROM)} or more to less than a third",
     f"a mean is off by more than {MEAN_IN_SD:g} real SDs, or is less than half or more than twice the real one",
     "an SD is less than half or more than twice the real one",
     f"more than {share_text(OUTSIDE)} of the values lie outside the real range",
-    f"the total variation distance of a column of categories is above {figure_text(TOTAL_VARIATION)}",
+    f"the total variation distance of a categorical column is above {figure_text(TOTAL_VARIATION)}",
     f"a Pearson or Spearman correlation is off by more than {figure_text(CORRELATION)}, Cramér’s V by more than "
     f"{figure_text(ASSOCIATION)}",
-    "a model trained on synthetic rows keeps less than half of what real rows teach beyond a guess",
+    "a model trained on synthetic rows keeps less than half of what a model learns from real rows beyond guessing",
 )
 
 
@@ -72,7 +72,7 @@ class Flag:
 
 
 def red_flags(comparison: ValueComparison) -> list[Flag]:
-    """All findings about columns and pairs of columns, the columns that are farthest off first."""
+    """All findings about columns and pairs of columns, the worst columns first."""
     found: list[Flag] = []
     for column in comparison.columns:
         found += _numbers(column)
@@ -238,7 +238,7 @@ def _chance_distance(counts: Sequence[NumpyArray], rows: tuple[int, int]) -> flo
 
 
 def _pairs(comparison: ValueComparison) -> list[Flag]:
-    """The correlations that are farthest off, then dependences that correlations do not see."""
+    """The correlations with the largest errors, then dependences that correlations do not show."""
     rows = [table.rows for table in comparison.some]
     chance = STANDARD_ERRORS * math.sqrt(1 / rows[0] + 1 / rows[1])
     found: dict[tuple[str, str], Flag] = {}

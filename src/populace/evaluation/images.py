@@ -1,4 +1,4 @@
-"""What synthetic images are worth: classes covered, classifiers trained on them, and a Frechet distance.
+"""The quality of synthetic images: classes covered, classifiers trained on them, and a Frechet distance.
 
 class distance       total variation distance of the shares of the classes
 class coverage       share of the real classes that have at least a tenth of their share among the synthetic images, by label

@@ -30,7 +30,7 @@ INFLUENCE_COST, LEAST_INFLUENCE_ROWS = 2e10, 2_000  # fewer where the columns ha
 def co_occurrence(table: Table) -> NumpyArray:
     """All one- and two-way tables at once: entry (a, b) is the share of rows in which values a and b both occur.
 
-    Values are numbered through all columns, in schema order; the diagonal holds the one-way tables. Few columns are counted
+    Values are numbered through all columns, in schema order; the diagonal holds the one-way marginals. Few columns are counted
     pair by pair, many narrow ones by a product of one-hot rows: whichever is cheaper.
     """
     return co_occurrence_of(table.codes, table.schema.sizes) / len(table)
@@ -77,7 +77,7 @@ class Pairs:
     """The co-occurrence matrices of two tables, whose functions are the metrics below.
 
     `rows` and `some` (one-hot rows drawn at random, for intervals) have one entry per table; one only, where the second matrix
-    is the product of the first's one-way tables.
+    is the product of the first's one-way marginals.
     """
 
     sizes: tuple[int, ...]
@@ -101,7 +101,7 @@ class Pairs:
         self, value: float, by_real: NumpyArray, by_synthetic: NumpyArray, *, most: float = np.inf
     ) -> Estimate:
         """The interval of a figure with these derivatives."""
-        if len(self.rows) == 1:  # a row moves the product too, through the one-way tables
+        if len(self.rows) == 1:  # a row moves the product too, through the one-way marginals
             through = 2 * (by_synthetic * self.weights(diagonal=False)) @ np.diag(self.real) + np.diag(by_synthetic)
             by_real, by_synthetic = by_real + np.diag(through), by_synthetic[:0]
         influences = [
@@ -159,7 +159,7 @@ def compare_pairs(real: Table, synthetic: Table, *, of_real: NumpyArray | None =
 
 
 def compare_product(real: Table, *, of_real: NumpyArray | None = None) -> Pairs:
-    """The real rows against the product of their own one-way tables, exactly."""
+    """The real rows against the product of their own one-way marginals, exactly."""
     matrix = co_occurrence(real) if of_real is None else of_real
     product = product_matrix(matrix, real.schema.sizes)
     return Pairs(sizes=real.schema.sizes, real=matrix, synthetic=product, rows=(len(real),), some=(_some(real),))
@@ -172,7 +172,7 @@ def _some(table: Table) -> NumpyArray:
 
 
 def product_matrix(matrix: NumpyArray, sizes: tuple[int, ...]) -> NumpyArray:
-    """The co-occurrence matrix of independent columns with the same one-way tables."""
+    """The co-occurrence matrix of independent columns with the same one-way marginals."""
     ways = np.diag(matrix)
     found = np.outer(ways, ways)
     for part in blocks(sizes):

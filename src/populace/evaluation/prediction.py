@@ -1,4 +1,4 @@
-"""Train on synthetic, test on real: what a model learned from the synthetic rows is worth on rows it never saw.
+"""Train on synthetic, test on real: how well a model trained on synthetic rows predicts real rows it never saw.
 
 logistic regression    on one-hot columns
 random forest          100 trees on the codes, three rows at least in a leaf

@@ -138,9 +138,9 @@ def _lookup(codes: NumpyArray, wanted: NumpyArray) -> tuple[NumpyArray, NumpyArr
 
 
 def _product(tally: Tally, sizes: Sequence[int]) -> tuple[float, NumpyArray]:
-    """The distance to the product of the set's own one-way tables, exactly, and the influence of the chosen rows.
+    """The distance to the product of the set's own one-way marginals, exactly, and the influence of the chosen rows.
 
-    It is the sum of p - q over cells with p > q, all of which occur; q follows from the one-way tables, which a row moves too.
+    It is the sum of p - q over cells with p > q, all of which occur; q follows from the marginals, which a row moves too.
     """
     codes, p, rows = tally
     if math.prod(sizes) > LARGEST_CODE:
@@ -170,7 +170,7 @@ def _split_codes(codes: NumpyArray, sizes: Sequence[int]) -> list[NumpyArray]:
 def average_distances(
     real: Table, candidates: Mapping[str, Table], width: int, *, product: str | None = None
 ) -> dict[str, Estimate]:
-    """m-way AVD of every candidate over the 100 fixed sets, with intervals; as `product` that of the true one-way tables."""
+    """m-way AVD of every candidate over the 100 fixed sets, with intervals; as `product` that of the true one-way marginals."""
     for table in candidates.values():
         check_comparable(real, table)
     if product is not None and product in candidates:

@@ -32,22 +32,22 @@ INFLUENCE_ROWS = 20_000
 GROUPS_OF_A_COLUMN = 3  # of the worst means by category
 NO_NUMBERS = "no column of numbers, dates or times"
 ONE_NUMBER = "fewer than two columns of numbers, dates or times"
-NO_GROUPS = "no category with 30 rows or more in both tables beside a column of numbers"
+NO_GROUPS = "no category with 30 rows or more in both tables beside a numeric column"
 ONE_COLUMN = "the table has one column; expected two or more"
 SAME_VALUES = "by construction: every column has exactly its real values"
 NO_INTERVAL = "no interval is computed for it; the column `real` shows what sampling alone does"
 #: key -> (title, which way is better)
 TITLES: dict[str, tuple[str, str]] = {
-    "ks": ("KS distance of values, mean over columns of numbers", "lower"),
+    "ks": ("KS distance of values, mean over numeric columns", "lower"),
     "ks_worst": ("KS distance of values, worst column", "lower"),
-    "wasserstein": ("Wasserstein distance of values over the real SD, mean over columns of numbers", "lower"),
-    "pearson_error": ("error of Pearson correlations of values, mean over pairs of columns of numbers", "lower"),
-    "spearman_error": ("error of Spearman correlations of values, mean over pairs of columns of numbers", "lower"),
+    "wasserstein": ("Wasserstein distance of values over the real SD, mean over numeric columns", "lower"),
+    "pearson_error": ("error of Pearson correlations of values, mean over pairs of numeric columns", "lower"),
+    "spearman_error": ("error of Spearman correlations of values, mean over pairs of numeric columns", "lower"),
     "group_means": (
-        "error of means by category over the real SD, mean over columns of numbers and categories",
+        "error of means by category over the real SD, mean over numeric and categorical columns",
         "lower",
     ),
-    "cramers_v_error": ("error of Cramér’s V on a grid of its own, mean over all pairs of columns", "lower"),
+    "cramers_v_error": ("error of Cramér’s V on bins of its own, mean over all pairs of columns", "lower"),
 }
 
 
@@ -169,7 +169,7 @@ class ValueComparison:
     def _mean_wasserstein(self) -> Estimate:
         columns = [column for column in self.columns if math.isfinite(column.wasserstein_over_sd)]
         if not columns:
-            return left_out("no column of numbers has both values and a spread in the real rows")
+            return left_out("no numeric column has both values and a spread in the real rows")
         value = float(np.mean([column.wasserstein_over_sd for column in columns]))
         influences = self._influences(
             columns, lambda column, values: column.gap.wasserstein_influence(values) / (column.real.sd or 1.0)
@@ -194,7 +194,7 @@ class ValueComparison:
     def _pearson_error(self) -> Estimate:
         errors = dependence.over_pairs(np.abs(self._gap("pearson")))
         if not len(errors):
-            return left_out("no two columns of numbers have a correlation in both tables")
+            return left_out("no two numeric columns have a correlation in both tables")
         first, second = self.real_dependence.pearson, self.dependence.pearson
         influences = [
             dependence.pearson_influence(own, other, [c.values for c in table.numbers])
@@ -203,7 +203,7 @@ class ValueComparison:
         return from_influence(float(errors.mean()), *influences, rows=[table.rows for table in self.some], most=2.0)
 
     def to_json(self) -> JsonObject:
-        """Column by column and the pairs that are farthest off."""
+        """The figures of each column, and the pairs with the largest errors."""
         pairs: JsonObject = {}
         for what, names in (
             ("pearson", self.dependence.numbers), ("spearman", self.dependence.numbers),
@@ -222,7 +222,7 @@ class ValueComparison:
         }
 
     def _worst_groups(self) -> list[GroupGap]:
-        """The farthest off first, a few of each column of numbers: one that is off by itself is off in every category."""
+        """The largest errors first, a few of each numeric column: one with a wrong mean has it in every category."""
         found: dict[str, list[GroupGap]] = {}
         for group in sorted(self.groups, key=lambda group: -group.gap):
             found.setdefault(group.number, []).append(group)

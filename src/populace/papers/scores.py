@@ -1,4 +1,4 @@
-"""What synthetic images are worth, as DPD-fVAE's tables measure it: three classifiers and a distance."""
+"""The quality of synthetic images, as DPD-fVAE's tables measure it: three classifiers and a distance."""
 
 from __future__ import annotations
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
-from populace.errors import DataError, PopulaceError
+from populace.errors import DataError, InputError, PopulaceError
 from populace.evaluation.baselines import SYNTHETIC
-from populace.evaluation.evaluate import Evaluated, evaluate_tables
+from populace.evaluation.evaluate import evaluate_tables
 from populace.evaluation.traffic import cost
 from populace.methods.blocks.generator import load_generator
 from populace.report import attack_results, comparison, pictures, sections, tiles, value_sections
@@ -19,43 +19,72 @@ from populace.report.plain_language import in_plain_language
 from populace.report.statement import PAGE, todays_words, write_statement
 from populace.report.templating import environment
 from populace.runs.folder import RunFolder
+from populace.runs.given import open_data, read_given
+from populace.runs.run import Run
 from populace.runs.sources import EMBEDDED, read_rows
 from populace.tables.files import read_json, write_json, write_text
+from populace.tables.images import Images
 from populace.tables.schema import Schema, schema_from_dict
-from populace.tables.table import Table, make_table, read_frame
+from populace.tables.table import Table, make_table, read_frame, resolve_schema
 from populace.tables.widening import widened
 from populace.types import JsonObject
 
-TITLE = "What the synthetic rows are worth"
+TITLE = "Quality of the synthetic rows"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Metrics of a synthetic table against a real one."""
+    """Metrics of synthetic rows, or images, against real ones, and the page that shows them."""
 
     metrics: JsonObject
-    real: Table
-    synthetic: Table
-    evaluated: Evaluated
+    render: Callable[[], str] = dataclasses.field(repr=False)
 
     def save(self, path: str | Path) -> None:
-        """A page without the sections that need a run: figures and distances only."""
-        run = {
-            "name": SYNTHETIC,
-            "metrics": self.metrics,
-            "pairs": self.evaluated.pairs,
-            "values": self.evaluated.values,
-        }
-        write_text(Path(path), render_run(TITLE, run, self.real.schema))
+        """Write the page, one self-contained HTML file. Computed on real rows without noise: keep it with the data."""
+        if not isinstance(path, str | Path):
+            raise InputError(f"expected the path of an HTML file, got {path!r}")
+        write_text(Path(path), self.render())
 
 
-def evaluate(synthetic: Table, *, real: Table, target: str | None = None, seed: int = 0) -> Evaluation:
-    """Compare synthetic rows with real ones; under different schemas, by the columns that the synthetic rows have."""
+def evaluate(what: object, *, real: object, target: str | None = None, seed: int = 0) -> Evaluation:
+    """Compare a run, or synthetic rows, with real ones: tables of any kind, files, a Table or Images.
+
+    A run is judged by the rows in its folder, and its page has the privacy statement; one that was simulated in memory by as
+    many rows as there are real ones. Under different schemas rows compare by the columns that the synthetic ones have.
+    """
+    if isinstance(real, list | tuple):
+        raise InputError("expected real rows as one table, got a list; join them")
+    opened = open_data(real)
+    if isinstance(what, Run) and what.folder is not None:
+        return _evaluated_run(what.folder, opened, target, name="run" if what.temporary else what.folder.name)
+    synthetic = read_given(what.sample(len(opened), seed=seed) if isinstance(what, Run) else what).data
+    if isinstance(synthetic, Images) or isinstance(opened, Images):
+        raise InputError("images are evaluated as a run with a folder: give one that was synthesized, saved or loaded")
+    table = opened if isinstance(opened, Table) else make_table(opened, resolve_schema(opened, None))
+    return _evaluated_tables(synthetic, table, target=target, seed=seed)
+
+
+def _evaluated_tables(synthetic: Table, real: Table, *, target: str | None, seed: int) -> Evaluation:
+    """Two tables alone: a page without the sections that need a run."""
     if real.schema != synthetic.schema:
         schema = widened(synthetic.schema, synthetic.frame, real.frame)
         synthetic, real = make_table(synthetic.frame, schema), make_table(real.frame, schema)
     found = evaluate_tables({SYNTHETIC: synthetic}, real, target=target, seed=seed)[SYNTHETIC]
-    return Evaluation(metrics=found.document, real=real, synthetic=synthetic, evaluated=found)
+    run = {"name": SYNTHETIC, "metrics": found.document, "pairs": found.pairs, "values": found.values}
+    return Evaluation(metrics=found.document, render=lambda: render_run(TITLE, run, real.schema))
+
+
+def _evaluated_run(path: Path, real: pa.Table | Table | Images, target: str | None, *, name: str) -> Evaluation:
+    """A run by the rows, or images, in its folder."""
+    run = _open(RunFolder(path), name)
+    if (run["kind"] == "images") != isinstance(real, Images):
+        made, other = ("images", "a table") if run["kind"] == "images" else ("a table", "images")
+        raise InputError(f"the run made {made}, and the real data are {other}")
+    if isinstance(real, Images):
+        document, page = pictures.evaluate_run(run, real, environment())
+        return Evaluation(metrics=document, render=lambda: page)
+    _measure([run], real.frame if isinstance(real, Table) else real, target)
+    return Evaluation(metrics=run["metrics"], render=lambda: render_run(_title(run), run, run["wide"]))
 
 
 def evaluate_runs(folders: Sequence[Path], real_file: str, *, target: str | None = None) -> list[JsonObject]:
@@ -68,10 +97,27 @@ def evaluate_runs(folders: Sequence[Path], real_file: str, *, target: str | None
         write_statement(folders[0])
     if any(run["kind"] == "images" for run in runs):
         return pictures.evaluate_runs(runs, real_file, environment())
+    _measure(runs, _real_frame(real_file), target)
+    again = ["populace", "evaluate", *(str(path) for path in folders), "--real", real_file]
+    again += ["--target", target] if target else []
+    documents = [run["metrics"] for run in runs]
+    first = RunFolder(folders[0])
+    if len(runs) == 1:
+        page = render_run(
+            _title(runs[0]), runs[0], runs[0]["wide"], evaluated_by=shlex.join(again), real_file=real_file
+        )
+    else:
+        page = render_comparison(runs, runs[0]["wide"], evaluated_by=shlex.join(again))
+    write_json(first / "metrics.json", documents[0] if len(documents) == 1 else {"format": 3, "runs": documents})
+    write_text(first / "report.html", page)
+    return documents
+
+
+def _measure(runs: Sequence[JsonObject], frame: pa.Table, target: str | None) -> None:
+    """Metrics, figures and the schema they were computed under, into each run of tables."""
     schemas = {run["schema"].digest: run["schema"] for run in runs}
     if len({schema.names for schema in schemas.values()}) > 1:
         raise DataError("the runs have different columns, so they do not compare; evaluate them one by one")
-    frame = _real_frame(real_file)
     for digest, schema in schemas.items():
         own = [run for run in runs if run["schema"].digest == digest]
         wide = widened(schema, frame, *(run["frame"] for run in own))  # no row is refused for what the schema lacks
@@ -82,18 +128,10 @@ def evaluate_runs(folders: Sequence[Path], real_file: str, *, target: str | None
             said = {"run": run["name"], "method": run["details"]["method"], "privacy": run["privacy"]["headline"]}
             run["metrics"] = said | evaluated.document | {"cost": cost(run["details"], schema.sizes)}
             run["pairs"], run["values"], run["wide"] = evaluated.pairs, evaluated.values, wide
-    again = ["populace", "evaluate", *(str(path) for path in folders), "--real", real_file]
-    again += ["--target", target] if target else []
-    documents = [run["metrics"] for run in runs]
-    first = RunFolder(folders[0])
-    if len(runs) == 1:
-        title = f"{runs[0]['name']}: synthetic data by {runs[0]['details']['method']}"
-        page = render_run(title, runs[0], runs[0]["wide"], evaluated_by=shlex.join(again), real_file=real_file)
-    else:
-        page = render_comparison(runs, runs[0]["wide"], evaluated_by=shlex.join(again))
-    write_json(first / "metrics.json", documents[0] if len(documents) == 1 else {"format": 3, "runs": documents})
-    write_text(first / "report.html", page)
-    return documents
+
+
+def _title(run: JsonObject) -> str:
+    return f"{run['name']}: synthetic data by {run['details']['method']}"
 
 
 def _real_frame(real_file: str) -> pa.Table:

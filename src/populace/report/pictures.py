@@ -1,4 +1,4 @@
-"""The page of a run that made images: grids of real and synthetic samples by class, and what the images are worth."""
+"""The page of a run that made images: grids of real and synthetic samples by class, and their utility."""
 
 from __future__ import annotations
 
@@ -31,17 +31,23 @@ def evaluate_runs(runs: Sequence[JsonObject], real_file: str, environment: jinja
         raise DataError("runs of images are evaluated one at a time; name one run")
     if not real_file.endswith(".npz"):
         raise DataError(f"the run made images, so expected real images in a .npz file, got {Path(real_file).name!r}")
-    run = runs[0]
-    real = read_images(real_file)
+    run, real = runs[0], read_images(real_file)
+    document, page = evaluate_run(run, real, environment, real_file)
+    write_json(run["folder"] / "metrics.json", document)
+    write_text(run["folder"] / "report.html", page)
+    return [document]
+
+
+def evaluate_run(
+    run: JsonObject, real: Images, environment: jinja2.Environment, real_file: str = "FILE"
+) -> tuple[JsonObject, str]:
+    """The metrics of a run of images, and its page."""
     synthetic = read_images(run["folder"] / "synthetic.npz", max(real.classes, _classes(run)))
     document = {
         "run": run["name"], "method": run["details"]["method"], "privacy": run["privacy"]["headline"],
         **evaluate_images(synthetic, real), "cost": cost(run["details"], ()),
     }  # fmt: skip
-    page = render(run, document, real, synthetic, environment, real_file)
-    write_json(run["folder"] / "metrics.json", document)
-    write_text(run["folder"] / "report.html", page)
-    return [document]
+    return document, render(run, document, real, synthetic, environment, real_file)
 
 
 def _classes(run: JsonObject) -> int:

@@ -36,10 +36,14 @@ FLAGS = (
     ("target", "--target"), ("trust", "--trust"), ("client_column", "--client-column"),
     ("most_records", "--most-records"), ("rows", "--rows"), ("seed", "--seed"),
 )  # fmt: skip
+MEMORY = "memory:"  # rows that stand in no file
 
 
 def command_of(spec: JsonObject) -> str:
-    """The command that makes this run again."""
+    """The command that makes this run again; of rows that were given in Python the call."""
+    if str(spec["data"]).startswith(MEMORY):
+        named = [f"{name}={spec[name]!r}" for name, _ in FLAGS if spec.get(name) is not None]
+        return f"populace.synthesize(data, {', '.join(named)}, settings={spec.get('settings') or {}})"
     words = ["populace", "synthesize", str(spec["data"])]
     for field, flag in FLAGS:
         if spec.get(field) is not None:
@@ -86,7 +90,7 @@ def width_chart(document: JsonObject) -> Markup:
 
 
 def shares(pairs: Pairs) -> list[tuple[NumpyArray, NumpyArray]]:
-    """One-way tables of each column, real and synthetic."""
+    """The one-way marginal of each column, real and synthetic."""
     return [(np.diag(pairs.real)[part], np.diag(pairs.synthetic)[part]) for part in pairs.parts]
 
 
@@ -101,7 +105,7 @@ def deviations(generator: object, columns: Sequence[int], sizes: Sequence[int]) 
 
 
 def column_cards(run: JsonObject, schema: Schema) -> JsonObject:
-    """A chart per column: all of them; of very many, the farthest off first and the rest folded."""
+    """A chart per column: all of them; of very many, those with the largest distance first and the rest folded."""
     one_way = run["metrics"]["one_way"]
     numbers = {column.name: column for column in run["values"].columns}
     cards = []
@@ -141,8 +145,8 @@ def pair_overview(run: JsonObject, schema: Schema) -> list[JsonObject]:
     return [
         _overview("real", "Dependence in the real rows", real, names, 1.0),
         _overview("synthetic", "Dependence in the synthetic rows", synthetic, names, 1.0),
-        _overview("difference", "Synthetic less real", synthetic - real, names, gap, signed=True),
-        _overview("distance", "Distance of the pair's tables", off, names, float(off.max()) or 1.0),
+        _overview("difference", "Synthetic minus real", synthetic - real, names, gap, signed=True),
+        _overview("distance", "Distance of the pairwise marginals", off, names, float(off.max()) or 1.0),
     ]
 
 
@@ -155,13 +159,13 @@ def _overview(
 
 
 def pair_cards(run: JsonObject, schema: Schema, target: str | None) -> list[JsonObject]:
-    """Joint tables of the pairs that depend most, that are farthest off, and of the target with what it depends on most."""
+    """Joint tables of the pairs with the strongest dependence, with the largest distance, and with the target."""
     pairs = run["pairs"]
     strength, off = association(pairs.real, pairs.sizes), pairs.distances()
     everyone = list(itertools.combinations(range(len(schema.columns)), 2))
     sorts = [
-        ("depends most in the real rows", sorted(everyone, key=lambda p: -strength[p])),
-        ("farthest off", sorted(everyone, key=lambda p: -off[p])),
+        ("strongest dependence in the real rows", sorted(everyone, key=lambda p: -strength[p])),
+        ("largest distance", sorted(everyone, key=lambda p: -off[p])),
     ]
     if target is not None:
         at = schema.index(target)
@@ -201,7 +205,7 @@ def _pair_card(run: JsonObject, schema: Schema, pair: tuple[int, int], why: str,
         (
             "difference",
             maps.pair_map(
-                gap, rows, columns, most=widest, signed=True, what=f"{first} and {second}, synthetic less real",
+                gap, rows, columns, most=widest, signed=True, what=f"{first} and {second}, synthetic minus real",
                 marked=marked, errors=shown_errors,
             ),
         ),

@@ -1,4 +1,4 @@
-"""Utility at a glance: a handful of figures, each with the place it has between its baselines, in words."""
+"""The tiles at the top of a report: the main figures, each placed between its baselines, in words."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ NO_DEPENDENCE = 0.002  # columns so near to independent that there is no depende
 
 
 def make_tiles(run: JsonObject) -> list[JsonObject]:
-    """What the top of the page shows."""
+    """The tiles of a run: privacy, values, single columns, pairs, prediction and cost."""
     metrics = run["metrics"]["metrics"]
-    found = [_values(run["metrics"]), _columns(metrics), _pairs(metrics), _prediction(run["metrics"], metrics)]
+    tiles = [_values(run["metrics"]), _columns(metrics), _pairs(metrics), _prediction(run["metrics"], metrics)]
     if "privacy" in run:
-        found.insert(0, _privacy(run["privacy"]))
+        tiles.insert(0, _privacy(run["privacy"]))
     if "cost" in run["metrics"]:
-        found.append(_cost(run["metrics"]["cost"]))
+        tiles.append(_cost(run["metrics"]["cost"]))
     empty = {"alarm": "", "verdict": "", "beside": "", "scale": ""}
-    return [empty | tile for tile in found]
+    return [empty | tile for tile in tiles]
 
 
 def _privacy(privacy: JsonObject) -> JsonObject:
@@ -49,7 +49,7 @@ def _privacy(privacy: JsonObject) -> JsonObject:
 
 
 def _values(document: JsonObject) -> JsonObject:
-    """The column of numbers that is farthest off, in words."""
+    """The numeric column with the largest KS distance, in words."""
     columns = document["values"]["columns"]
     if not columns:
         why = document["metrics"]["ks"]["values"][SYNTHETIC]["left_out"]
@@ -60,29 +60,29 @@ def _values(document: JsonObject) -> JsonObject:
     return {
         "name": "Values",
         "figure": f"KS {figure_text(columns[worst]['ks'])}",
-        "words": f"of {worst}, the column of numbers that is farthest off: {_in_words(columns[worst]['ks'])}",
+        "words": f"of {worst}, the least accurate numeric column: {_in_words(columns[worst]['ks'])}",
         "alarm": f"{flags} red flag{'s' if flags != 1 else ''}" if flags else "",
-        "beside": f"worst of one half of the real rows against the other: {figure_text(halves)}",
+        "beside": f"worst column between two random halves of the real rows: {figure_text(halves)}",
         "link": "#values",
     }
 
 
 def _in_words(ks: float) -> str:
-    """What a KS distance means; the words are ours."""
+    """A verbal grade of a KS distance; the thresholds are our choice."""
     if ks <= 0.05:
-        return "hardly to be told from the real one"
+        return "almost indistinguishable from the real one"
     if ks <= 0.1:
         return "close to the real one"
-    return "visibly off" if ks <= KS else "another distribution than the real one"
+    return "visibly off" if ks <= KS else "a different distribution"
 
 
 def _columns(metrics: JsonObject) -> JsonObject:
     values = metrics["one_way"]["values"]
     return {
-        "name": "Single columns, on the schema’s cells",
+        "name": "Single columns",
         "figure": percent(values[SYNTHETIC]["value"]),
-        "words": "of the rows would have to change their value for a column to match the real one, on average",
-        "beside": f"real data, one half against the other: {percent(values[REAL]['value'])}",
+        "words": "of the rows would have to change for a column’s marginal to match the real one, on average",
+        "beside": f"between two random halves of the real rows: {percent(values[REAL]['value'])}",
         "link": "#columns",
     }
 
@@ -95,7 +95,7 @@ def _pairs(metrics: JsonObject) -> JsonObject:
     return {
         "name": "Pairs of columns",
         "figure": percent(values[SYNTHETIC]["value"]),
-        "words": "of the rows would have to change, on average over all pairs of columns",
+        "words": "of the rows would have to change for a pair’s marginal to match the real one, on average",
         "verdict": verdict(values),
         "beside": f"real: {percent(values[REAL]['value'])}; independent columns: {percent(values[PRODUCT]['value'])}",
         "scale": figures.scale_chart(shown, CLASSES, label="two-way distance between its baselines"),
@@ -104,15 +104,15 @@ def _pairs(metrics: JsonObject) -> JsonObject:
 
 
 def verdict(values: JsonObject) -> str:
-    """Where the distance lies on the way from real data to independent columns."""
+    """Where the distance lies between that of real data and that of independent columns."""
     best, worst, own = (values[name]["value"] for name in (REAL, PRODUCT, SYNTHETIC))
     if worst - best < NO_DEPENDENCE:
         return "the real columns hardly depend on each other, so there is little to keep"
     kept = (worst - own) / (worst - best)
     if kept < 0:
-        return "farther off than independent columns with the true one-way tables"
+        return "worse than independent columns with the true one-way marginals"
     if kept > 1:
-        return "as close as real rows are to each other"
+        return "as close as two halves of the real rows"
     return f"{100 * kept:.0f} % of the way from independent columns to real data"
 
 
@@ -129,18 +129,19 @@ def _prediction(document: JsonObject, metrics: JsonObject) -> JsonObject:
     what, guess = guess_of(facts)
     own, real = values[SYNTHETIC]["value"], values[REAL].get("value")
     shown = {SYNTHETIC: values[SYNTHETIC], MAJORITY: values[MAJORITY]} | ({REAL: values[REAL]} if real else {})
-    beyond = "a coin" if what == "AUC" else "the mean"
+    beyond = "guessing" if what == "AUC" else "the mean"
     kept = (
-        f"{100 * (own - guess) / (real - guess):.0f} % of what real rows teach beyond {beyond}"
+        f"{100 * (own - guess) / (real - guess):.0f} % of what a model learns from real rows beyond {beyond}"
         if real and real > guess + 0.05
         else ""
     )
     return {
         "name": f"Predicting {facts['target']}",
         "figure": f"{own:.3f}",
-        "words": f"{what} on real rows of the best model trained on synthetic rows ({model}); 1 is perfect, {guess:g} {beyond}",
+        "words": f"{what} on real rows of the best model trained on synthetic rows ({model}); 1 is perfect, "
+        f"{guess:g} is {beyond}",
         "verdict": kept,
-        "beside": f"the same trained on real rows: {real:.3f}" if real else "",
+        "beside": f"the same model trained on real rows: {real:.3f}" if real else "",
         "scale": figures.scale_chart(shown, CLASSES, label=f"{what} between its baselines"),
         "link": "#prediction",
     }

@@ -83,8 +83,8 @@ def correlation_maps(values: ValueComparison) -> list[JsonObject]:
     found = []
     for name, matrix in (
         ("Pearson correlation, real", real.pearson),
-        ("Pearson correlation, synthetic less real", own.pearson - real.pearson),
-        ("Spearman correlation, synthetic less real", own.spearman - real.spearman),
+        ("Pearson correlation, synthetic minus real", own.pearson - real.pearson),
+        ("Spearman correlation, synthetic minus real", own.spearman - real.spearman),
     ):
         shown = np.nan_to_num(matrix)
         most = 1.0 if name.endswith(", real") else max(0.1, float(np.abs(shown).max()))
@@ -94,7 +94,7 @@ def correlation_maps(values: ValueComparison) -> list[JsonObject]:
 
 
 def group_table(document: JsonObject) -> list[dict[str, str]]:
-    """The means by category that are farthest off."""
+    """The means by category with the largest errors."""
     kinds = {name: figures["kind"] for name, figures in document["values"]["columns"].items()}
     return [
         {
@@ -115,4 +115,4 @@ def card_words(document: JsonObject, name: str, cells: str) -> str:
     if figures is None:
         return cells
     halves = document["values"]["halves"][name]["ks"]
-    return f"KS {_distance(figures['ks'])} (real halves {_distance(halves)}); on the schema’s cells {cells}"
+    return f"KS {_distance(figures['ks'])} (real halves {_distance(halves)}); on the schema’s bins {cells}"

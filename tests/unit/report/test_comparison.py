@@ -71,8 +71,8 @@ def test_verdicts_say_on_which_side_of_the_baselines_a_figure_lies():
         return tiles.verdict({name: {"value": v} for name, v in zip(names, (real, product, own), strict=True)})
 
     assert said(0.06).startswith("50 % of the way")
-    assert "farther off than independent" in said(0.11)
-    assert "as close as real rows" in said(0.01)
+    assert "worse than independent" in said(0.11)
+    assert "as close as two halves" in said(0.01)
     assert "little to keep" in said(0.03, real=0.02, product=0.0205)
 
 

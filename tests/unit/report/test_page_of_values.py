@@ -100,7 +100,7 @@ def test_the_page_and_the_metrics_say_what_is_wrong(folder):
     assert page.index("every value is 2020-01-01") < page.index('class="tiles')
     for part in (
         "2019-04-14",
-        "Single values that many rows have",
+        "Values shared by many rows",
         "Pearson correlation",
         "gradient boosting",
         "no value",

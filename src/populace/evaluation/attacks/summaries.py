@@ -1,4 +1,4 @@
-"""What an attacker looks at in a synthetic table: its one-way tables, its correlations, and what it says about a target.
+"""What an attacker looks at in a synthetic table: its one-way marginals, its correlations, and what it says about a target.
 
 Stadler, Oprisanu and Troncoso 2022 use the first two; counts of rows that agree with the target on some columns follow Houssiau
 et al. 2022 and see single rows, which tables and correlations hardly do.
