@@ -31,14 +31,18 @@ def command(
     holdout: str | None = typer.Option(
         None,
         "--holdout",
-        help="For a run: rows like the real ones that were not used; its own synthetic rows are then attacked.",
+        help="For a run: rows of the same population not used in it; its own synthetic rows are then attacked.",
     ),
     epsilon: float | None = typer.Option(None, "--epsilon", help="For a method: its budget; default 4."),
     schema: str | None = typer.Option(None, "--schema", help="For a method: a schema (TOML)."),
     pairs: list[str] = typer.Option([], "--set", help="A parameter of the method, name=value.", metavar="NAME=VALUE"),
-    targets: int = typer.Option(20, "--targets", help="Whose membership is guessed; half of them rare rows."),
-    shadows: int = typer.Option(60, "--shadows", help="Runs the attacker makes itself, with and without the targets."),
-    attacked: int = typer.Option(40, "--attacked", help="Runs it guesses about."),
+    targets: int = typer.Option(
+        20, "--targets", help="Number of records whose membership is inferred; half are rare rows."
+    ),
+    shadows: int = typer.Option(
+        60, "--shadows", help="Shadow runs the attacker trains on, with and without the targets."
+    ),
+    attacked: int = typer.Option(40, "--attacked", help="Runs the attack is evaluated on."),
     rows: int = typer.Option(0, "--rows", help="Rows of each run; default 1,000, or a quarter of the data."),
     drawn: int = typer.Option(0, "--drawn", help="Synthetic rows of each run; default as many as rows."),
     records: int | None = typer.Option(
@@ -48,11 +52,11 @@ def command(
         None, "--sensitive", help="The column to infer; default the schema's target, or the last."
     ),
     jobs: int = typer.Option(0, "--jobs", help="Processes; default one per core."),
-    seed: int = typer.Option(0, "--seed", help="Another seed, other targets and other coins."),
+    seed: int = typer.Option(0, "--seed", help="Seed of the targets and of all randomness of the attack."),
     out: Path | None = typer.Option(None, "--out", help="Folder; default the run's own, or attack-METHOD."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Try to tell from synthetic rows who is behind them. Interrupted work goes on when the command is given again."""
+    """Attack synthetic rows: membership inference, attribute inference, nearest records. Give the command again to resume."""
     from populace.attacks.request import AttackRequest, perform
     from populace.cli import show
     from populace.errors import SpecError
@@ -100,7 +104,7 @@ def _show(document: JsonObject) -> None:
         [
             ["membership, accuracy", *_figures(membership, "accuracy"), "0.5", membership["attacker"]],
             [
-                f"attribute {attribute['column']}, members less others", *_figures(attribute, "difference"), "0",
+                f"attribute {attribute['column']}, members minus others", *_figures(attribute, "difference"), "0",
                 attribute["attacker"],
             ],
             [

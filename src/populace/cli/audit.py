@@ -36,20 +36,22 @@ def command(
     samples: int | None = typer.Option(
         None, "--samples", help="Messages about each of two inputs; default 100,000, fewer of methods that train."
     ),
-    confidence: float = typer.Option(0.95, "--confidence", help="Of the bound shown; claims are judged at 1 - 1e-6."),
+    confidence: float = typer.Option(0.95, "--confidence", help="Of the bound shown; claims are refuted at 1 - 1e-6."),
     exact: bool = typer.Option(
         False, "--exact", help="For local methods: the noise deployed clients use, one client at a time (slow)."
     ),
     seed: int | None = typer.Option(None, "--seed", help="Makes the audit reproducible."),
-    canaries: int = typer.Option(0, "--canaries", help="With `canaries`: how many were put in by a fair coin."),
-    guesses: int = typer.Option(0, "--guesses", help="With `canaries`: how many were guessed about."),
-    correct: int = typer.Option(0, "--correct", help="With `canaries`: how many guesses were right."),
+    canaries: int = typer.Option(
+        0, "--canaries", help="With `canaries`: number of canaries, each included by a fair coin."
+    ),
+    guesses: int = typer.Option(0, "--guesses", help="With `canaries`: number of membership guesses."),
+    correct: int = typer.Option(0, "--correct", help="With `canaries`: number of correct guesses."),
     delta: float = typer.Option(0.0, "--delta", help="With `canaries`: the delta of the claim."),
     jobs: int = typer.Option(0, "--jobs", help="With `all`: processes; default one per core."),
     out: Path | None = typer.Option(None, "--out", help="Also write the JSON here; for a run it goes into its folder."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
-    """Measure how much what is released can tell about one unit, over worst-case inputs, and compare it with the claim.
+    """Measure a lower bound on epsilon from what is released, over worst-case inputs, and compare it with the claim.
 
     Reads no records. Methods that train are run with few steps on small invented data: bounds from messages, from canaries in
     one run, and a recorder that checks sensitivity, noise, sampling and booking of every release.

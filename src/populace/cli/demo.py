@@ -14,7 +14,7 @@ def command(
     epsilon: float = typer.Option(4.0, "--epsilon", help="Privacy budget of one person."),
     seed: int = typer.Option(1, "--seed", help="Makes the demo reproducible."),
 ) -> None:
-    """Invented people of a harbour town, one simulated client each, synthetic rows and a report."""
+    """Synthesize the embedded table of invented people, one simulated client each, and write a report."""
     from populace.cli import evaluate, show, synthesize
     from populace.runs.folder import RunFolder
 

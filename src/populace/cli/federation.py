@@ -34,7 +34,7 @@ def init(
     ),
     port: int = typer.Option(8002, "--port", help="The server's one port, for sites and coordinator."),
 ) -> None:
-    """Found a federation: a root certificate, the server's kit, and a proposal for the sites."""
+    """Create a federation: a root certificate, the server's kit, and a proposal for the sites."""
     from populace.cli import show
     from populace.federation.coordinator import Federation
     from populace.federation.propose import propose
@@ -52,7 +52,7 @@ def init(
     fingerprint = federation.found(agreement, name=name, host=host, port=port)
     show.say(f"{federation.proposal_path}  the proposal; send it to every site")
     show.say(
-        f"fingerprint of the root certificate; tell it to every site by another way, such as the telephone:\n{fingerprint}"
+        f"fingerprint of the root certificate; send it to every site over another channel, such as a call:\n{fingerprint}"
     )
     show.say(
         f"next: populace federation approve {folder} REQUEST.zip, for each site; then populace federation start {folder}"
@@ -65,7 +65,7 @@ def approve(
     request: Path = typer.Argument(help="What the site's `populace site request` made."),
     again: bool = typer.Option(False, "--again", help="Sign a name that was signed before: the site has a new key."),
 ) -> None:
-    """Let a site in: sign its request. Make sure by another way that it comes from whom it says."""
+    """Approve a site: sign its request. First verify over another channel that the request is its own."""
     from populace.cli import show
     from populace.federation.coordinator import Federation
 
@@ -94,7 +94,9 @@ def run(
     rows: int = typer.Option(10_000, "--rows", help="How many synthetic rows to write."),
     timeout: float = typer.Option(300.0, "--timeout", help="Seconds a site has to answer a round."),
     patience: float = typer.Option(900.0, "--patience", help="Seconds without progress before the run pauses."),
-    seed: int | None = typer.Option(None, "--seed", help="Seeds the coordinator's coins: reproducible, not private."),
+    seed: int | None = typer.Option(
+        None, "--seed", help="Seed of the coordinator's randomness: reproducible, not private."
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON document per round and at the end."),
 ) -> None:
     """Run the proposed method over the connected sites, and write synthetic rows with their privacy statement."""
@@ -121,7 +123,7 @@ def run(
 def status(
     folder: Path = FOLDER, as_json: bool = typer.Option(False, "--json", help="Print one JSON document.")
 ) -> None:
-    """Server, sites and runs: rounds, bytes, seconds, and what each site was asked for at most."""
+    """Show server, sites and runs: rounds, bytes, seconds, and the largest epsilon asked of each site."""
     from populace.cli import live, show
     from populace.federation.coordinator import Federation
 

@@ -23,7 +23,7 @@ app = typer.Typer(
 
 @app.command()
 def show(place: Path = PLACE, as_json: bool = typer.Option(False, "--json", help="Print one JSON document.")) -> None:
-    """Every run that is booked, the total per record and per client, and the limit."""
+    """Show every booked run, the total per record and per client, and the limit."""
     from populace.cli import show
     from populace.runs.ledger.view import find_ledger, overview
 
@@ -40,7 +40,7 @@ def limit(
     place: Path = typer.Argument(help=MEANT),
     epsilon: float = typer.Argument(help="The most epsilon over all runs on the same rows; inf for no limit."),
     because: str = typer.Option(
-        "", "--because", help="Why it may be raised; kept in the ledger. Lowering needs no words."
+        "", "--because", help="Why it may be raised; kept in the ledger. Lowering needs no reason."
     ),
 ) -> None:
     """Lower the limit, or raise it with a reason: for the owner of the data, nobody else."""
@@ -57,28 +57,26 @@ def limit(
 
 def lines(found: JsonObject) -> list[str]:
     """The ledger in 80 columns."""
-    limit = (
-        "no limit is kept" if found["limit"] in (None, "inf") else f"limit: epsilon {found['limit']:g} over all runs"
-    )
+    limit = "no limit is set" if found["limit"] in (None, "inf") else f"limit: epsilon {found['limit']:g} over all runs"
     count = len(found["runs"])
-    told = [found["ledger"], f"{count} {'run' if count == 1 else 'runs'}; {limit}"]
+    shown = [found["ledger"], f"{count} {'run' if count == 1 else 'runs'}; {limit}"]
     because = [one for one in found["limits"] if one["because"]]
-    told += [f"  {_raised(one['epsilon'])} on {one['at'][:10]}: {one['because']}" for one in because]
+    shown += [f"  {_raised(one['epsilon'])} on {one['at'][:10]}: {one['because']}" for one in because]
     others = [run for run in found["runs"] if run["other_people"]]
-    told += [
+    shown += [
         f"  other people in {Path(run['folder']).name} on {run['at'][:10]}: {run['other_people']}" for run in others
     ]
     if found["runs"]:
-        told += ["", *_table(found["runs"]), ""]
-    told += [_total(total) for total in found["totals"]]
+        shown += ["", *_table(found["runs"]), ""]
+    shown += [_total(total) for total in found["totals"]]
     marks = {
         "*": ("seeded", "reproducible, not private: whoever knows the seed can remove the noise"),
         "+": ("begun", "begun and not finished: it stays booked, and pays once when it is resumed"),
     }
     for mark, (what, words) in marks.items():
         if any(_marks(run)[what] for run in found["runs"]):
-            told.append(f"{mark}  {words}")
-    return told
+            shown.append(f"{mark}  {words}")
+    return shown
 
 
 def _raised(epsilon: float | str) -> str:

@@ -43,7 +43,7 @@ def collect(
         0, "--first-client", help="Number of the first client here; files of one poll have numbers of their own."
     ),
     coin: str | None = typer.Option(
-        None, "--coin", help="The public coin that deals the questions: any text, the same for all files of one poll."
+        None, "--coin", help="The public seed that assigns the questions: any text, the same for all files of one poll."
     ),
     ledger: str | None = typer.Option(
         None, "--ledger", help="File of the clients' ledgers; default DATA.ledger. Keep it with the records."
@@ -52,7 +52,7 @@ def collect(
         None, "--seed", help="Answers of the simulation with this seed: reproducible, and therefore not private."
     ),
 ) -> None:
-    """Act for the clients that hold the rows of DATA: each answers one question, once, and its ledger says so.
+    """Answer for the clients that hold the rows of DATA: each answers one question once, and its ledger records it.
 
     Answers are drawn exactly, from the operating system's generator, and stand in the clients' ledgers before they are written.
     Given again, the command writes the same answers again and spends nothing.

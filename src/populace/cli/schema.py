@@ -19,9 +19,11 @@ def command(
         ..., "--output", "-o", help="Where to write the schema: .toml, or .json for SDV metadata."
     ),
     drop: list[str] = typer.Option([], "--drop", help="Leave this column out.", metavar="COLUMN"),
-    ids: list[str] = typer.Option([], "--id", help="An identifier: made afresh, never asked.", metavar="COLUMN"),
-    kinds: list[str] = typer.Option([], "--kind", help="Overrule what was recognised.", metavar="COLUMN=KIND"),
-    clip: bool = typer.Option(False, "--clip", help="Move later values outside the domains into them, and count them."),
+    ids: list[str] = typer.Option([], "--id", help="An identifier: generated anew, never collected.", metavar="COLUMN"),
+    kinds: list[str] = typer.Option([], "--kind", help="Override the recognised kind.", metavar="COLUMN=KIND"),
+    clip: bool = typer.Option(
+        False, "--clip", help="Clip later values to the domains, and count how many were clipped."
+    ),
     public: Path | None = typer.Option(
         None, "--public", help="Take the domains from this public table; DATA is only checked against it."
     ),

@@ -44,21 +44,23 @@ def request(
 @app.command()
 def join(
     folder: Path = FOLDER,
-    signed: Path | None = typer.Argument(
-        None, help="The request as the coordinator signed it; leave out to start again."
-    ),
+    signed: Path | None = typer.Argument(None, help="The request as the coordinator signed it; leave out to restart."),
     fingerprint: str | None = typer.Option(
-        None, "--fingerprint", help="Fingerprint of the federation's root certificate, heard by another way."
+        None, "--fingerprint", help="Fingerprint of the federation's root certificate, received over another channel."
     ),
     proposal: Path | None = typer.Option(
         None, "--proposal", help="What is proposed; joining with it means agreeing to it."
     ),
     data: Path | None = typer.Option(None, "--data", help="The site's own table (or images); it is read here only."),
     epsilon: float | None = typer.Option(
-        None, "--epsilon", help="The most that may ever be released about one account, under the method's own relation."
+        None,
+        "--epsilon",
+        help="Limit on the epsilon of one account over all runs, under the method's neighbouring relation.",
     ),
     delta: float = typer.Option(0.0, "--delta", help="The delta of that limit."),
-    records_per_client: int = typer.Option(1, "--records-per-client", help="One client per so many rows."),
+    records_per_client: int = typer.Option(
+        1, "--records-per-client", help="Number of consecutive rows that make one client."
+    ),
     client_column: str | None = typer.Option(None, "--client-column", help="One client per value of this column."),
     whole: bool = typer.Option(False, "--whole", help="The site as a whole is one client."),
     records: int | None = typer.Option(
@@ -67,20 +69,20 @@ def join(
     change_limit: bool = typer.Option(
         False,
         "--change-limit",
-        help="Mean it: replace the limit the ledger was begun with; per client or per record stays once something is booked.",
+        help="Confirm: replace the limit the ledger was begun with; per client or per record stays once something is booked.",
     ),
     trust_coordinator: bool = typer.Option(
-        False, "--trust-coordinator", help="Mean it: let the coordinator see messages without noise (trust `central`)."
+        False, "--trust-coordinator", help="Confirm: let the coordinator see messages without noise (trust `central`)."
     ),
     other_clients: bool = typer.Option(
-        False, "--other-clients", help="Mean it: the data hold other people than those who were charged."
+        False, "--other-clients", help="Confirm: the data hold other people than those who were charged."
     ),
     restored: bool = typer.Option(
-        False, "--restored", help="Mean it: the ledger put back from a backup is the newest there is."
+        False, "--restored", help="Confirm: the ledger put back from a backup is the newest there is."
     ),
     seed: int | None = typer.Option(None, "--seed", help="Noise from a seed: for rehearsals only, NOT PRIVATE."),
 ) -> None:
-    """Agree to a proposal and start answering; given again with the folder alone, start again."""
+    """Agree to a proposal and start answering; with the folder alone, restart."""
     from populace.cli import show
     from populace.errors import InputError
     from populace.federation.site import Hosting, SiteFolder
@@ -123,7 +125,7 @@ def _agree(place: SiteFolder, signed: Path, proposal: Path, hosting: Hosting, fi
 def status(
     folder: Path = FOLDER, as_json: bool = typer.Option(False, "--json", help="Print one JSON document.")
 ) -> None:
-    """What was agreed, what was spent of the limit, run by run, and what was refused."""
+    """Show what was agreed, what each run spent of the limit, and what was refused."""
     from populace.cli import show
     from populace.federation.site import SiteFolder
 
@@ -139,7 +141,7 @@ def backup(
     folder: Path = FOLDER,
     out: Path = typer.Option(..., "-o", "--out", help="The archive to write; keep it as private."),
 ) -> None:
-    """Copy the ledger, and what says whose accounts it keeps, whole, into one archive; the site may go on answering."""
+    """Back up the ledger and its list of accounts into one archive; the site may keep answering."""
     from populace.cli import show
     from populace.federation.site import SiteFolder
 
@@ -179,7 +181,7 @@ def print_status(found: JsonObject) -> None:
     )
     for unit, other in ledger.get("other_units", {}).items():
         show.say(
-            f"  apart, since it does not add up with that: per {unit} {other['charges']:,} charges on "
+            f"  kept separately, because the two do not add up: per {unit} {other['charges']:,} charges on "
             f"{other['accounts_charged']:,} accounts, most {other['epsilon_of_the_account_that_spent_most']:g}; these accounts "
             "answer nothing more"
         )
@@ -213,8 +215,8 @@ def _hosting(clients: JsonObject) -> str:
 
 def _settings(parameters: JsonObject) -> str:
     """A method's parameters; those left to the method (empty) are not shown."""
-    told = {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in parameters.items()}
-    return ", ".join(f"{name} {value}" for name, value in told.items() if value not in ("", "0", "None", "False"))
+    texts = {name: f"{value:g}" if isinstance(value, float) else str(value) for name, value in parameters.items()}
+    return ", ".join(f"{name} {value}" for name, value in texts.items() if value not in ("", "0", "None", "False"))
 
 
 def _clock(seconds: float) -> str:

@@ -15,7 +15,7 @@ def command(
     run: Path = typer.Argument(help="Folder of a finished run, or of what was published of one."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON document."),
 ) -> None:
-    """Compute a run's claim again, from its method and from its events, and compare words, numbers, files and page.
+    """Recompute a run's claim from its method and from its events, and compare text, numbers, files and page.
 
     Exit 0 if everything holds, 1 if something does not, 3 if everything holds that could be checked and something could not
     (a run of 0.1.0, a file left out), 2 if there is nothing to check. It finds what was changed, forgotten or computed wrongly;
