@@ -22,11 +22,11 @@ from populace.tables.files import read_arrays, read_json, replacing, write_json
 from populace.tables.images import Images
 from populace.tables.schema import Schema, schema_from_dict
 from populace.tables.table import Table
-from populace.types import Array
+from populace.types import Array, NumpyArray
 
 MODULES = {
     "marginals": "populace.methods.baselines.marginals",
-    "clique-tree": "populace.methods.marginals.tree",
+    "clique-tree": "populace.methods.marginals.graphical_model",
     "records": "populace.methods.blocks.records_generator",
     "gaussian-copula": "populace.methods.marginals.copula",
     "latent-class": "populace.methods.poll.latent_class",
@@ -35,8 +35,8 @@ MODULES = {
     "conv-decoder": "populace.methods.wae.images",
     "image-gaussians": "populace.methods.moments.generator",
     "row-gaussians": "populace.methods.moments.generator",
-    "vae-images": "populace.methods.blocks.vae_images",
-    "classifier-images": "populace.methods.genfl.classifier_images",
+    "vae-images": "populace.methods.blocks.vae_generator",
+    "classifier-images": "populace.methods.genfl.classifier",
 }
 CHUNK = 131_072  # rows drawn at once
 IMAGES_AT_ONCE = 4_096
@@ -177,7 +177,7 @@ class ImageGenerator(Synthesizer):
             x[start : start + IMAGES_AT_ONCE] = np.round(255 * np.clip(np.asarray(drawn), 0, 1)).astype(np.uint8)
         return Images(x=x, y=labels, classes=self.classes)
 
-    def _labels(self, count: int, key: Array, conditions: dict[str, str]) -> Array:
+    def _labels(self, count: int, key: Array, conditions: dict[str, str]) -> NumpyArray:
         shares = self.label_shares()
         asked = conditions.pop(LABEL, None)
         if conditions:

@@ -20,7 +20,7 @@ import numpy as np
 from populace.errors import DataError, out_of_range
 from populace.methods.blocks.generator import Generator
 from populace.tables.schema import Schema
-from populace.types import Array
+from populace.types import Array, NumpyArray
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -91,21 +91,21 @@ class Blocks:
         return sum(self.widths)
 
     @functools.cached_property
-    def owner(self) -> Array:
+    def owner(self) -> NumpyArray:
         """The column of each place."""
         return np.repeat(np.arange(len(self.sizes)), self.widths)
 
     @functools.cached_property
-    def value(self) -> Array:
+    def value(self) -> NumpyArray:
         """The code each place stands for."""
         return np.concatenate(
             [np.arange(w) if w > 1 or s == 1 else [1] for w, s in zip(self.widths, self.sizes, strict=True)]
         )
 
     @functools.cached_property
-    def alone(self) -> Array:
+    def alone(self) -> NumpyArray:
         """Which places are binary columns."""
-        return np.asarray(self.sizes)[self.owner] == 2
+        return np.asarray(np.asarray(self.sizes)[self.owner] == 2)
 
     def encode(self, codes: Array) -> Array:
         """Rows of zeros and ones; traceable."""
@@ -186,9 +186,9 @@ class Decoder(Generator):
             raise DataError("no row the decoder made meets these conditions; ask for something more frequent")
         return logits[jax.random.choice(pick, len(weights), (count,), p=jnp.asarray(weights / weights.sum()))]
 
-    def _log_likelihood(self, logits: Array, conditions: Mapping[int, int], blocks: Blocks) -> Array:
+    def _log_likelihood(self, logits: Array, conditions: Mapping[int, int], blocks: Blocks) -> NumpyArray:
         """log P(conditions) under each row of logits."""
-        total = np.zeros(len(logits))
+        total: NumpyArray = np.zeros(len(logits))
         if not conditions:
             return total
         if self.arg_max:
@@ -202,7 +202,7 @@ class Decoder(Generator):
             if blocks.sizes[column] == 2 and code == 0:
                 share = 1 - share
             total += np.log(np.maximum(share, 1e-300)) if blocks.sizes[column] > 1 else 0.0
-        return total - total.max()
+        return np.asarray(total - total.max())
 
     def arrays(self) -> dict[str, Array]:
         return {"arg_max": np.array(self.arg_max), **{name: np.asarray(value) for name, value in self.layers.items()}}

@@ -16,13 +16,14 @@ import abc
 import dataclasses
 import functools
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.fft
 
+from populace.methods.base import ImageShape
 from populace.methods.blocks.networks import (
     KERNEL_SIDE,
     Blocks,
@@ -31,9 +32,11 @@ from populace.methods.blocks.networks import (
     count_parameters,
     doubled,
     glorot,
+    pack,
     unpack,
 )
-from populace.types import Array
+from populace.tables.schema import Schema
+from populace.types import Array, ArrayTree
 
 Net = Literal["small", "large", "basis"]
 
@@ -46,7 +49,7 @@ LARGE_DEPTHS = 5
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Vae(abc.ABC):
-    """`shape` is that of an image, or (places,) of a table's rows; labels 0 to `classes` - 1 are given to both halves."""
+    """`shape` is that of an image, or (places,) of a table's rows; labels 0 to `classes` - 1 are given to both networks."""
 
     shape: tuple[int, ...]
     classes: int
@@ -83,10 +86,24 @@ class Vae(abc.ABC):
         first, second = jax.random.split(key)
         return glorot(self.encoder_shapes, first), glorot(self.decoder_shapes, second)
 
+    def decoder_arrays(self, theta: Array) -> dict[str, Array]:
+        """The decoder's named arrays: gradients of single examples are taken by them."""
+        return unpack(self.decoder_shapes, theta)
+
+    def encoder_arrays(self, phi: Array) -> dict[str, Array]:
+        """The encoder's named arrays."""
+        return unpack(self.encoder_shapes, phi)
+
+    def flatten(self, arrays: ArrayTree) -> Array:
+        """The vector of the decoder's named arrays, or of a pair, the encoder's before the decoder's."""
+        if isinstance(arrays, dict):
+            return pack(self.decoder_shapes, arrays)
+        return jnp.concatenate([pack(self.encoder_shapes, arrays[0]), pack(self.decoder_shapes, arrays[1])])
+
     def labels(self, y: Array) -> Array:
         return jax.nn.one_hot(y, self.classes, dtype=jnp.float32)
 
-    def read(self, records: Any) -> tuple[Array, Array]:
+    def read(self, records: ArrayTree) -> tuple[Array, Array]:
         """Examples in [0, 1] and one-hot labels from what a client holds."""
         x = jnp.asarray(records["x"], jnp.float32) / 255
         return x.reshape(len(x), *self.shape), self.labels(records["y"])
@@ -112,7 +129,7 @@ class Vae(abc.ABC):
         z, divergence = self.codes(phi, x, y, noise)
         return self.reconstruction(self.decode(theta, z, y), x) + self.beta * divergence
 
-    def misses(self, phi: Array, x: Array, y: Array, z: Array) -> Array:
+    def code_losses(self, phi: Array, x: Array, y: Array, z: Array) -> Array:
         """-log q(z | x, y) of known codes: what the encoder learns from the decoder's own samples."""
         mean, log_variance = self.encode(phi, x, y)
         return 0.5 * jnp.sum((z - mean) ** 2 * jnp.exp(-log_variance) + log_variance, axis=-1)
@@ -197,21 +214,25 @@ class LargeVae(ImageVae):
 
     @property
     def encoder_shapes(self) -> Shapes:
-        found: list[tuple[str, tuple[int, ...]]] = []
+        layers: list[tuple[str, tuple[int, ...]]] = []
         before = self.colours
         for number, depth in enumerate(self.depths):
-            found += _layer(f"conv{number}", before, depth)
+            layers += _layer(f"conv{number}", before, depth)
             before = depth
         inner = math.prod(self.grid) + self.classes
-        return (*found, ("code", (inner, 2 * self.latent)), ("code_bias", (2 * self.latent,)))
+        return (*layers, ("code", (inner, 2 * self.latent)), ("code_bias", (2 * self.latent,)))
 
     @property
     def decoder_shapes(self) -> Shapes:
         inner = math.prod(self.grid)
-        found: list[tuple[str, tuple[int, ...]]] = [("up", (self.latent + self.classes, inner)), ("up_bias", (inner,))]
+        layers: list[tuple[str, tuple[int, ...]]] = [("up", (self.latent + self.classes, inner)), ("up_bias", (inner,))]
         for number in range(LARGE_DEPTHS - 1, 0, -1):
-            found += _layer(f"conv{number}", self.depths[number], self.depths[number - 1])
-        return (*found, ("out", (KERNEL_SIDE * KERNEL_SIDE * self.depths[0], self.colours)), ("out_bias", (self.colours,)))
+            layers += _layer(f"conv{number}", self.depths[number], self.depths[number - 1])
+        return (
+            *layers,
+            ("out", (KERNEL_SIDE * KERNEL_SIDE * self.depths[0], self.colours)),
+            ("out_bias", (self.colours,)),
+        )
 
     def encode(self, phi: Array, x: Array, y: Array) -> tuple[Array, Array]:
         parts = unpack(self.encoder_shapes, phi)
@@ -222,14 +243,18 @@ class LargeVae(ImageVae):
 
     def decode(self, theta: Array, z: Array, y: Array) -> Array:
         parts = unpack(self.decoder_shapes, theta)
-        inner = (jnp.concatenate([z, y], axis=1) @ parts["up"] + parts["up_bias"]).reshape(-1, *self.grid)
+        inner: Array = (jnp.concatenate([z, y], axis=1) @ parts["up"] + parts["up_bias"]).reshape(-1, *self.grid)
         for number in range(LARGE_DEPTHS - 1, 0, -1):
             inner = _normalised(parts, f"conv{number}", doubled(inner), stride=1)
         return self.cut(convolve(inner, parts["out"]) + parts["out_bias"])
 
 
 def _layer(name: str, before: int, after: int) -> list[tuple[str, tuple[int, ...]]]:
-    return [(name, (KERNEL_SIDE * KERNEL_SIDE * before, after)), (f"{name}_gain_bias", (after,)), (f"{name}_bias", (after,))]
+    return [
+        (name, (KERNEL_SIDE * KERNEL_SIDE * before, after)),
+        (f"{name}_gain_bias", (after,)),
+        (f"{name}_bias", (after,)),
+    ]
 
 
 def _normalised(parts: dict[str, Array], name: str, x: Array, *, stride: int) -> Array:
@@ -316,7 +341,7 @@ class RowsVae(Vae):
         inputs = self.latent + self.classes
         return (("up", (inputs, w)), ("up_bias", (w,)), ("out", (w, self.shape[0])), ("out_bias", (self.shape[0],)))
 
-    def read(self, records: Any) -> tuple[Array, Array]:
+    def read(self, records: ArrayTree) -> tuple[Array, Array]:
         x = self.blocks.encode(records)
         return x, jnp.zeros((len(x), self.classes))
 
@@ -338,3 +363,15 @@ class RowsVae(Vae):
 
 
 NETS: dict[Net, type[ImageVae]] = {"small": SmallVae, "large": LargeVae, "basis": BasisVae}
+
+
+@functools.lru_cache(maxsize=64)
+def design_vae(net: Net, width: int, latent: int, beta: float, waves: int, schema: Schema | ImageShape) -> Vae:
+    """The network for data of this public shape; `width` 0 and `waves` 0 are the design's own."""
+    chosen = {"width": width} if width else {}
+    if waves and net == "basis" and isinstance(schema, ImageShape):
+        chosen["waves"] = waves
+    if isinstance(schema, ImageShape):
+        return NETS[net](shape=schema.shape, classes=schema.classes, latent=latent, beta=beta, **chosen)
+    blocks = Blocks(schema.sizes)
+    return RowsVae(shape=(blocks.width,), classes=0, latent=latent, beta=beta, blocks=blocks, **chosen)

@@ -1,14 +1,16 @@
 """`c-dpd-vae`: a conditional VAE whose decoder is trained by clipped, centrally noised client updates (C-DPD-fVAE).
 
-Pfitzner and Arnrich 2022, algorithm 1. Each round every client is drawn with probability `share`; a drawn one trains both
-halves on its records, keeps the encoder, and sends the change of the decoder, clipped to `bound`. The server adds Gaussian
-noise to the sum, divides by the expected number of clients, and steps with momentum. Empty rounds release noise alone.
+Pfitzner and Arnrich 2022, algorithm 1. Each round every client is drawn with probability `sampling_rate`; a drawn one
+trains both networks on its records, keeps the encoder, and sends the change of the decoder, clipped to `clip_norm`. The server
+adds Gaussian noise to the sum, divides by the expected number of clients, and steps with momentum. Empty rounds release noise
+alone.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -19,21 +21,22 @@ from populace.methods.base import Ask, Facts, Population, Replies, Shard
 from populace.methods.blocks.client_updates import ClientUpdates, Updates
 from populace.methods.blocks.dp_sgd import update_ema
 from populace.methods.blocks.generator import Synthesizer
-from populace.methods.blocks.training import NUMBER, check_counts, check_shares, check_sizes, generator_of
+from populace.methods.blocks.training import NUMBER, check_counts, check_shares, check_sizes
+from populace.methods.blocks.vae_generator import VaeGenerator, generator_of
 from populace.methods.blocks.vae_networks import Net, Vae
-from populace.methods.vae.rounds import Averaged
+from populace.methods.vae.training import NETWORK_MEANINGS, LocallyTrained
 from populace.privacy.gaussian import clip, quantile_step
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.source import Source
-from populace.types import Array
+from populace.types import Array, ArrayTree
 
-COUNT_SHARE = 20.0  # the count's noise, as a share of the clients expected: its deviation is a twentieth of them
+COUNT_NOISE = 20.0  # the count's noise: its deviation is a twentieth of the clients expected
 QUANTILE_RATE = 0.2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Design(Updates):
-    """With the network."""
+    """What both sides derive from public facts, the network among it."""
 
     vae: Vae
 
@@ -41,45 +44,68 @@ class Design(Updates):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class State:
-    """The server's parameters, momentum, their running mean, and the bound on updates."""
+    """The server's parameters, their momentum and moving average, and the clipping norm of updates."""
 
     round: Array
     phi: Array
     theta: Array
     momentum: Array
     average: Array
-    bound: Array
+    clip_norm: Array
     design: Design = dataclasses.field(metadata={"static": True})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CDpdVae(ClientUpdates, Averaged):
+class CDpdVae(ClientUpdates, LocallyTrained):
     """Guarantee: (epsilon, delta)-DP for everything one client holds, zeroed out, for whoever sees the model and
     not the updates: the server is trusted. Every client is charged for every round, drawn or not.
 
-    Edge cases: `noise` 0 is calibrated to `turns` rounds; with a noise multiplier given, only as many rounds take place as the
-    budget allows. `quantile` above 0 moves the bound to that quantile of the updates' lengths, paid by a noisy count. `delta` 0
-    is the house rule. A client without records sends no change.
+    Edge cases: with a noise multiplier given, only as many rounds take place as the budget allows. A `clip_quantile` is paid by
+    a noisy count. A client without records sends no change.
     """
 
     epsilon: float
     delta: float = 0.0
-    turns: int = 60
-    share: float = 1.0
-    bound: float = 0.5
-    noise: float = 0.0
-    quantile: float = 0.0
-    epochs: int = 5
-    batch: int = 20
-    rate: float = 1e-3
+    rounds: int = 60
+    sampling_rate: float = 1.0
+    clip_norm: float = 0.5
+    noise_multiplier: float = 0.0
+    clip_quantile: float = 0.0
+    local_epochs: int = 5
+    batch_size: int = 20
+    learning_rate: float = 1e-3
     momentum: float = 0.5
-    average: float = 0.8
+    ema_decay: float = 0.8
     shared: Literal["decoder", "whole"] = "decoder"
     net: Net = "small"
-    width: int = 0
-    latent: int = 8
+    hidden_size: int = 0
+    latent_size: int = 8
     beta: float = 0.01
 
+    renamed: ClassVar[Mapping[str, str]] = {
+        "turns": "rounds", "share": "sampling_rate", "bound": "clip_norm", "noise": "noise_multiplier",
+        "quantile": "clip_quantile", "epochs": "local_epochs", "batch": "batch_size", "rate": "learning_rate",
+        "average": "ema_decay", "width": "hidden_size", "latent": "latent_size",
+    }  # fmt: skip
+    meanings: ClassVar[Mapping[str, str]] = {
+        "epsilon": "The privacy budget of everything one client holds.",
+        "delta": "The probability with which epsilon may fail; 0: from the number of clients, by a public rule.",
+        "rounds": "How many rounds there are, unless the budget ends before.",
+        "sampling_rate": "The probability with which a round draws each client.",
+        "clip_norm": "The L2 norm to which a client's update is clipped.",
+        "noise_multiplier": "The noise on the sum of updates, in units of the clipping norm; 0: calibrated to the rounds.",
+        "clip_quantile": "The quantile of the updates' norms that the clipping norm follows; 0: it stays as it is.",
+        "local_epochs": "How often a client goes through its records in a round.",
+        "batch_size": "The records of one step at a client.",
+        "learning_rate": "The learning rate of Adam at a client.",
+        "momentum": "The momentum of the server's steps.",
+        "ema_decay": "The decay of the moving average of the parameters that is the result; 0: the last parameters are.",
+        "shared": "Whether clients send updates of the decoder alone, or of both networks.",
+        **NETWORK_MEANINGS,
+    }
+    small: ClassVar[Mapping[str, Any]] = {
+        "rounds": 2, "sampling_rate": 0.5, "local_epochs": 1, "batch_size": 2, "hidden_size": 4, "latent_size": 2,
+    }  # fmt: skip
     facts: ClassVar[Facts] = Facts(
         name="c-dpd-vae",
         page="dpd-vae",
@@ -96,38 +122,41 @@ class CDpdVae(ClientUpdates, Averaged):
     def __post_init__(self) -> None:
         self.check_updates()
         self.check_vae()
-        check_counts(turns=self.turns, epochs=self.epochs, batch=self.batch)
-        check_sizes(bound=self.bound, rate=self.rate)
-        check_shares(momentum=self.momentum, average=self.average, quantile=self.quantile, delta=self.delta)
+        check_counts(rounds=self.rounds, local_epochs=self.local_epochs, batch_size=self.batch_size)
+        check_sizes(clip_norm=self.clip_norm, learning_rate=self.learning_rate)
+        check_shares(
+            momentum=self.momentum, ema_decay=self.ema_decay, clip_quantile=self.clip_quantile, delta=self.delta
+        )
         if self.shared not in ("decoder", "whole"):
             raise SpecError(f"expected shared in decoder, whole, got {self.shared!r}")
 
     def design(self, population: Population) -> Design:
         return design_of(self, population)
 
-    def begin(self, population: Population, key: Array, warm: Any = None) -> State:
+    def begin(self, population: Population, key: Array, warm: Synthesizer | None = None) -> State:
         design = self.design(population)
         phi, theta, _ = self.starts(design.vae, key, warm)
         return State(
             round=jnp.int32(0), phi=phi, theta=theta, momentum=jnp.zeros(design.mechanism.size), average=theta,
-            bound=jnp.float32(self.bound), design=design,
+            clip_norm=jnp.float32(self.clip_norm), design=design,
         )  # fmt: skip
 
     def ask(self, state: State, population: Population, source: Source) -> Ask | None:
         if int(state.round) >= state.design.rounds:
             return None
-        common = {"phi": state.phi, "theta": state.theta, "bound": state.bound}
+        common = {"phi": state.phi, "theta": state.theta, "clip_norm": state.clip_norm}
         return self.ask_drawn(state.round, population, source, common)
 
-    def remember(self, population: Population, key: Array) -> Any:
-        return self.unbegun(population)
+    def remember(self, population: Population, key: Array) -> ArrayTree:
+        return self.first_memory(population)
 
-    def answer(self, common: Any, own: Any, shard: Shard, memory: Any, source: Source) -> tuple[Any, Any]:
-        design = self.design(shard.population)
-        change, after = self.trained(design.vae, common, shard, memory, source)
-        memory = _kept(own, after, memory)
-        change = change / common["bound"]
-        drawn = jnp.asarray(own)
+    def answer(
+        self, common: ArrayTree, own: Array, shard: Shard, memory: ArrayTree, source: Source
+    ) -> tuple[ArrayTree, ArrayTree]:
+        design, drawn = self.design(shard.population), jnp.asarray(own)
+        change, after = self.train(design.vae, common, shard, memory, source)
+        memory = jax.tree.map(lambda new, old: jnp.where(drawn, new, old), after, memory)
+        change = change / common["clip_norm"]
         below = jnp.where(jnp.linalg.norm(change) <= 1, 0.5, -0.5)
         return {
             "change": jnp.where(drawn, design.mechanism.on_grid(clip(change, 1.0)), 0),
@@ -136,28 +165,28 @@ class CDpdVae(ClientUpdates, Averaged):
 
     def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
         vectors, counts = source.split(2)
-        told = self.mean_change(state.design, ask, replies, vectors)
-        momentum = self.momentum * state.momentum + told * state.bound
+        mean = self.mean_change(state.design, ask, replies, vectors)
+        momentum = self.momentum * state.momentum + mean * state.clip_norm
         phi, step = state.phi, momentum
         if self.shared == "whole":
             phi, step = phi + momentum[: len(phi)], momentum[len(phi) :]
         theta = state.theta + step
         return dataclasses.replace(
             state, round=state.round + 1, phi=phi, theta=theta, momentum=momentum,
-            average=update_ema(state.average, theta, state.round, self.average),
-            bound=self._next_bound(state, replies, self.share * len(ask.cohort), counts),
+            average=update_ema(state.average, theta, state.round, self.ema_decay),
+            clip_norm=self._next_clip_norm(state, replies, self.sampling_rate * len(ask.cohort), counts),
         )  # fmt: skip
 
-    def _next_bound(self, state: State, replies: Replies, expected: float, source: Source) -> Array:
+    def _next_clip_norm(self, state: State, replies: Replies, expected: float, source: Source) -> Array:
         count = state.design.count
         if count is None:
-            return state.bound
+            return state.clip_norm
         below = jnp.sum(jnp.where(replies.present, replies.values["below"], 0.0))
         fraction = 0.5 + count.apply(below, source) / expected
-        return quantile_step(state.bound, fraction, self.quantile, QUANTILE_RATE)
+        return quantile_step(state.clip_norm, fraction, self.clip_quantile, QUANTILE_RATE)
 
-    def finish(self, state: State, population: Population, key: Array) -> Synthesizer:
-        return generator_of(state.design.vae, state.average if self.average else state.theta, population)
+    def finish(self, state: State, population: Population, key: Array) -> VaeGenerator:
+        return generator_of(state.design.vae, state.average if self.ema_decay else state.theta, population)
 
     def guarantee(self, population: Population) -> Guarantee:
         how = "the encoder never leaves its client and enters the model only through the client's own clipped update"
@@ -168,13 +197,8 @@ class CDpdVae(ClientUpdates, Averaged):
         return NUMBER * (vae.encoder_size + vae.decoder_size + 1), NUMBER * (size + 1)
 
 
-def _kept(drawn: Array, after: Any, before: Any) -> Any:
-    return jax.tree.map(lambda new, old: jnp.where(jnp.asarray(drawn), new, old), after, before)
-
-
 @functools.lru_cache(maxsize=64)
 def design_of(protocol: CDpdVae, population: Population) -> Design:
     vae = protocol.vae(population)
-    size = vae.decoder_size + (vae.encoder_size if protocol.shared == "whole" else 0)
-    counting = protocol.share * population.clients / COUNT_SHARE if protocol.quantile else 0.0
-    return Design(vae=vae, **protocol.calibrated(population, size, counting))
+    counting = protocol.sampling_rate * population.clients / COUNT_NOISE if protocol.clip_quantile else 0.0
+    return Design(vae=vae, **protocol.calibrated(population, protocol.shared_size(vae), counting))

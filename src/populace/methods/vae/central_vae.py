@@ -6,6 +6,7 @@ The upper row of table 1 of Pfitzner and Arnrich 2022: every client sends its re
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -13,16 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.methods.base import Ask, Facts, ImageShape, Plan, Population, Replies, Shard
-from populace.methods.blocks.generator import Synthesizer
-from populace.methods.blocks.training import check_counts, check_sizes, generator_of, not_private
+from populace.methods.blocks.training import NO_ERROR, check_counts, check_sizes, not_private
+from populace.methods.blocks.vae_generator import VaeGenerator, generator_of
 from populace.methods.blocks.vae_networks import Net
-from populace.methods.vae.rounds import VaeRounds
-from populace.methods.vae.training import fit
+from populace.methods.vae.training import NETWORK_MEANINGS, VaeMethod, fit
 from populace.privacy.events import NonPrivate
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.source import Source
-from populace.types import Array
+from populace.types import Array, ArrayTree
 
 REASON = "every client sends its records as they are; a baseline"
 
@@ -30,15 +30,15 @@ REASON = "every client sends its records as they are; a baseline"
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class State:
-    """Everybody's records, padded, and the key training starts from."""
+    """Everybody's records, padded, and which of them are there."""
 
     round: Array
-    records: Any
+    records: ArrayTree
     mask: Array
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CentralVae(VaeRounds):
+class CentralVae(VaeMethod):
     """Guarantee: none. `epsilon` is taken so that commands look alike, and is not used.
 
     Edge cases: training happens in `finish`, so an interrupted run begins it again.
@@ -46,12 +46,22 @@ class CentralVae(VaeRounds):
 
     epsilon: float = 1.0
     net: Net = "small"
-    width: int = 0
-    latent: int = 8
+    hidden_size: int = 0
+    latent_size: int = 8
     beta: float = 0.01
-    steps: int = 20_000
-    rate: float = 1e-3
+    training_steps: int = 20_000
+    learning_rate: float = 1e-3
 
+    renamed: ClassVar[Mapping[str, str]] = {
+        "width": "hidden_size", "latent": "latent_size", "steps": "training_steps", "rate": "learning_rate",
+    }  # fmt: skip
+    meanings: ClassVar[Mapping[str, str]] = {
+        "epsilon": "Taken so that commands look alike, and not used: nothing is guaranteed.",
+        **NETWORK_MEANINGS,
+        "training_steps": "How many steps of Adam there are.",
+        "learning_rate": "The learning rate of Adam.",
+    }
+    small: ClassVar[Mapping[str, Any]] = {"training_steps": 3, "hidden_size": 4, "latent_size": 2}
     facts: ClassVar[Facts] = Facts(
         name="central-vae",
         page="dpd-vae",
@@ -66,13 +76,13 @@ class CentralVae(VaeRounds):
 
     def __post_init__(self) -> None:
         self.check_vae()
-        check_counts(steps=self.steps)
-        check_sizes(rate=self.rate)
+        check_counts(training_steps=self.training_steps)
+        check_sizes(learning_rate=self.learning_rate)
 
     def round_count(self, population: Population) -> int:
         return 1
 
-    def begin(self, population: Population, key: Array, warm: Any = None) -> State:
+    def begin(self, population: Population, key: Array, warm: object = None) -> State:
         blank = _blank(population)
         clients = population.clients
         return State(
@@ -90,14 +100,16 @@ class CentralVae(VaeRounds):
     def charge(self, ask: Ask, population: Population) -> Charge:
         return Charge(event=NonPrivate(REASON), unit="client")
 
-    def answer(self, common: Any, own: Any, shard: Shard, memory: Any, source: Source) -> tuple[Any, Any]:
+    def answer(
+        self, common: ArrayTree, own: Array, shard: Shard, memory: ArrayTree, source: Source
+    ) -> tuple[ArrayTree, ArrayTree]:
         return {"records": jax.tree.map(jnp.asarray, shard.records), "mask": jnp.asarray(shard.mask)}, memory
 
     def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
-        place = jnp.where(replies.present, replies.clients, len(state.mask))
+        rows = jnp.where(replies.present, replies.clients, len(state.mask))
 
         def put(old: Array, new: Array) -> Array:
-            return old.at[place].set(new.astype(old.dtype), mode="drop")
+            return jnp.asarray(old).at[rows].set(new.astype(old.dtype), mode="drop")
 
         return State(
             round=state.round + 1,
@@ -105,14 +117,16 @@ class CentralVae(VaeRounds):
             mask=put(state.mask, replies.values["mask"]),
         )
 
-    def finish(self, state: State, population: Population, key: Array) -> Synthesizer:
+    def finish(self, state: State, population: Population, key: Array) -> VaeGenerator:
         vae = self.vae(population)
         there = np.flatnonzero(np.asarray(state.mask).reshape(-1))
         records = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[there], state.records)
         start, training = jax.random.split(key)
         phi, theta = vae.start(start)
         if len(there):
-            _, theta = fit(vae, phi, theta, records, len(there), training, steps=self.steps, rate=self.rate)
+            _, theta = fit(
+                vae, phi, theta, records, len(there), training, steps=self.training_steps, learning_rate=self.learning_rate
+            )  # fmt: skip
         return generator_of(vae, theta, population)
 
     def guarantee(self, population: Population) -> Guarantee:
@@ -122,7 +136,7 @@ class CentralVae(VaeRounds):
         down, up = self._bytes(population)
         return Plan(
             guarantee=self.guarantee(population), rounds=1, bytes_up=up, bytes_down=down, errors={},
-            notes=("NOT PRIVATE: a baseline", "no error is predicted: training has no closed form"),
+            notes=("NOT PRIVATE: a baseline", NO_ERROR),
         )  # fmt: skip
 
     def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
@@ -133,7 +147,7 @@ class CentralVae(VaeRounds):
         return 0.0, float(sum(leaf.size * leaf.dtype.itemsize for leaf in leaves))
 
 
-def _blank(population: Population) -> Any:
+def _blank(population: Population) -> ArrayTree:
     """One client's records, all zero."""
     schema = population.schema
     if isinstance(schema, ImageShape):

@@ -1,13 +1,14 @@
 """`fed-vae`: a conditional VAE by federated averaging, whole or its decoder alone. A baseline: NOT PRIVATE.
 
-Pfitzner and Arnrich 2022: `shared="whole"` is their fVAE (both halves are averaged), `shared="decoder"` their DPD-fVAE without
-noise (algorithm 1; the encoder and its optimiser stay with the client). `clip` and `noise` are theirs of section 5.3: how well
-training stands a bound on the updates, or noise of this deviation on the averaged one. They protect nobody.
+Pfitzner and Arnrich 2022: `shared="whole"` is their fVAE (both networks are averaged), `shared="decoder"` their DPD-fVAE
+without noise (algorithm 1; the encoder and its optimizer stay with the client). `clip_norm` and `noise_deviation` are theirs of
+section 5.3: how well training stands clipped updates, or noise of this deviation on the averaged one. They protect nobody.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -21,20 +22,20 @@ from populace.methods.blocks.training import (
     NUMBER,
     check_counts,
     check_not_negative,
+    check_rates,
     check_shares,
     check_sizes,
-    check_some,
-    generator_of,
     not_private,
 )
+from populace.methods.blocks.vae_generator import VaeGenerator, generator_of
 from populace.methods.blocks.vae_networks import Net, Vae
-from populace.methods.vae.rounds import Averaged
+from populace.methods.vae.training import NETWORK_MEANINGS, LocallyTrained
 from populace.privacy.events import NonPrivate
 from populace.privacy.gaussian import clip
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.source import Source
-from populace.types import Array
+from populace.types import Array, ArrayTree
 
 REASON = "updates leave the clients without noise; a baseline"
 
@@ -42,7 +43,7 @@ REASON = "updates leave the clients without noise; a baseline"
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class State:
-    """The server's parameters and momentum, and the coin of cohorts. `norms` are the medians of the updates' lengths."""
+    """The server's parameters and momentum, and the coin of cohorts. `norms` are the medians of the updates' norms."""
 
     round: Array
     coin: Array
@@ -54,27 +55,48 @@ class State:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FedVae(Averaged):
+class FedVae(LocallyTrained):
     """Guarantee: none. `epsilon` is taken so that commands look alike, and is not used.
 
-    Edge cases: `clip` 0 and `noise` 0 leave them out; `share` of the clients, at least one, takes part in a round.
+    Edge cases: at least one client takes part in a round.
     """
 
     epsilon: float = 1.0
     shared: Literal["decoder", "whole"] = "decoder"
-    turns: int = 100
-    share: float = 0.05
-    epochs: int = 10
-    batch: int = 20
-    rate: float = 3e-3
+    rounds: int = 100
+    sampling_rate: float = 0.05
+    local_epochs: int = 10
+    batch_size: int = 20
+    learning_rate: float = 3e-3
     momentum: float = 0.5
-    clip: float = 0.0
-    noise: float = 0.0
+    clip_norm: float = 0.0
+    noise_deviation: float = 0.0
     net: Net = "small"
-    width: int = 0
-    latent: int = 8
+    hidden_size: int = 0
+    latent_size: int = 8
     beta: float = 0.01
 
+    renamed: ClassVar[Mapping[str, str]] = {
+        "turns": "rounds", "share": "sampling_rate", "epochs": "local_epochs", "batch": "batch_size",
+        "rate": "learning_rate", "clip": "clip_norm", "noise": "noise_deviation", "width": "hidden_size",
+        "latent": "latent_size",
+    }  # fmt: skip
+    meanings: ClassVar[Mapping[str, str]] = {
+        "epsilon": "Taken so that commands look alike, and not used: nothing is guaranteed.",
+        "shared": "Whether clients send updates of the decoder alone, or of both networks.",
+        "rounds": "How many rounds there are.",
+        "sampling_rate": "The share of the clients that takes part in a round.",
+        "local_epochs": "How often a client goes through its records in a round.",
+        "batch_size": "The records of one step at a client.",
+        "learning_rate": "The learning rate of Adam at a client.",
+        "momentum": "The momentum of the server's steps.",
+        "clip_norm": "The L2 norm to which a client's update is clipped; 0: it is not clipped.",
+        "noise_deviation": "The deviation of noise on the averaged update; 0: none. It protects nobody.",
+        **NETWORK_MEANINGS,
+    }
+    small: ClassVar[Mapping[str, Any]] = {
+        "rounds": 2, "sampling_rate": 1.0, "local_epochs": 1, "batch_size": 2, "hidden_size": 4, "latent_size": 2,
+    }  # fmt: skip
     facts: ClassVar[Facts] = Facts(
         name="fed-vae",
         page="dpd-vae",
@@ -91,31 +113,28 @@ class FedVae(Averaged):
 
     def __post_init__(self) -> None:
         self.check_vae()
-        check_counts(turns=self.turns, epochs=self.epochs, batch=self.batch)
-        check_sizes(rate=self.rate)
+        check_counts(rounds=self.rounds, local_epochs=self.local_epochs, batch_size=self.batch_size)
+        check_sizes(learning_rate=self.learning_rate)
         check_shares(momentum=self.momentum)
-        check_some(self.share)
-        check_not_negative(clip=self.clip, noise=self.noise)
+        check_rates(sampling_rate=self.sampling_rate)
+        check_not_negative(clip_norm=self.clip_norm, noise_deviation=self.noise_deviation)
         if self.shared not in ("decoder", "whole"):
             raise SpecError(f"expected shared in decoder, whole, got {self.shared!r}")
 
     def round_count(self, population: Population) -> int:
-        return self.turns
+        return self.rounds
 
-    def begin(self, population: Population, key: Array, warm: Any = None) -> State:
+    def begin(self, population: Population, key: Array, warm: Synthesizer | None = None) -> State:
         start, coin = jax.random.split(key)
         vae = self.vae(population)
         phi, theta, _ = self.starts(vae, start, warm)
         return State(
-            round=jnp.int32(0), coin=coin, phi=phi, theta=theta, momentum=jnp.zeros(self._size(vae)),
-            norms=jnp.zeros(self.turns), vae=vae,
+            round=jnp.int32(0), coin=coin, phi=phi, theta=theta, momentum=jnp.zeros(self.shared_size(vae)),
+            norms=jnp.zeros(self.rounds), vae=vae,
         )  # fmt: skip
 
-    def _size(self, vae: Vae) -> int:
-        return vae.decoder_size + (vae.encoder_size if self.shared == "whole" else 0)
-
     def _cohort(self, population: Population, coin: Array, round_id: Array) -> Array:
-        size = max(1, round(self.share * population.clients))
+        size = max(1, round(self.sampling_rate * population.clients))
         numbers = jnp.arange(population.clients, dtype=jnp.int32)
         return jax.random.permutation(jax.random.fold_in(coin, round_id), numbers)[:size]
 
@@ -125,7 +144,7 @@ class FedVae(Averaged):
         )
 
     def ask(self, state: State, population: Population, source: Source) -> Ask | None:
-        if not isinstance(state.round, jax.core.Tracer) and int(state.round) >= self.turns:
+        if not isinstance(state.round, jax.core.Tracer) and int(state.round) >= self.rounds:
             return None
         cohort = self._cohort(population, state.coin, state.round)
         return Ask(round=state.round, cohort=cohort, common={"phi": state.phi, "theta": state.theta}, own=cohort)
@@ -133,20 +152,23 @@ class FedVae(Averaged):
     def charge(self, ask: Ask, population: Population) -> Charge:
         return Charge(event=NonPrivate(REASON), unit="client")
 
-    def remember(self, population: Population, key: Array) -> Any:
-        return self.unbegun(population)
+    def remember(self, population: Population, key: Array) -> ArrayTree:
+        return self.first_memory(population)
 
-    def answer(self, common: Any, own: Any, shard: Shard, memory: Any, source: Source) -> tuple[Any, Any]:
-        change, memory = self.trained(self.vae(shard.population), common, shard, memory, source)
-        return {"change": clip(change, self.clip) if self.clip else change, "norm": jnp.linalg.norm(change)}, memory
+    def answer(
+        self, common: ArrayTree, own: Array, shard: Shard, memory: ArrayTree, source: Source
+    ) -> tuple[ArrayTree, ArrayTree]:
+        change, memory = self.train(self.vae(shard.population), common, shard, memory, source)
+        clipped = clip(change, self.clip_norm) if self.clip_norm else change
+        return {"change": clipped, "norm": jnp.linalg.norm(change)}, memory
 
     def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
         present = replies.present
         change = jnp.sum(jnp.where(present[:, None], replies.values["change"], 0), axis=0) / jnp.maximum(
             present.sum(), 1
         )
-        if self.noise:
-            change = change + self.noise * source.normal(change.shape)
+        if self.noise_deviation:
+            change = change + self.noise_deviation * source.normal(change.shape)
         momentum = self.momentum * state.momentum + change
         norms = jnp.where(present, replies.values["norm"], jnp.nan)
         phi, step = state.phi, momentum
@@ -154,10 +176,10 @@ class FedVae(Averaged):
             phi, step = phi + momentum[: len(phi)], momentum[len(phi) :]
         return dataclasses.replace(
             state, round=state.round + 1, phi=phi, theta=state.theta + step, momentum=momentum,
-            norms=state.norms.at[state.round].set(jnp.nan_to_num(jnp.nanmedian(norms))),
+            norms=jnp.asarray(state.norms).at[state.round].set(jnp.nan_to_num(jnp.nanmedian(norms))),
         )  # fmt: skip
 
-    def finish(self, state: State, population: Population, key: Array) -> Synthesizer:
+    def finish(self, state: State, population: Population, key: Array) -> VaeGenerator:
         return generator_of(state.vae, state.theta, population)
 
     def guarantee(self, population: Population) -> Guarantee:
@@ -167,7 +189,7 @@ class FedVae(Averaged):
         down, up = self._bytes(population)
         vae = self.vae(population)
         return Plan(
-            guarantee=self.guarantee(population), rounds=self.turns, bytes_up=up, bytes_down=down, errors={},
+            guarantee=self.guarantee(population), rounds=self.rounds, bytes_up=up, bytes_down=down, errors={},
             notes=(
                 f"{vae.encoder_size:,} parameters of the encoder, {vae.decoder_size:,} of the decoder",
                 "NOT PRIVATE: a baseline", NO_ERROR,
@@ -179,4 +201,4 @@ class FedVae(Averaged):
 
     def _bytes(self, population: Population) -> tuple[float, float]:
         vae = self.vae(population)
-        return NUMBER * (vae.encoder_size + vae.decoder_size), NUMBER * (self._size(vae) + 1)
+        return NUMBER * (vae.encoder_size + vae.decoder_size), NUMBER * (self.shared_size(vae) + 1)

@@ -7,6 +7,10 @@
 `ClassAutoencoder`   a latent of so many classes and a linear decoder. Its encoder is Bayes' rule, so that none is trained,
                      the per-record regulariser is exact (the loss is -log of the record's probability), and half the
                      parameters fall away
+
+A sub-model of the last is some of the columns, sent instead of the whole model: federated dropout (Caldas et al. 2018). Given
+the class the columns are independent, so that leaving some out leaves a smaller model of the same kind, whose gradient is that
+of the likelihood of the columns that stay. Which they are follows from a public coin: nobody need be told.
 """
 
 from __future__ import annotations
@@ -186,7 +190,7 @@ class ClassAutoencoder:
     @functools.cached_property
     def free(self) -> Array:
         """Which places are not the target's, as 0/1."""
-        return (self.blocks.owner != (-1 if self.target is None else self.target)).astype(np.float32)
+        return np.asarray(self.blocks.owner != (-1 if self.target is None else self.target), np.float32)
 
     def start(self, key: Array) -> Array:
         """Even columns, classes at random, no effect, classes equally likely."""
@@ -293,3 +297,59 @@ class ClassAutoencoder:
         weights = jnp.log(jnp.maximum(chances.reshape(self.outcomes, -1), LEAST_CHANCE))
         weights -= jnp.mean(weights, axis=-1, keepdims=True)
         return jnp.concatenate([part.ravel() for part in (base, classes, effect, weights)])
+
+
+def submodel_places(net: ClassAutoencoder, share: float) -> int:
+    """How many places a sub-model of this share holds: at least the target's and those of one other column."""
+    widths = net.blocks.widths
+    least = max(widths) + (0 if net.target is None else widths[net.target])
+    return min(net.blocks.width, max(least, round(share * net.blocks.width)))
+
+
+def choose_places(net: ClassAutoencoder, count: int, key: Array) -> Array:
+    """The places of whole columns, the target's and others in a random order as long as they fit; padded with the width."""
+    columns = len(net.blocks.sizes)
+    rank = jax.random.permutation(key, columns)
+    if net.target is not None:
+        rank = rank.at[net.target].set(-1)
+    order = jnp.argsort(rank)
+    fits = jnp.cumsum(jnp.asarray(net.blocks.widths)[order]) <= count
+    kept = jnp.zeros(columns, bool).at[order].set(fits)
+    return jnp.flatnonzero(kept[net.blocks.owner], size=count, fill_value=net.blocks.width)
+
+
+def mask_of_places(net: ClassAutoencoder, places: Array) -> Array:
+    """A mask of all places: 1 for these, 0 for the others."""
+    return jnp.zeros(net.blocks.width).at[places].set(1.0, mode="drop")
+
+
+def take_submodel(net: ClassAutoencoder, theta: Array, places: Array) -> Array:
+    """The parameters of some places, and the classes' weights, as one vector."""
+    parts = unpack(net.shapes, theta)
+    wide = [
+        jnp.take(parts[name], places, axis=-1, mode="fill", fill_value=0.0) for name in ("base", "classes", "effect")
+    ]
+    return jnp.concatenate([part.ravel() for part in (*wide, parts["weights"])])
+
+
+def extend_submodel(net: ClassAutoencoder, submodel: Array, places: Array) -> Array:
+    """All parameters, where only those of some places are known; the others are zero."""
+    small = tuple((name, (*shape[:-1], len(places)) if name != "weights" else shape) for name, shape in net.shapes)
+    parts = unpack(small, submodel)
+    wide = [
+        jnp.zeros(shape).at[..., places].set(parts[name], mode="drop") if name != "weights" else parts[name]
+        for name, shape in net.shapes
+    ]
+    return jnp.concatenate([part.ravel() for part in wide])
+
+
+def submodel_size(net: ClassAutoencoder, places: int) -> int:
+    """How many numbers a sub-model of so many places holds."""
+    rest = net.outcomes * net.classes
+    return (count_parameters(net.shapes) - rest) // net.blocks.width * places + rest
+
+
+def gradient_mask(net: ClassAutoencoder, kept: Array) -> Array:
+    """Which coordinates of the gradient a sub-model has, from the mask of its places."""
+    wide = jnp.tile(kept, net.classes + net.outcomes - 1)
+    return jnp.concatenate([wide, jnp.ones(net.outcomes * net.classes)])

@@ -28,13 +28,19 @@ import numpy as np
 
 from populace.errors import SpecError, out_of_range
 from populace.methods.base import Ask, Facts, ImageShape, Plan, Population, Replies, Shard
-from populace.methods.blocks.cohort_schedule import Passes
 from populace.methods.blocks.generator import Synthesizer
 from populace.methods.blocks.networks import Blocks, Decoder, count_parameters, unpack
-from populace.methods.wae.autoencoders import ClassAutoencoder, ConvAutoencoder, DenseAutoencoder
-from populace.methods.wae.design import Design, Net, extend_submodel, submodel_places, take_submodel
+from populace.methods.wae.autoencoders import (
+    ClassAutoencoder,
+    ConvAutoencoder,
+    DenseAutoencoder,
+    extend_submodel,
+    submodel_places,
+    take_submodel,
+)
 from populace.methods.wae.images import DECODER, ConvDecoder, Mosaic, image_classes, image_net
-from populace.methods.wae.training import adam_update, first_step, later_step, pretrain, reported_gradient
+from populace.methods.wae.passes import PassesOfReports
+from populace.methods.wae.training import Design, Net, adam_update, first_step, later_step, pretrain, reported_gradient
 from populace.privacy.events import Event
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.randomizers.base import check_epsilon
@@ -64,7 +70,7 @@ class State:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DpFedWae(Passes):
+class DpFedWae(PassesOfReports):
     """Guarantee: epsilon-LDP, pure, for everything a client holds: it sends `participations` reports of epsilon divided by
     that number, and its ledger refuses one more.
 
@@ -166,7 +172,8 @@ class DpFedWae(Passes):
     def begin(self, population: Population, key: Array, warm: object = None) -> State:
         design = self.design(population)
         start, coin, order, random = jax.random.split(key, 4)
-        theta, means = design.net.start(start), jnp.zeros(0)
+        theta = design.net.start(start)
+        means: Array = jnp.zeros(0)
         if isinstance(design.net, ClassAutoencoder):
             if isinstance(warm, Decoder):
                 theta = design.net.parameters_of(warm.layers)
@@ -175,7 +182,7 @@ class DpFedWae(Passes):
             theta = pretrain(
                 design.net, theta, steps=self.pretraining_steps, learning_rate=self.learning_rate, key=random
             )
-        cohorts = self.order(population, order)
+        cohorts = self.schedule(population).start(order)
         return State(
             round=jnp.int32(0), coin=coin, order=cohorts, theta=theta, means=means, heard=jnp.int32(0), design=design
         )

@@ -19,9 +19,9 @@ import numpy as np
 
 from populace.errors import out_of_range
 from populace.methods.base import Ask, Facts, Plan, Population, Replies, Shard
-from populace.methods.blocks.cohort_schedule import Passes
 from populace.methods.blocks.networks import Blocks, Decoder, count_parameters, unpack
 from populace.methods.wae.autoencoders import DenseAutoencoder
+from populace.methods.wae.passes import PassesOfReports
 from populace.methods.wae.training import adam_update, pretrain
 from populace.privacy.events import Event
 from populace.privacy.guarantee import Guarantee
@@ -56,7 +56,7 @@ class State:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FedSelWae(Passes):
+class FedSelWae(PassesOfReports):
     """Guarantee: epsilon-LDP, pure, for everything a client holds: it sends `participations` reports of epsilon divided by
     that number, and its ledger refuses one more. Of each report the coordinate costs
     `selection_budget_share`, its value the rest.
@@ -142,7 +142,7 @@ class FedSelWae(Passes):
             theta = pretrain(
                 design.net, theta, steps=self.pretraining_steps, learning_rate=self.learning_rate, key=random
             )
-        cohorts = self.order(population, order)
+        cohorts = self.schedule(population).start(order)
         return State(round=jnp.int32(0), coin=coin, order=cohorts, theta=theta, design=design)
 
     def ask(self, state: State, population: Population, source: Source) -> Ask | None:

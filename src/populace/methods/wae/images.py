@@ -65,7 +65,7 @@ class Mosaic:
         """Tiles, [n, places], to whole images, [n, *shape], shaded evenly from tile to tile."""
         high, wide, channels = self.grid
         coarse = jnp.asarray(means).reshape(-1, high, wide, channels)
-        fine = jax.image.resize(coarse, (len(coarse), high * self.tile, wide * self.tile, channels), "linear")
+        fine: Array = jax.image.resize(coarse, (len(coarse), high * self.tile, wide * self.tile, channels), "linear")
         return fine[:, : self.shape[0], : self.shape[1]].reshape(-1, *self.shape)
 
 
@@ -128,7 +128,7 @@ class ImageClasses(ImageGenerator):
 
     def label_shares(self) -> NumpyArray:
         totals: NumpyArray = np.asarray(self.chances, np.float64).sum(axis=1)
-        return totals / totals.sum()
+        return np.asarray(totals / totals.sum())
 
     def draw_pixels(self, labels: Array, key: Array) -> Array:
         pick, noise = jax.random.split(key)
@@ -136,7 +136,8 @@ class ImageClasses(ImageGenerator):
         inside = jax.random.categorical(pick, logits[labels])
         tiles = jnp.asarray(self.means, jnp.float32)[labels, inside]
         tiles = tiles + self.grain * jax.random.normal(noise, tiles.shape)
-        return _enlarged(Mosaic(self.shape, self.tile), jnp.clip(tiles, 0, 1))
+        pixels: Array = _enlarged(Mosaic(self.shape, self.tile), jnp.clip(tiles, 0, 1))
+        return pixels
 
     def arrays(self) -> dict[str, Array]:
         return {
@@ -182,7 +183,8 @@ class ConvDecoder(ImageGenerator):
 
     def draw_pixels(self, labels: Array, key: Array) -> Array:
         latent = jax.random.normal(key, (len(labels), self.net.latent))
-        return _decoded(self.net, {name: jnp.asarray(self.layers[name]) for name in DECODER}, latent)
+        pixels: Array = _decoded(self.net, {name: jnp.asarray(self.layers[name]) for name in DECODER}, latent)
+        return pixels
 
     def arrays(self) -> dict[str, Array]:
         return {name: np.asarray(self.layers[name]) for name in DECODER}

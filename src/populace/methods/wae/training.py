@@ -1,4 +1,4 @@
-"""What a client computes from its records, and how far the server steps by the reports.
+"""What both sides derive from public facts, what a client computes from its records, and how far the server steps by reports.
 
 The published recipe sends what some epochs of Adam change. Clients with latent classes send a gradient. Reports are noisy and
 there are few for each parameter, so that a step must be as long as what is known deserves: a parameter moves by the share the
@@ -9,15 +9,32 @@ is scarce. `estimate` is the mean of the clients' gradients, each made a unit ve
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from populace.methods.wae.autoencoders import ClassAutoencoder, ConvAutoencoder, DenseAutoencoder
-from populace.methods.wae.design import gradient_mask
-from populace.types import Array
+from populace.methods.blocks.networks import count_parameters
+from populace.methods.wae.autoencoders import (
+    ClassAutoencoder,
+    ConvAutoencoder,
+    DenseAutoencoder,
+    choose_places,
+    gradient_mask,
+    mask_of_places,
+    submodel_size,
+)
+from populace.methods.wae.images import Mosaic, read_tiles
+from populace.privacy.randomizers.several_signds import SeveralSignDS
+from populace.privacy.randomizers.signds import SignDS
+from populace.types import Array, ArrayTree
 
 Trained = DenseAutoencoder | ConvAutoencoder
+Net = ClassAutoencoder | Trained
 
+TURNS = 2  # of the rotation
+SUBMODELS = 2**31 - 1  # the stream of the public coin that chooses sub-models; no round has this number
 ADAM = (0.9, 0.999, 1e-8)
 PRETRAINING_BATCH, PRETRAINING_EPOCHS = 64, 1
 PRIOR = 0.4  # standard deviation of logits before any report
@@ -26,6 +43,52 @@ FIRST_PRIOR = 0.3  # the same of shares, in the first rounds
 FORGETTING = 4.0  # a report counts like the third power of its place in time: early ones saw other classes
 SHORTER = 0.85  # than a gradient of certain classes is one of uncertain ones
 LONGEST_STEP = 1.0  # of a logit
+
+
+@dataclasses.dataclass(frozen=True)
+class Design:
+    """What both sides of `dp-fed-wae` derive from the settings and the public facts of the population."""
+
+    net: Net
+    mechanism: SignDS | SeveralSignDS
+    records: int
+    places: int = 0  # of the sub-model that is sent; 0: the whole model
+    mosaic: Mosaic | None = None  # by which latent classes see images
+
+    @property
+    def parameters(self) -> int:
+        return count_parameters(self.net.shapes)
+
+    def signs(self, coin: Array, round_id: Array) -> Array:
+        """The public random signs of a round's rotation."""
+        key = jax.random.fold_in(jax.random.fold_in(coin, 0), round_id)
+        words = jax.random.bits(key, (TURNS, self.mechanism.size))
+        return jnp.where(words >> 31 == 1, 1.0, -1.0).astype(jnp.float32)
+
+    def choose(self, net: ClassAutoencoder, coin: Array, round_id: Array) -> Array:
+        """The places of the sub-model that a round's clients get."""
+        return choose_places(net, self.places, jax.random.fold_in(jax.random.fold_in(coin, SUBMODELS), round_id))
+
+    def kept(self, net: ClassAutoencoder, coin: Array, round_id: Array) -> Array:
+        """The same places as a mask: 1 for those that are sent."""
+        if not self.places:
+            return np.ones(net.blocks.width, np.float32)
+        return mask_of_places(net, self.choose(net, coin, round_id))
+
+    @property
+    def numbers_sent(self) -> int:
+        """How many numbers of the model each client is sent."""
+        if self.places and isinstance(self.net, ClassAutoencoder):
+            return submodel_size(self.net, self.places)
+        return self.parameters
+
+    def read(self, records: ArrayTree) -> ArrayTree:
+        """A client's records as the network takes them."""
+        if isinstance(self.net, ConvAutoencoder):
+            return self.net.read(records["x"])
+        if isinstance(self.net, DenseAutoencoder):
+            return self.net.blocks.encode(records)
+        return self.net.read(records) if self.mosaic is None else read_tiles(self.net, self.mosaic, records)
 
 
 def adam_update(
