@@ -12,9 +12,12 @@ if TYPE_CHECKING:
     NumpyArray: TypeAlias = np.ndarray[Any, Any]
     #: An array of NumPy's or of JAX's.
     Array: TypeAlias = jax.Array | NumpyArray
+    #: One number: an array without axes, a scalar of NumPy's, or one of Python's.
+    Number: TypeAlias = Array | np.integer[Any] | np.floating[Any] | float
 else:
     NumpyArray = object
     Array = object
+    Number = object
 
 #: A nest of tuples, dictionaries and dataclasses whose leaves are arrays: states, questions, replies, parameters.
 ArrayTree: TypeAlias = Any

@@ -21,9 +21,8 @@ from populace.evaluation.marginals import mean_over_pairs, relative_error, two_w
 from populace.evaluation.prediction import Score, logistic_score, majority_score
 from populace.evaluation.sets import all_sets, set_distances
 from populace.methods.blocks.one_report import mutual_information
-from populace.methods.marginals.graphical import fit_graphical_model
+from populace.methods.marginals.graphical_model import TreeGenerator, fit_graphical_model
 from populace.methods.marginals.samprivsyn import SamPrivSyn
-from populace.methods.marginals.tree import TreeGenerator
 from populace.methods.registry import make_protocol
 from populace.papers.grid import Benchmark, Cell, Chart, Result, View, mean_over_seeds
 from populace.runs.run import make_key
@@ -43,7 +42,10 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "calm": ("calm", {}),
     "calm, as published": ("calm", {"estimator": "consistent"}),
     "calm, split budget": ("samprivsyn", {"oracle": "split-krr", "estimator": "consistent", "selection": "uniform"}),
-    "pairs evenly, split budget, pgm": ("samprivsyn", {"oracle": "split-krr", "estimator": "pgm", "selection": "uniform"}),
+    "pairs evenly, split budget, pgm": (
+        "samprivsyn",
+        {"oracle": "split-krr", "estimator": "pgm", "selection": "uniform"},
+    ),
     "samprivsyn, as published": ("samprivsyn", {**PUBLISHED, "clients_per_batch": 2_000}),
     "samprivsyn": ("samprivsyn", {"oracle": "joint", "estimator": "pgm"}),
 }

@@ -20,7 +20,7 @@ from populace.errors import SpecError, out_of_range
 from populace.privacy import accounting, keyed_normal, on_host, secure_random
 from populace.privacy.events import Event, Gaussian
 from populace.privacy.source import Keyed, Source
-from populace.types import Array
+from populace.types import Array, ArrayTree, Number, NumpyArray
 
 FINENESS = 256  # rounding adds at most 1/FINENESS to the sensitivity
 MOST_TOTAL = 2**30  # in units of the grid: a sum is cut off here, so that noise below it fits beside it in 32 bits
@@ -103,8 +103,10 @@ class GaussianSum:
         if isinstance(source, Keyed):
             if source.exact:
                 return on_host.drawn(_Rounded(shape, self.deviation), source.key, shape, jnp.int32)
-            return keyed_normal.rounded_normal(source.key, self.deviation, shape)
-        return secure_random.rounded_normal(self.deviation, shape).astype(np.int32)
+            simulated: Array = keyed_normal.rounded_normal(source.key, self.deviation, shape)
+            return simulated
+        exact: NumpyArray = secure_random.rounded_normal(self.deviation, shape).astype(np.int32)
+        return exact
 
     def on_grid(self, vector: Array) -> Array:
         """A float vector in whole units of the grid, int32; traceable. Of NumPy's float64 no digit is lost."""
@@ -112,7 +114,8 @@ class GaussianSum:
         vector = vector.astype(numpy.promote_types(vector.dtype, numpy.float32))
         most = MOST_TOTAL * self.grid
         within = numpy.clip(numpy.where(numpy.isnan(vector), 0, vector), -most, most)
-        return numpy.round(within * (1 / self.grid)).astype(numpy.int32)
+        steps: Array = numpy.round(within * (1 / self.grid)).astype(numpy.int32)
+        return steps
 
     def release(self, total: Array, noise: Array) -> Array:
         """The noisy sum, float32, of a float sum or of an int32 one in units of the grid; traceable."""
@@ -169,18 +172,19 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     return high
 
 
-def clip(vector: Array, bound: Array) -> Array:
+def clip(vector: Array, bound: Number) -> Array:
     """The vector, float32, scaled down where its L2 norm is above `bound`.
 
     Guarantee: the L2 norm of the result, exactly computed, is at most bound * (1 - MARGIN), whatever the vector, for up to 2^20
     coordinates and a bound in [1e-20, 1e20], which may be traced.
     Edge cases: zero stays zero; NaN and infinite coordinates count as 0, those beyond HUGE as HUGE.
     """
-    return clip_tree(vector, bound)
+    clipped: Array = clip_tree(vector, bound)
+    return clipped
 
 
 @jax.jit
-def clip_tree(tree: Any, bound: Array) -> Any:
+def clip_tree(tree: ArrayTree, bound: Number) -> ArrayTree:
     """`clip` of all leaves together, as one vector."""
     leaves, form = jax.tree.flatten(tree)
     leaves = [_tame(leaf) for leaf in leaves]

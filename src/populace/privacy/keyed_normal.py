@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.errors import out_of_range
-from populace.types import Array
+from populace.types import Array, NumpyArray
 
 KEYED_DISTANCE = 2.0**-106  # total variation distance of one draw from its law, at most
 MOST_DEVIATION = 2.0**26
@@ -130,7 +130,7 @@ def look_up(table: Array, words: tuple[Array, ...]) -> Array:
     slot = words[0] >> np.uint32(33 - slots.bit_length())
     first, *others = (jnp.asarray(row)[slot] for row in table)
     pairs = [(words[0] & np.uint32(0xFFFF), first >> np.uint32(16)), *zip(words[1:], others, strict=True)]
-    below: Array = False
+    below: Array | bool = False
     for word, threshold in reversed(pairs):
         below = (word < threshold) | ((word == threshold) & below)
     magnitude = jnp.where(below, slot, first & np.uint32(0xFFFF)).astype(jnp.int32)
@@ -212,8 +212,8 @@ def rounded_weights(level: Level) -> list[int]:
     square = (1 << BITS) * variance.denominator // (4 * variance.numerator)  # h^2
     places = np.arange(len(weights)).astype(object)
     moved = places * places * square * variance.denominator // variance.numerator  # (h x)^2
-    before: Array = 0
-    term: Array = np.full(len(weights), 1 << BITS, object)
+    before: NumpyArray | int = 0
+    term: NumpyArray = np.full(len(weights), 1 << BITS, object)
     total = term
     for j in range(TERMS - 1):
         # He_(2j+2) = (x^2 - 4j - 1) He_2j - 2j (2j - 1) He_(2j-2), each times its power of h

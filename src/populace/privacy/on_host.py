@@ -9,15 +9,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Hashable
-from typing import Any, Protocol
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 from jax.custom_batching import custom_vmap
 from jax.experimental import io_callback
 
-from populace.types import Array
+from populace.types import Array, Number
 
 MOST_BYTES = 2**16  # of one argument of a callback
 
@@ -25,11 +26,13 @@ MOST_BYTES = 2**16  # of one argument of a callback
 class Draw(Hashable, Protocol):
     """What is drawn: a small hashable object, equal to another that draws the same."""
 
-    def release_rows(self, count: int, *given: Array) -> Array:
-        """`count` exact draws, by NumPy alone: JAX inside a callback may wait for itself. What is given has `count` rows."""
+    @property
+    def release_rows(self) -> Callable[..., Array]:
+        """A function of `count` and arrays with so many rows: as many exact draws, by NumPy alone, because JAX inside a
+        callback may wait for itself."""
 
 
-def drawn(what: Draw, key: Array, shape: tuple[int, ...], dtype: Any, *given: Array) -> Array:
+def drawn(what: Draw, key: Array, shape: tuple[int, ...], dtype: npt.DTypeLike, *given: Number) -> Array:
     """One draw of this shape; traceable, and vectorised by `vmap`.
 
     Guarantee: that of `what`, whatever the key, of which nothing is used. Each execution draws anew, and under `vmap` over keys
@@ -42,7 +45,7 @@ def drawn(what: Draw, key: Array, shape: tuple[int, ...], dtype: Any, *given: Ar
 
 
 @functools.lru_cache(maxsize=512)
-def _drawer(what: Draw, shape: tuple[int, ...], dtype: Any) -> Callable[..., Array]:
+def _drawer(what: Draw, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Callable[..., Array]:
     """Draws for each row of what is given, all rows of a batch in one call of the host."""
 
     def on_host(words: Array, given: list[_Pieces]) -> Array:
@@ -52,7 +55,8 @@ def _drawer(what: Draw, shape: tuple[int, ...], dtype: Any) -> Callable[..., Arr
     @custom_vmap
     def draws(words: Array, *given: Array) -> Array:
         wanted = jax.ShapeDtypeStruct((words.shape[0], *shape), dtype)  # type: ignore[no-untyped-call]
-        return io_callback(on_host, wanted, words, [_in_pieces(one) for one in given])
+        rows: Array = io_callback(on_host, wanted, words, [_in_pieces(one) for one in given])
+        return rows
 
     @draws.def_vmap  # type: ignore[untyped-decorator]
     def _(size: int, mapped: list[bool], *arguments: Array) -> tuple[Array, bool]:

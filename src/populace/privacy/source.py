@@ -16,7 +16,10 @@ import numpy as np
 
 from populace.errors import out_of_range
 from populace.privacy import on_host, secure_random
-from populace.types import Array
+from populace.types import Array, NumpyArray
+
+#: A probability, traced or not; a fraction is exact.
+Probability = Array | Fraction | float
 
 LATENT_UNITS = 2.0**24  # a standard deviation of a latent, in steps
 
@@ -34,6 +37,7 @@ class Keyed:
     exact: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def split(self, count: int) -> tuple[Source, ...]:
+        """So many sources that are independent of each other."""
         return tuple(Keyed(key, exact=self.exact) for key in jax.random.split(self.key, count))
 
     def one_of(self, mask: Array) -> Array:
@@ -43,13 +47,13 @@ class Keyed:
         rank = jax.random.randint(self.key, (), 0, jnp.maximum(mask.sum(), 1))
         return jnp.argmax(jnp.cumsum(mask) == rank + 1)
 
-    def below(self, bound: Array) -> Array:
+    def below(self, bound: Array | int) -> Array:
         """A whole number in [0, bound), evenly."""
         if self.exact:
             return on_host.drawn(_Below(), self.key, (), jnp.int32, bound)
         return jax.random.randint(self.key, (), 0, bound)
 
-    def coins(self, probability: Array, shape: tuple[int, ...] | int) -> Array:
+    def coins(self, probability: Probability, shape: tuple[int, ...] | int) -> Array:
         """True with this probability, independently: Poisson batches.
 
         The probability is rounded down to a multiple of 2^-64, which never hurts privacy; a traced one is float32, exactly.
@@ -68,7 +72,7 @@ class Keyed:
         return jax.random.normal(self.key, (shape,) if isinstance(shape, int) else shape, jnp.float32)
 
 
-def _threshold(probability: Array) -> tuple[Array, Array, Array]:
+def _threshold(probability: Probability) -> tuple[Array | np.uint32, Array | np.uint32, Array | np.bool]:
     """Two 32-bit words below which so many pairs of words lie, and whether all do."""
     if isinstance(probability, jax.core.Tracer):
         scaled = jnp.asarray(probability, jnp.float32) * 2.0**32  # exactly, and so are the floors
@@ -86,27 +90,28 @@ def _threshold(probability: Array) -> tuple[Array, Array, Array]:
 class _OneOf:
     """`System.one_of` for many masks."""
 
-    def release_rows(self, count: int, masks: Array) -> Array:
+    def release_rows(self, count: int, masks: NumpyArray) -> NumpyArray:
         held = masks.reshape(count, -1).sum(axis=1)
         rank = _below_each(np.maximum(held, 1))
-        return np.argmax(np.cumsum(masks, axis=1) == rank[:, None] + 1, axis=1)
+        chosen: NumpyArray = np.argmax(np.cumsum(masks, axis=1) == rank[:, None] + 1, axis=1)
+        return chosen
 
 
 @dataclasses.dataclass(frozen=True)
 class _Below:
     """`System.below` for many bounds."""
 
-    def release_rows(self, count: int, bounds: Array) -> Array:
+    def release_rows(self, count: int, bounds: NumpyArray) -> NumpyArray:
         del count
         return _below_each(bounds)
 
 
-def _fraction(probability: Array) -> Fraction:
-    """Exactly this probability; one that is a fraction already is not rounded."""
+def _fraction(probability: Probability) -> Fraction:
+    """The probability exactly; one that is a fraction already is not rounded."""
     return probability if isinstance(probability, Fraction) else Fraction(float(probability))
 
 
-def _below_each(bounds: Array) -> Array:
+def _below_each(bounds: NumpyArray) -> NumpyArray:
     """A whole number below each bound, evenly and exactly."""
     drawn = np.zeros(bounds.shape, np.int64)
     for bound in np.unique(bounds):
@@ -132,16 +137,19 @@ class System:
     """Randomness from the operating system, exact."""
 
     def split(self, count: int) -> tuple[Source, ...]:
+        """The same source so many times: what it draws is independent anyway."""
         return (self,) * count
 
-    def one_of(self, mask: Array) -> Array:
-        places = np.flatnonzero(np.asarray(mask))
+    def one_of(self, mask: Array) -> Array | np.int64:
+        """Index of one of the true entries, evenly; index 0 if there is none."""
+        places: NumpyArray = np.flatnonzero(np.asarray(mask))
         return places[secure_random.integers_below(len(places))] if len(places) else np.int64(0)
 
-    def below(self, bound: Array) -> Array:
+    def below(self, bound: Array | int) -> Array:
+        """A whole number in [0, bound), evenly."""
         return secure_random.integers_below(int(bound))
 
-    def coins(self, probability: Array, shape: tuple[int, ...] | int) -> Array:
+    def coins(self, probability: Probability, shape: tuple[int, ...] | int) -> Array:
         """Exact coins; the probability is rounded down to a multiple of 2^-63, which never hurts privacy."""
         if not 0 <= probability <= 1:
             raise out_of_range("probability", "in [0, 1]", probability)

@@ -23,8 +23,8 @@ from populace.methods.blocks.frequency_estimation import (
     support_likelihoods,
     with_marginal,
 )
-from populace.methods.marginals.clique_tree import CliqueTree
-from populace.methods.marginals.graphical import (
+from populace.methods.marginals.graphical_model import (
+    CliqueTree,
     choose_cliques,
     dependence,
     elimination_cells,

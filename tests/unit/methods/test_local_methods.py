@@ -10,11 +10,10 @@ from populace.engines import simulation
 from populace.engines.runtime import Keys, population_of
 from populace.errors import SpecError
 from populace.evaluation.marginals import mean_over_pairs, two_way_distances
-from populace.methods.blocks.frequency_estimation import NoisyTable
+from populace.methods.blocks.frequency_estimation import NoisyTable, channel
 from populace.methods.blocks.one_report import SupportCounts
 from populace.methods.marginals import shrinkage
 from populace.methods.marginals.calm import Calm, best_width, cover
-from populace.methods.marginals.channels import channel
 from populace.methods.marginals.lopub import bounded_graph, clique_order
 from populace.methods.marginals.samprivsyn import SamPrivSyn, halves_for
 from populace.methods.registry import make_protocol

@@ -3,8 +3,20 @@
 import numpy as np
 import pytest
 
-from populace.methods.blocks.frequency_estimation import NoisyTable, maximise_likelihood
-from populace.methods.marginals.channels import channel, invert_pair, pair_variance
+from populace.methods.blocks.frequency_estimation import (
+    NoisyTable,
+    channel,
+    invert_pair,
+    maximise_likelihood,
+    pair_variance,
+)
+from populace.methods.blocks.records_generator import (
+    build_rows,
+    combinations_of,
+    move_to_marginals,
+    move_to_pair,
+    rank_within,
+)
 from populace.methods.marginals.shrinkage import (
     fit_consistent_model,
     fit_shrunk_model,
@@ -12,7 +24,6 @@ from populace.methods.marginals.shrinkage import (
     strongest,
     towards_independence,
 )
-from populace.methods.marginals.swaps import build_rows, combinations_of, move_to_marginals, move_to_pair, rank_within
 
 
 def table_of(codes, a, b, shape):

@@ -21,7 +21,7 @@ from populace.tables.embedded import harbour
 from populace.tables.partition import split
 from populace.tables.table import read_frame
 
-SETTINGS = ["--method", "independent", "--epsilon", "2", "--set", "batch=5", "--rows", "300", "--seed", "9"]
+SETTINGS = ["--method", "independent", "--epsilon", "2", "--set", "clients_per_batch=5", "--rows", "300", "--seed", "9"]
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_interrupted_run_is_refused_on_other_data_and_resumes_on_the_same(folder
 
 
 def test_unseeded_interrupted_run_goes_on_with_the_key_it_started_from(folder, tmp_path):
-    spec = spec_for(folder, settings={"batch": 1000})
+    spec = spec_for(folder, settings={"clients_per_batch": 1000})
     out = tmp_path / "run"
     with pytest.raises(StopError):
         synthesize(spec, out, progress=interrupt)

@@ -39,7 +39,7 @@ RUNS = {
     "fl-gan": ["--method", "fl-gan", "--epsilon", "4", "--records-per-client", "20", *TINY, "--set", "latent=2"],
     "people": ["--method", "independent", "--epsilon", "2", "--client-column", "person"],
     "declared": ["--method", "independent", "--epsilon", "2", "--client-column", "person", "--most-records", "4"],
-    "poll": ["--method", "poll", "--epsilon", "2", "--set", "chains=1", "--set", "moves=24"],
+    "poll": ["--method", "poll", "--epsilon", "2", "--set", "chains=1", "--set", "langevin_steps=24"],
     "seeded": ["--method", "independent", "--epsilon", "2", "--seed", "5"],
     "alone": ["--method", "independent", "--epsilon", "2", "--no-ledger"],
     "baseline": ["--method", "fed-vae", "--epsilon", "4", "--records-per-client", "20", "--set", "turns=1", "--set",

@@ -1,7 +1,7 @@
-"""`krr`: every client tells every attribute by randomised response with epsilon/d each.
+"""`krr`: every client reports every attribute by randomised response with epsilon/d each.
 
 The oldest baseline. Each report is a whole, mostly random record; the joint table is estimated over the
-combinations told most often, because the channel over all of them would fit no memory (Chen et al. 2023, section 5.1).
+combinations reported most often, because the channel over all of them would fit no memory (Chen et al. 2023, section 5.1).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from populace.types import Array
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class State:
     round: Array
-    told: Array
+    reports: Array
 
 
 @functools.lru_cache(maxsize=32)
@@ -77,7 +77,7 @@ class Krr(survey.OneShot):
 
     def begin(self, population: Population, key: Array, warm: Any = None) -> State:
         columns = len(population.table_schema.columns)
-        return State(round=jnp.int32(0), told=jnp.full((population.clients, columns), -1, jnp.int32))
+        return State(round=jnp.int32(0), reports=jnp.full((population.clients, columns), -1, jnp.int32))
 
     def own_questions(self, state: Any, population: Population, slots: Array) -> Array:
         return jnp.zeros_like(slots)
@@ -97,14 +97,14 @@ class Krr(survey.OneShot):
         return jnp.asarray(panel.apply(values, jnp.arange(len(panel.sizes)), noise)), memory
 
     def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
-        place = jnp.where(replies.present, replies.clients, len(state.told))
-        told = state.told.at[place].set(replies.values, mode="drop")
-        return dataclasses.replace(state, round=state.round + 1, told=told)
+        row = jnp.where(replies.present, replies.clients, len(state.reports))  # absent ones fall off the end
+        reports = jnp.asarray(state.reports).at[row].set(replies.values, mode="drop")
+        return dataclasses.replace(state, round=state.round + 1, reports=reports)
 
     def finish(self, state: State, population: Population, key: Array) -> Records:
         schema = population.table_schema
-        told = np.asarray(state.told)
-        rows, counts = np.unique(told[told[:, 0] >= 0], axis=0, return_counts=True)
+        reports = np.asarray(state.reports)
+        rows, counts = np.unique(reports[reports[:, 0] >= 0], axis=0, return_counts=True)
         kept = np.argsort(-counts, kind="stable")[: self.combinations]
         rows, counts = rows[kept], counts[kept]
         channel = np.ones((len(rows), len(rows)))

@@ -24,7 +24,7 @@ from populace.privacy.randomizers.hashing import hash_values
 from populace.privacy.randomizers.subset import SubsetPanel, SubsetSelection
 from populace.privacy.source import Source
 from populace.tables.schema import Column, Schema
-from populace.types import Array
+from populace.types import Array, NumpyArray
 
 Groups = tuple[tuple[int, ...], ...]
 BUCKETS = 256  # a report about them takes at most 32 bytes
@@ -68,8 +68,8 @@ class Survey:
     def is_folded(self) -> tuple[bool, ...]:
         return tuple(self.folds and too_long(math.prod(shape), self.epsilon) for shape in self.shapes)
 
-    def buckets(self, question: int) -> Array:
-        """The told value of every cell of a question."""
+    def buckets(self, question: int) -> NumpyArray:
+        """The value that is reported for every cell of a question."""
         cells = np.arange(math.prod(self.shapes[question]), dtype=np.uint32)
         if not self.is_folded[question]:
             return cells.astype(np.int64)
@@ -101,7 +101,7 @@ class Survey:
         )
 
     @functools.cached_property
-    def readers(self) -> tuple[Array, Array]:
+    def readers(self) -> tuple[NumpyArray, NumpyArray]:
         """[views, codes]: the group of each code, the first row being the codes themselves; and [questions, columns]: which
         row a question reads a column by."""
         rows = [np.arange(max(self.schema.sizes))]
@@ -117,7 +117,7 @@ class Survey:
         return np.stack(rows).astype(np.int32), which
 
     @functools.cached_property
-    def strides(self) -> Array:
+    def strides(self) -> NumpyArray:
         """[questions, columns]: the cell of a record is the sum of its (grouped) codes times these."""
         table = np.zeros((len(self.groups), len(self.schema.columns)), np.int32)
         for row, group, shape in zip(table, self.groups, self.shapes, strict=True):
@@ -145,7 +145,7 @@ class Survey:
         uniform = empty.below(jnp.asarray(self.panel.sizes)[question])
         return self.panel.apply(jnp.where(any_record, self.cell(record, question), uniform), question, noise)
 
-    def estimates(self, counts: SupportCounts) -> list[Array]:
+    def estimates(self, counts: SupportCounts) -> list[NumpyArray]:
         """Unbiased joint tables, one per question; uniform where nobody was asked."""
         supports, answers = np.asarray(counts.supports), np.asarray(counts.answers)
         return [
@@ -153,11 +153,11 @@ class Survey:
             for i, (member, shape) in enumerate(zip(self.panel.members, self.shapes, strict=True))
         ]
 
-    def cell_variances(self) -> Array:
+    def cell_variances(self) -> NumpyArray:
         """Variance of a cell of each question's table, of one report and a cell of average weight."""
         return np.array([float(m.variance(1 / m.size, 1)) if m.size > 1 else 0.0 for m in self.panel.members])
 
-    def deviations(self, counts: SupportCounts) -> Array:
+    def deviations(self, counts: SupportCounts) -> NumpyArray:
         """Standard deviation of a cell of each estimate, sampling of clients included; inf where nobody was asked."""
         answers = np.asarray(counts.answers, np.float64)
         sizes = np.asarray(self.panel.sizes, np.float64)
@@ -180,6 +180,7 @@ class SupportCounts:
 
 
 def no_counts(survey: Survey) -> SupportCounts:
+    """The counts before anybody has answered."""
     return SupportCounts(
         supports=jnp.zeros((len(survey.groups), survey.panel.width), jnp.int32),
         answers=jnp.zeros(len(survey.groups), jnp.int32),
@@ -199,7 +200,7 @@ class OneShot(Protocol):
     """Methods that ask each client once, in batches of `clients_per_batch`: all but what is asked and what becomes of it.
 
     A method whose batches are asked different questions sets `shuffles`: clients then come in an order drawn by the public
-    coin. In the order of a file kept by time, early and late clients would tell of different columns, and all estimates lean.
+    coin. In the order of a file kept by time, early and late clients would report different columns, and all estimates lean.
     """
 
     epsilon: float
@@ -255,10 +256,10 @@ def _permutation(seed: bytes, clients: int) -> Array:
 def balanced_questions(coin: Array, slots: Array, questions: int) -> Array:
     """A question per client, all equally often: each block of as many clients as there are questions is asked all of them,
     in an order of its own drawn from the public coin. Slots follow one another, so few blocks are drawn."""
-    block, place = slots // questions, slots % questions
+    block, position = slots // questions, slots % questions
     blocks = block[0] + jnp.arange(slots.shape[0] // questions + 2)
     orders = jax.vmap(lambda b: jax.random.permutation(jax.random.fold_in(coin, b), questions))(blocks)
-    return orders[block - block[0], place]
+    return orders[block - block[0], position]
 
 
 def one_report_guarantee(
@@ -286,6 +287,12 @@ def one_report_guarantee(
     )
 
 
+@functools.lru_cache(maxsize=1024)
+def subset_variance(cells: int, epsilon: float) -> float:
+    """The variance of an average cell of a subset-selection table from one report."""
+    return float(SubsetSelection(size=cells, epsilon=epsilon).variance(1 / cells, 1)) if cells > 1 else 0.0
+
+
 def expected_distance(variance: float, cells: int, reports: float) -> float:
     """Predicted total variation distance of a table whose cells have this variance per report, at most 1."""
     if cells == 1:
@@ -295,7 +302,7 @@ def expected_distance(variance: float, cells: int, reports: float) -> float:
 
 
 def mutual_information(table: Array) -> float:
-    """Of a distribution, in nats."""
+    """The mutual information of a joint distribution of two columns, in nats."""
     table = np.asarray(table, np.float64)
     if table.ndim < 2:
         return 0.0
@@ -340,23 +347,24 @@ def _neighbouring(spikes: tuple[bool, ...], groups: int, variant: int) -> tuple[
     return _runs(weights, groups, variant)
 
 
-def _runs(weights: np.ndarray[tuple[int], np.dtype[np.float64]], groups: int, variant: int) -> tuple[int, ...]:
+def _runs(weights: NumpyArray, groups: int, variant: int) -> tuple[int, ...]:
     middles = (np.cumsum(weights) - weights / 2) / weights.sum()
     draw = np.random.default_rng([variant, len(weights), groups])
     moved = JITTER * draw.uniform(-0.5, 0.5, groups - 1) if variant else np.zeros(groups - 1)
     cuts = (np.arange(1, groups) + moved) / groups
-    found = np.unique(np.searchsorted(cuts, middles, side="right"), return_inverse=True)[1]
-    return tuple(int(group) for group in found)
+    groups_of_levels = np.unique(np.searchsorted(cuts, middles, side="right"), return_inverse=True)[1]
+    return tuple(int(group) for group in groups_of_levels)
 
 
 def asked_size(column: Column, view: View) -> int:
+    """The number of values that a column has through a view."""
     return max(groups_of(column, view)) + 1
 
 
 def kept(column: Column, view: View) -> float:
-    """How much of what a column says is still told through a view: 1 of all of it.
+    """The share of a column's information that a view keeps: 1 is all of it.
 
-    Of a trend along a scale, m even groups of s levels tell (1 - 1/m^2) / (1 - 1/s^2); of a list, (1 - 1/m) / (1 - 1/s).
+    Of a trend along a scale, m even groups of s levels keep (1 - 1/m^2) / (1 - 1/s^2); of a list, (1 - 1/m) / (1 - 1/s).
     """
     levels, groups = column.levels, view[0]
     if groups == 0 or groups >= levels:

@@ -23,7 +23,7 @@ from populace.privacy.ledger import Charge
 from populace.privacy.randomizers.rappor import Rappor
 from populace.privacy.source import Source
 from populace.tables.schema import Column, Schema
-from populace.types import Array
+from populace.types import Array, NumpyArray
 
 MOST_REPORTS_FOR_EM = 20_000
 
@@ -91,12 +91,12 @@ def no_bits(clients: int, columns: int, bits: int) -> Bits:
 
 
 def add_bits(state: Bits, clients: Array, present: Array, rows: Array) -> Bits:
-    place = jnp.where(present, clients, len(state.present))
+    row = jnp.where(present, clients, len(state.present))  # absent ones fall off the end
     packed = jnp.packbits(rows.astype(jnp.uint8), axis=-1)
     return Bits(
         round=state.round + 1,
-        packed=state.packed.at[place].set(packed, mode="drop"),
-        present=state.present.at[place].set(True, mode="drop"),
+        packed=jnp.asarray(state.packed).at[row].set(packed, mode="drop"),
+        present=jnp.asarray(state.present).at[row].set(True, mode="drop"),
     )
 
 
@@ -109,7 +109,7 @@ class Estimates:
     how: str
 
     @functools.cached_property
-    def rows(self) -> Array:
+    def rows(self) -> NumpyArray:
         """[reports, columns, bits] booleans of those who answered."""
         packed = np.asarray(self.state.packed)[np.asarray(self.state.present)]
         return np.unpackbits(packed, axis=-1)[..., : self.filters.bits].astype(bool)
@@ -120,21 +120,22 @@ class Estimates:
         rows = self.rows[:MOST_REPORTS_FOR_EM]
         return [member.likelihoods(rows[:, c]) for c, member in enumerate(self.filters.members)]
 
-    def one_way(self, column: int) -> Array:
+    def one_way(self, column: int) -> NumpyArray:
+        """The table of one column."""
         return self.one_ways[column]
 
     @functools.cached_property
-    def one_ways(self) -> list[Array]:
+    def one_ways(self) -> list[NumpyArray]:
         return [self._one_way(column) for column in range(len(self.filters.sizes))]
 
-    def _one_way(self, column: int) -> Array:
+    def _one_way(self, column: int) -> NumpyArray:
         member = self.filters.members[column]
         if self.how == "em":
             return maximise_likelihood(self.likelihoods[column], iterations=100)
         shares = member.estimate_bits(self.rows[:, column].sum(axis=0), len(self.rows))
         return regress(member.candidates.T.astype(np.float64), shares)
 
-    def two_way(self, first: int, second: int) -> Array:
+    def two_way(self, first: int, second: int) -> NumpyArray:
         """The joint table of two columns: by regression on products of centred bits (LoPub, section 4.3), or by EM."""
         a, b = self.filters.members[first], self.filters.members[second]
         if self.how == "em":

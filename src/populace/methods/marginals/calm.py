@@ -21,11 +21,10 @@ from populace.errors import out_of_range
 from populace.methods.base import Ask, Facts, Plan, Population, Replies, Shard
 from populace.methods.blocks import one_report as survey
 from populace.methods.blocks.frequency_estimation import NoisyTable
+from populace.methods.marginals.graphical_model import TreeGenerator
 from populace.methods.marginals.shrinkage import fit_consistent_model, fit_shrunk_model
-from populace.methods.marginals.tree import TreeGenerator
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
-from populace.privacy.randomizers.subset import SubsetSelection
 from populace.privacy.source import Source
 from populace.tables.schema import Schema
 from populace.types import Array
@@ -82,7 +81,7 @@ def pair_error(sizes: tuple[int, ...], width: int, epsilon: float, clients: int)
     errors = []
     for group in groups:
         cells = math.prod(sizes[c] for c in group)
-        variance = float(SubsetSelection(size=cells, epsilon=epsilon).variance(1 / cells, 1)) if cells > 1 else 0.0
+        variance = survey.subset_variance(cells, epsilon)
         for a, b in itertools.combinations(group, 2) if len(group) > 1 else ():
             pair = sizes[a] * sizes[b]
             errors.append(survey.expected_distance(variance * cells / pair, pair, reports))

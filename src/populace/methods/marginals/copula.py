@@ -14,7 +14,7 @@ from jax.scipy.special import ndtr, ndtri
 from populace.errors import DataError
 from populace.methods.blocks.generator import Generator
 from populace.tables.schema import Schema
-from populace.types import Array
+from populace.types import Array, NumpyArray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,8 +50,8 @@ class GaussianCopula(Generator):
         return codes
 
     def arrays(self) -> dict[str, Array]:
-        tables = {f"table_{i}": np.asarray(table) for i, table in enumerate(self.tables)}
-        return tables | {"correlation": np.asarray(self.correlation)}
+        arrays: dict[str, Array] = {f"table_{i}": np.asarray(table) for i, table in enumerate(self.tables)}
+        return arrays | {"correlation": np.asarray(self.correlation)}
 
     @classmethod
     def from_arrays(cls, schema: Schema, arrays: Mapping[str, Array]) -> GaussianCopula:
@@ -59,14 +59,15 @@ class GaussianCopula(Generator):
         return cls(schema=schema, tables=tables, correlation=arrays["correlation"])
 
 
-def normal_scores(table: Array) -> Array:
+def normal_scores(table: Array) -> NumpyArray:
     """The mean normal score of each value: the normal density between its cumulative bounds over its probability."""
     bounds = np.clip(np.concatenate([[0.0], np.cumsum(table)]), 0, 1)
     edges = np.asarray(ndtri(jnp.asarray(bounds)), np.float64)
     density = np.where(np.isfinite(edges), np.exp(-0.5 * np.where(np.isfinite(edges), edges, 0) ** 2), 0) / np.sqrt(
         2 * np.pi
     )
-    return (density[:-1] - density[1:]) / np.maximum(np.asarray(table, np.float64), 1e-12)
+    scores: NumpyArray = (density[:-1] - density[1:]) / np.maximum(np.asarray(table, np.float64), 1e-12)
+    return scores
 
 
 def correlation_of(pair: Array) -> float:
@@ -78,9 +79,10 @@ def correlation_of(pair: Array) -> float:
     return float(np.clip((a @ pair @ b) / spread, -0.99, 0.99))
 
 
-def nearest_correlation(matrix: Array, floor: float = 1e-4) -> Array:
+def nearest_correlation(matrix: Array, floor: float = 1e-4) -> NumpyArray:
     """A correlation matrix near this symmetric one: negative eigenvalues cut, the diagonal scaled back to 1."""
     values, vectors = np.linalg.eigh((np.asarray(matrix) + np.asarray(matrix).T) / 2)
     fixed = (vectors * np.maximum(values, floor)) @ vectors.T
     scale = np.sqrt(np.diag(fixed))
-    return fixed / np.outer(scale, scale)
+    correlation: NumpyArray = fixed / np.outer(scale, scale)
+    return correlation

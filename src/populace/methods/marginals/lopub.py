@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import networkx
 import numpy as np
@@ -21,9 +21,8 @@ from populace.methods.base import Facts, Population
 from populace.methods.blocks.frequency_estimation import maximise_likelihood, pair_likelihoods
 from populace.methods.blocks.one_report import mutual_information
 from populace.methods.marginals.bloom import Bits, BloomProtocol, Estimates
-from populace.methods.marginals.clique_tree import CliqueTree
-from populace.methods.marginals.tree import TreeGenerator
-from populace.types import Array
+from populace.methods.marginals.graphical_model import CliqueTree, TreeGenerator
+from populace.types import Array, NumpyArray
 
 LEAST_START = 0.01  # even share of where expectation maximisation begins, so that no cell is ruled out
 
@@ -92,7 +91,9 @@ class LoPub(BloomProtocol):
         tree = CliqueTree(sizes=sizes, cliques=cliques, parents=parents, tables=tables)
         return TreeGenerator(schema=schema, tree=tree)
 
-    def _table(self, clique: tuple[int, ...], estimates: Estimates, pairs: dict[tuple[int, int], Array]) -> Array:
+    def _table(
+        self, clique: tuple[int, ...], estimates: Estimates, pairs: dict[tuple[int, int], NumpyArray]
+    ) -> NumpyArray:
         if len(clique) == 1:
             return estimates.one_way(clique[0])
         if len(clique) == 2:
@@ -101,13 +102,14 @@ class LoPub(BloomProtocol):
         shape = [estimates.filters.sizes[column] for column in clique]
         # Ren et al., section 4.3: expectation maximisation starts from the regression's result; from an even table it
         # would stay there, because one report of a randomised filter says next to nothing.
-        start: Array = functools.reduce(np.multiply.outer, [estimates.one_way(column) for column in clique])
+        start: NumpyArray = functools.reduce(np.multiply.outer, [estimates.one_way(column) for column in clique])
         even = np.full(start.shape, 1 / start.size)
         start = (1 - LEAST_START) * start + LEAST_START * even
-        return maximise_likelihood(likelihoods, start=start, iterations=20).reshape(shape)
+        table: NumpyArray = maximise_likelihood(likelihoods, start=start, iterations=20).reshape(shape)
+        return table
 
 
-def bounded_graph(sizes: tuple[int, ...], edges: list[tuple[int, int]], cells: int) -> Any:
+def bounded_graph(sizes: tuple[int, ...], edges: list[tuple[int, int]], cells: int) -> networkx.Graph:
     """A chordal graph with these edges, strongest first, as far as no clique gets more than so many cells."""
     graph = networkx.Graph()
     graph.add_nodes_from(range(len(sizes)))
@@ -120,18 +122,18 @@ def bounded_graph(sizes: tuple[int, ...], edges: list[tuple[int, int]], cells: i
     return networkx.complete_to_chordal_graph(graph)[0]
 
 
-def clique_order(graph: Any) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
+def clique_order(graph: networkx.Graph) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
     """The cliques of a chordal graph, parents before children, by the largest overlap first (a junction tree)."""
     left = sorted(tuple(sorted(clique)) for clique in networkx.find_cliques(graph))
     ordered: list[tuple[int, ...]] = []
     parents: list[int] = []
     while left:
         overlaps = [
-            max(((len(set(clique) & set(other)), -place) for place, other in enumerate(ordered)), default=(0, 1))
+            max(((len(set(clique) & set(other)), -number) for number, other in enumerate(ordered)), default=(0, 1))
             for clique in left
         ]
         best = int(np.argmax([overlap for overlap, _ in overlaps]))
-        overlap, place = overlaps[best]
-        parents.append(-place if overlap else -1)
+        overlap, parent = overlaps[best]
+        parents.append(-parent if overlap else -1)
         ordered.append(left.pop(best))
     return tuple(ordered), tuple(parents)

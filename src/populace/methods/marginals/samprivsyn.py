@@ -22,11 +22,18 @@ import numpy as np
 
 from populace.methods.base import Ask, Facts, Plan, Population, Replies, Shard, choose_record
 from populace.methods.blocks import one_report as survey
-from populace.methods.blocks.frequency_estimation import NoisyTable, project_to_simplex, regress
+from populace.methods.blocks.frequency_estimation import (
+    NoisyTable,
+    channel,
+    invert_pair,
+    mean_squares,
+    pair_variance,
+    project_to_simplex,
+    regress,
+)
 from populace.methods.blocks.generator import Generator
-from populace.methods.blocks.records_generator import Records
-from populace.methods.marginals.channels import channel, invert_pair, pair_variance
-from populace.methods.marginals.graphical import pool_singles
+from populace.methods.blocks.records_generator import Records, build_rows
+from populace.methods.marginals.graphical_model import TreeGenerator, pool_singles
 from populace.methods.marginals.shrinkage import (
     Questions,
     allocate_reports,
@@ -34,15 +41,12 @@ from populace.methods.marginals.shrinkage import (
     fit_shrunk_model,
     read_tables,
 )
-from populace.methods.marginals.swaps import build_rows
-from populace.methods.marginals.tree import TreeGenerator
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.randomizers.grr import GrrPanel
-from populace.privacy.randomizers.subset import SubsetSelection
 from populace.privacy.source import Source
 from populace.tables.schema import Schema
-from populace.types import Array
+from populace.types import Array, NumpyArray
 
 MOST_ROWS = 60_000
 LEAST_SHARE = 0.02  # of an even choice, under mutual information: no pair is ever written off
@@ -76,7 +80,7 @@ class SamPrivSyn(survey.OneShot):
 
     Edge cases: a client is asked once, and its ledger refuses a second time; a client without records answers as if its
     values were drawn evenly; with one column there is one question. Only the corrected variant (joint, pgm,
-    predicted-error) also asks about single columns, which tells more about one-way tables than a pair does.
+    predicted-error) also asks about single columns, which informs more about one-way tables than a pair does.
     """
 
     epsilon: float
@@ -147,15 +151,15 @@ class SamPrivSyn(survey.OneShot):
         record, any_record = choose_record(shard, which)
         sizes = jnp.asarray(np.asarray(shard.table_schema.sizes, np.int32))[pair]
         uniform = jnp.stack([part.below(size) for part, size in zip(empty.split(2), sizes, strict=True)])
-        told = panel.apply(jnp.where(any_record, jnp.asarray(record)[pair], uniform), pair, noise)
-        cell = told[0] * sizes[1] + told[1]
+        values = panel.apply(jnp.where(any_record, jnp.asarray(record)[pair], uniform), pair, noise)
+        cell = values[0] * sizes[1] + values[1]
         return jnp.arange(asked.panel.width) == cell, memory
 
     def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
         counts = survey.add_replies(state.counts, ask.own, replies)
         return dataclasses.replace(state, round=state.round + 1, counts=counts)
 
-    def shares(self, state: State, population: Population) -> Array:
+    def shares(self, state: State, population: Population) -> NumpyArray:
         """How often each question is asked next, from public facts and earlier answers alone.
 
         The plug-in mutual information of the paper grows with the noise of a pair (by about K/2 times its variance over its
@@ -171,18 +175,19 @@ class SamPrivSyn(survey.OneShot):
             return self._allocate(state.counts, population)[0]
         if int(state.round) == 0:
             return even
-        how: Any = "lasso" if self.estimator == "lasso" else "projected"
+        how = "lasso" if self.estimator == "lasso" else "projected"
         tables = self.pair_tables(state.counts, schema, how, LASSO_STEPS_WHILE_ASKING)
         scores = np.array([survey.mutual_information(table) for table in tables])
         shares = (1 - LEAST_SHARE) * scores / scores.sum() + LEAST_SHARE * even if scores.sum() > 0 else even
-        return shares / shares.sum()
+        shares = shares / shares.sum()
+        return np.asarray(shares)
 
-    def _allocate(self, counts: survey.SupportCounts, population: Population) -> tuple[Array, float]:
+    def _allocate(self, counts: survey.SupportCounts, population: Population) -> tuple[NumpyArray, float]:
         """Shares of the least predicted error, and that error."""
         schema = population.table_schema
         asked = self.questions(schema)
         if self._splits(schema):
-            variances = np.array([self._pair_variance(pair, schema) for pair in asked.groups])
+            variances: NumpyArray = np.array([self._pair_variance(pair, schema) for pair in asked.groups])
         else:
             variances = asked.cell_variances() + 1 / np.asarray(asked.panel.sizes)
         noisy, singles = self.noisy_tables(counts, schema)
@@ -215,20 +220,20 @@ class SamPrivSyn(survey.OneShot):
             for pair, table, n in rows
             if n > 0
         ]
-        return tables, self._told_singles(counts, schema)
+        return tables, self._single_tables(counts, schema)
 
     def cell_variances(
         self, counts: survey.SupportCounts, schema: Schema, singles: Sequence[NoisyTable]
-    ) -> dict[tuple[int, ...], Array]:
+    ) -> dict[tuple[int, ...], NumpyArray]:
         """Variances of the cells of each pair's table as if its columns were independent, sampling of clients included.
 
         Frequent cells vary more, and at a large epsilon much more: one deviation for all would take that for dependence.
         """
         asked = self.questions(schema)
-        found: dict[tuple[int, ...], Array] = {}
+        variances: dict[tuple[int, ...], NumpyArray] = {}
         alone = [project_to_simplex(single.table) for single in singles]
         halves = halves_for(schema, self.epsilon).members
-        squares = [_mean_squares(weights, half.p, half.q) for weights, half in zip(alone, halves, strict=True)]
+        squares = [mean_squares(weights, half.p, half.q) for weights, half in zip(alone, halves, strict=True)]
         for group, member, answers in zip(asked.groups, asked.panel.members, np.asarray(counts.answers), strict=True):
             if len(group) == 2 and answers > 0 and member.size > 1:
                 weights = np.multiply.outer(alone[group[0]], alone[group[1]])
@@ -236,8 +241,8 @@ class SamPrivSyn(survey.OneShot):
                     one = np.multiply.outer(squares[group[0]], squares[group[1]]) - weights**2
                 else:
                     one = member.variance(weights, 1) + weights * (1 - weights)
-                found[group] = one / int(answers)
-        return found
+                variances[group] = np.asarray(one / int(answers))
+        return variances
 
     def _pair_variance(self, pair: tuple[int, ...], schema: Schema) -> float:
         """Of an average cell from one report of the split oracle, sampling of clients included."""
@@ -245,25 +250,25 @@ class SamPrivSyn(survey.OneShot):
         first, second = ((members[c].p, members[c].q, members[c].size) for c in pair)
         return pair_variance(first, second)
 
-    def _told_singles(self, counts: survey.SupportCounts, schema: Schema) -> list[NoisyTable]:
-        """One-way tables of the split oracle: each value was randomised on its own, whatever it was told with."""
-        found = []
-        told = [_shares(counts, i, shape, total=True) for i, shape in enumerate(self.questions(schema).shapes)]
+    def _single_tables(self, counts: survey.SupportCounts, schema: Schema) -> list[NoisyTable]:
+        """One-way tables of the split oracle: each value was randomised on its own, whatever it was reported with."""
+        tables = []
+        reported = [_shares(counts, i, shape, total=True) for i, shape in enumerate(self.questions(schema).shapes)]
         for column, member in enumerate(halves_for(schema, self.epsilon).members):
-            heard = np.zeros(member.size)
-            for pair, table in zip(self.questions(schema).groups, told, strict=True):
+            values: NumpyArray = np.zeros(member.size)
+            for pair, table in zip(self.questions(schema).groups, reported, strict=True):
                 if column in pair:
-                    heard += table.sum(axis=1 - pair.index(column))
-            reports = max(heard.sum(), 1e-9)
+                    values += table.sum(axis=1 - pair.index(column))
+            reports = max(values.sum(), 1e-9)
             deviation = math.sqrt((float(member.variance(1 / member.size, 1)) + 1 / member.size) / reports)
-            known = heard.sum() > 0 and member.size > 1
-            table = member.estimate(heard, heard.sum())
-            found.append(NoisyTable((column,), table, deviation if known else math.inf))
-        return found
+            known = values.sum() > 0 and member.size > 1
+            estimate = member.estimate(values, values.sum())
+            tables.append(NoisyTable((column,), estimate, deviation if known else math.inf))
+        return tables
 
     def pair_tables(
         self, counts: survey.SupportCounts, schema: Schema, how: str | None = None, steps: int = 2_000
-    ) -> list[Array]:
+    ) -> list[NumpyArray]:
         """Estimated tables of all pairs: `unbiased`, or as distributions, `projected` or by `lasso`."""
         asked = self.questions(schema)
         how = how or self.estimator
@@ -273,7 +278,7 @@ class SamPrivSyn(survey.OneShot):
             groups = [tuple(sides[c] for c in group) for group in asked.groups]
         else:
             groups = [(channel(member.p, member.q, member.size),) for member in asked.panel.members]
-        tables = []
+        tables: list[NumpyArray] = []
         for i, (group, sides_of, shape) in enumerate(zip(asked.groups, groups, asked.shapes, strict=True)):
             if len(group) == 1 and len(asked.groups) > 1:
                 continue
@@ -302,7 +307,7 @@ class SamPrivSyn(survey.OneShot):
         return Records(schema=schema, codes=codes, weights=np.ones(len(codes)))
 
     def guarantee(self, population: Population) -> Guarantee:
-        told = (
+        report = (
             "two values by randomised response"
             if self._splits(population.table_schema)
             else "one subset-selection report"
@@ -310,7 +315,7 @@ class SamPrivSyn(survey.OneShot):
         return survey.one_report_guarantee(
             self.epsilon,
             population,
-            mechanism=f"{told} about the pair of columns (or single column) the client was asked about, each client once",
+            mechanism=f"{report} about the pair of columns (or single column) the client was asked about, each client once",
             derivation=(
                 f"each client answers once: {self.charge(None, population).event}",  # type: ignore[arg-type]
                 "the question is drawn from earlier clients' randomised answers by a public coin, never from the client's data",
@@ -346,7 +351,7 @@ class SamPrivSyn(survey.OneShot):
     def _pair_error(self, pair: tuple[int, ...], schema: Schema, reports: float) -> float:
         cells = math.prod(schema.sizes[c] for c in pair)
         if not self._splits(schema):
-            return survey.expected_distance(oracle_variance(cells, self.epsilon), cells, reports)
+            return survey.expected_distance(survey.subset_variance(cells, self.epsilon), cells, reports)
         return survey.expected_distance(self._pair_variance(pair, schema) - 1 / cells, cells, reports)
 
     def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
@@ -368,7 +373,7 @@ class SamPrivSyn(survey.OneShot):
         return down, float(np.average(sent, weights=weights))
 
 
-def one_way_tables(tables: list[Array], groups: Sequence[tuple[int, ...]], schema: Schema) -> list[Array]:
+def one_way_tables(tables: Sequence[NumpyArray], groups: Sequence[tuple[int, ...]], schema: Schema) -> list[NumpyArray]:
     """Each column's table: what its pairs say, weighted with their mutual information (eq. 11, with the sum it lacks)."""
     information = [survey.mutual_information(table) for table in tables]
     found = []
@@ -383,21 +388,9 @@ def one_way_tables(tables: list[Array], groups: Sequence[tuple[int, ...]], schem
     return [project_to_simplex(table) for table in found]
 
 
-@functools.lru_cache(maxsize=1024)
-def oracle_variance(size: int, epsilon: float) -> float:
-    """Variance of an average cell of a subset-selection table from one report."""
-    return float(SubsetSelection(size=size, epsilon=epsilon).variance(1 / size, 1)) if size > 1 else 0.0
-
-
-def _mean_squares(weights: Array, p: float, q: float) -> Array:
-    """Of the unbiased estimate of each value's frequency from one report of randomised response."""
-    told = q + (p - q) * np.asarray(weights)
-    return (told * (1 - q) ** 2 + (1 - told) * q**2) / (p - q) ** 2 if p > q else np.ones_like(told)
-
-
-def _shares(counts: survey.SupportCounts, question: int, shape: tuple[int, ...], *, total: bool = False) -> Array:
+def _shares(counts: survey.SupportCounts, question: int, shape: tuple[int, ...], *, total: bool = False) -> NumpyArray:
     """Shares (or numbers, `total`) of the randomised pairs of values, as a table."""
-    told = np.asarray(counts.supports[question, : math.prod(shape)], np.float64).reshape(shape)
+    reported: NumpyArray = np.asarray(counts.supports[question, : math.prod(shape)], np.float64).reshape(shape)
     if total:
-        return told
-    return told / told.sum() if told.sum() else np.full(shape, 1 / math.prod(shape))
+        return reported
+    return reported / reported.sum() if reported.sum() else np.full(shape, 1 / math.prod(shape))

@@ -18,9 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from populace.methods.blocks.frequency_estimation import NoisyTable, make_consistent, project_to_simplex, with_marginal
-from populace.methods.marginals.clique_tree import CliqueTree
-from populace.methods.marginals.graphical import elimination_cells, fit_graphical_model, pool_singles
-from populace.types import Array
+from populace.methods.marginals.graphical_model import CliqueTree, elimination_cells, fit_graphical_model, pool_singles
+from populace.types import Array, NumpyArray
 
 Columns = tuple[int, ...]
 
@@ -37,10 +36,10 @@ MOST_CELLS = 2**13
 NORMAL_L1 = math.sqrt(2 / math.pi)  # mean absolute value of a standard normal
 
 
-def interaction(table: NoisyTable, singles: Sequence[NoisyTable]) -> tuple[Array, Array]:
+def interaction(table: NoisyTable, singles: Sequence[NoisyTable]) -> tuple[NumpyArray, NumpyArray]:
     """The product of a table's single columns, and what the table says beyond it (all one-way sums zero)."""
-    independent: Array = np.ones(())
-    cells = np.asarray(table.table, np.float64)
+    independent: NumpyArray = np.ones(())
+    cells: NumpyArray = np.asarray(table.table, np.float64)
     for column in table.columns:
         single = project_to_simplex(singles[column].table)
         independent = np.multiply.outer(independent, single)
@@ -55,17 +54,18 @@ class Reading(NamedTuple):
     """
 
     columns: Columns
-    independent: Array
-    beyond: Array
-    shape: Array
-    noise: Array
+    independent: NumpyArray
+    beyond: NumpyArray
+    shape: NumpyArray
+    noise: NumpyArray
     free: int
 
-    def likelihoods(self) -> Array:
+    def likelihoods(self) -> NumpyArray:
         """Logarithms, one per strength. The cells hold `free` numbers between them, and count for as many."""
         variance = np.multiply.outer(STRENGTHS, self.shape.ravel()) + self.noise.ravel()
         terms = np.log(variance) + self.beyond.ravel() ** 2 / variance
-        return -0.5 * self.free / self.beyond.size * terms.sum(axis=1)
+        logarithms: NumpyArray = -0.5 * self.free / self.beyond.size * terms.sum(axis=1)
+        return logarithms
 
 
 def read_table(table: NoisyTable, singles: Sequence[NoisyTable], variances: Array | None = None) -> Reading | None:
@@ -80,7 +80,7 @@ def read_table(table: NoisyTable, singles: Sequence[NoisyTable], variances: Arra
     return Reading(table.columns, independent, beyond, shape, np.maximum(cells, 1e-15) * free / beyond.size, free)
 
 
-def learn_strengths(readings: Sequence[Reading], *, steps: int = 60) -> tuple[Array, Array]:
+def learn_strengths(readings: Sequence[Reading], *, steps: int = 60) -> tuple[NumpyArray, NumpyArray]:
     """What is believed of each table's strength, [tables, strengths], and of a table not seen yet.
 
     The distribution of strengths is the one of greatest likelihood for all tables together (Kiefer and Wolfowitz 1956, by
@@ -207,7 +207,7 @@ class Questions(NamedTuple):
 
 def allocate_reports(
     asked: Questions, left: float, readings: Sequence[Reading] = (), *, steps: int = 80
-) -> tuple[Array, float]:
+) -> tuple[NumpyArray, float]:
     """How to spread the reports that are left over the questions for the least predicted two-way error: shares, and the
     total variation distance to expect, mean over pairs (0 without any).
 

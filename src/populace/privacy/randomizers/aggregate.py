@@ -27,7 +27,7 @@ class Tally:
     """
 
     counts: Array
-    reports: Array
+    reports: Array | np.int64
 
     def __add__(self, other: Tally) -> Tally:
         if np.shape(self.counts) != np.shape(other.counts):
@@ -36,6 +36,7 @@ class Tally:
 
 
 def empty_tally(oracle: Randomizer) -> Tally:
+    """The tally of no reports."""
     return Tally(counts=np.zeros(oracle.width, np.int64), reports=np.int64(0))
 
 

@@ -19,7 +19,7 @@ from populace.errors import DataError, out_of_range
 from populace.privacy import on_host, secure_random
 from populace.privacy.events import Event, Pure
 from populace.privacy.source import Keyed, Source
-from populace.types import Array
+from populace.types import Array, Number, NumpyArray
 
 LEAST_EPSILON, MOST_EPSILON = 1e-6, 50.0
 RELEASE_DRAWS = 2**20  # exact coins drawn at a time: 16 MiB of operating-system bits
@@ -102,14 +102,14 @@ class Randomizer(abc.ABC):
         """Bytes of one report as sent."""
 
     @abc.abstractmethod
-    def encode(self, report: Array) -> bytes:
+    def encode(self, report: Array | np.int64) -> bytes:
         """One report as sent."""
 
     @abc.abstractmethod
-    def _read(self, message: bytes) -> Array:
+    def _read(self, message: bytes) -> Array | np.int64:
         """A message of the right length as a report; refuses what no client could have sent."""
 
-    def decode(self, message: bytes) -> Array:
+    def decode(self, message: bytes) -> Array | np.int64:
         """The inverse of `encode`; refuses what no client could have sent, stray bits included."""
         if len(message) != self.wire_bytes:
             raise DataError(f"expected a report of {self.wire_bytes} bytes, got {len(message)}")
@@ -153,7 +153,7 @@ class FrequencyOracle(Randomizer):
     def width(self) -> int:
         return self.size
 
-    def variance(self, frequency: Array, reports: int) -> Array:
+    def variance(self, frequency: NumpyArray | float, reports: int) -> NumpyArray | float:
         """Variance of the estimate of a frequency from so many reports about fixed values, in closed form."""
         gap = self.p - self.q
         return (self.q * (1 - self.q) / gap**2 + frequency * (1 - self.p - self.q) / gap) / reports
@@ -162,7 +162,7 @@ class FrequencyOracle(Randomizer):
         """Variance summed over the whole table, of one report."""
         return total_variance(self.p, self.q, self.size)
 
-    def estimate(self, support_counts: Array, reports: Array) -> Array:
+    def estimate(self, support_counts: Array, reports: Number) -> NumpyArray:
         """Unbiased frequencies; they may be negative. With no reports, or one value, the uniform table."""
         counts = np.asarray(support_counts, np.float64)
         if self.size == 1 or reports == 0:
@@ -171,6 +171,7 @@ class FrequencyOracle(Randomizer):
 
 
 def total_variance(p: float, q: float, size: int) -> float:
+    """The variance of one report's estimates, summed over a table of so many values."""
     if size == 1:
         return 0.0
     return (p * (1 - p) + (size - 1) * q * (1 - q)) / (p - q) ** 2
@@ -241,7 +242,8 @@ def count_rows(rows: Array) -> Array:
     rows = rows.reshape(-1, rows.shape[-1]).view(np.uint8)
     whole = len(rows) - len(rows) % 255
     sums = rows[:whole].reshape(255, -1).sum(axis=0, dtype=np.uint8).reshape(-1, rows.shape[-1])
-    return sums.sum(axis=0, dtype=np.int64) + rows[whole:].sum(axis=0, dtype=np.int64)
+    counts: NumpyArray = sums.sum(axis=0, dtype=np.int64) + rows[whole:].sum(axis=0, dtype=np.int64)
+    return counts
 
 
 def read_number(message: bytes, bound: int) -> int:

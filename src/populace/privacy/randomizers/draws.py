@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from populace.types import Array
+from populace.types import Array, Number
 
 BLOCK = 8  # coins per word
 WORD = 2**32
@@ -25,7 +25,7 @@ def threshold(probability: Fraction | float) -> np.uint32:
     return np.uint32(min(WORD - 1, int(probability * WORD)))
 
 
-def below(word: Array, bound: Array) -> Array:
+def below(word: Array, bound: Array | np.uint32) -> Array:
     """floor(word * bound / 2^32): a whole number below `bound` (`LARGEST_BOUND` at most), from uint32s, NumPy's or JAX's."""
     return ((word >> 16) * bound + (((word & 0xFFFF) * bound) >> 16)) >> 16
 
@@ -84,7 +84,7 @@ def _by_floyd(width: int, most: int) -> bool:
 
 
 def draw_subset(
-    words: Array, value: Array, *, size: Array, chosen: Array, heads: Array, width: int, most: int
+    words: Array, value: Number, *, size: Number, chosen: Number, heads: Number, width: int, most: int
 ) -> Array:
     """A report of subset selection as a row of `width` booleans, of which only the first `size` can be true.
 
@@ -97,12 +97,12 @@ def draw_subset(
     return by(words, value, size=size, chosen=chosen, heads=heads, width=width)
 
 
-def _own_coin(word: Array, heads: Array, size: Array) -> Array:
-    """Heads below the threshold; a domain of one value has nothing else to tell."""
+def _own_coin(word: Array, heads: Number, size: Number) -> Array:
+    """Heads below the threshold; a domain of one value has nothing else to report."""
     return (word < heads) | (size == 1)
 
 
-def draw_by_floyd(words: Array, value: Array, *, size: Array, chosen: Array, heads: Array, width: int) -> Array:
+def draw_by_floyd(words: Array, value: Number, *, size: Number, chosen: Number, heads: Number, width: int) -> Array:
     """Floyd (Bentley and Floyd 1987, algorithm F2) over the other values, the set held as bits of words."""
     own = _own_coin(words[-1], heads, size)
     value = jnp.asarray(value).astype(jnp.uint32)
@@ -110,13 +110,13 @@ def draw_by_floyd(words: Array, value: Array, *, size: Array, chosen: Array, hea
     first = jnp.asarray(size).astype(jnp.uint32) - 1 - needed
     places = jnp.arange(-(-width // 32), dtype=jnp.uint32)
 
-    def single(element: Array) -> Array:
+    def single(element: jax.Array) -> jax.Array:
         return jnp.where(places == element >> 5, jnp.uint32(1) << (element & 31), jnp.uint32(0))
 
-    def visit(members: Array, item: tuple[Array, Array]) -> tuple[Array, None]:
+    def visit(members: jax.Array, item: tuple[jax.Array, Array]) -> tuple[jax.Array, None]:
         step, word = item
         last = first + step
-        drawn = below(word, last + 1)
+        drawn = jnp.asarray(below(word, last + 1))
         drawn += drawn >= value  # skip the own value
         taken = (members & single(drawn)).any()
         element = jnp.where(taken, last + (last >= value), drawn)
@@ -127,12 +127,14 @@ def draw_by_floyd(words: Array, value: Array, *, size: Array, chosen: Array, hea
     return _unpack(members, 32, width)
 
 
-def draw_by_selection(words: Array, value: Array, *, size: Array, chosen: Array, heads: Array, width: int) -> Array:
+def draw_by_selection(words: Array, value: Number, *, size: Number, chosen: Number, heads: Number, width: int) -> Array:
     """Selection sampling (Knuth, algorithm S): value j is taken with probability needed/left."""
     own = _own_coin(words[-1], heads, size)
     uniforms = (words[:-1] >> 8).astype(jnp.float32) * jnp.float32(2**-24)
 
-    def visit(carry: tuple[Array, Array], item: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
+    def visit(
+        carry: tuple[jax.Array, jax.Array], item: tuple[jax.Array, jax.Array]
+    ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         needed, left = carry
         place, uniform = item
         other = (place != value) & (place < size)

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import math
 from fractions import Fraction
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -102,7 +103,7 @@ class FedSel:
             found += [share * (1 - one), share * one]
         return found
 
-    def simulate(self, vector: Array, key: Array, start: Array = 0) -> Array:
+    def simulate(self, vector: Array, key: Array, start: Array | int = 0) -> Array:
         """One report about one vector, from a JAX key; traceable, to be vmapped."""
         first, second = jax.random.split(key)
         vector = jnp.nan_to_num(jnp.asarray(vector, jnp.float32), posinf=self.bound, neginf=-self.bound)
@@ -112,7 +113,7 @@ class FedSel:
         heads = jnp.minimum((low + (1 - 2 * low) * (value + 1) / 2) * np.float32(WORD), LARGEST_WORD)
         return (2 * place + (jax.random.bits(second) < heads.astype(jnp.uint32))).astype(jnp.int32)
 
-    def release(self, vector: Array, start: Array = 0) -> Array:
+    def release(self, vector: Array, start: Array | int = 0) -> np.int32:
         """One report about one vector, from the operating system's generator, exactly."""
         vector = np.asarray(vector, np.float32)
         if vector.shape != (self.size,):
@@ -122,10 +123,12 @@ class FedSel:
         one = bool(secure_random.bernoulli(self.one_probability(float(vector[place]))))
         return np.int32(2 * place + one)
 
-    def apply(self, vector: Array, source: Source, start: Array = 0) -> Array:
+    def apply(self, vector: Array, source: Source, start: Array | int = 0) -> Array:
         """One report about one vector, from either kind of source; traceable from a key, also where the host draws exactly."""
         if not isinstance(source, Keyed):
-            return self.release(vector, start)
+            return cast(
+                "Array", self.release(vector, start)
+            )  # a scalar of NumPy's: it has all that is asked of an array
         if not source.exact:
             return self.simulate(vector, source.key, start)
         first, second = source.split(2)
@@ -134,7 +137,7 @@ class FedSel:
         return (2 * place + one).astype(jnp.int32)
 
     def release_rows(self, count: int, values: Array) -> Array:
-        """Exact coins about the values of the coordinates told, as the host draws them for compiled code."""
+        """Exact coins about the values of the coordinates reported, as the host draws them for compiled code."""
         del count
         return np.array([bool(secure_random.bernoulli(self.one_probability(float(value)))) for value in values])
 
@@ -146,8 +149,8 @@ class FedSel:
     def wire_bytes(self) -> int:
         return self.coordinate.wire_bytes
 
-    def encode(self, report: Array) -> bytes:
+    def encode(self, report: Array | np.int32) -> bytes:
         return self.coordinate.encode(report)
 
-    def decode(self, message: bytes) -> Array:
+    def decode(self, message: bytes) -> np.int32:
         return self.coordinate.decode(message)

@@ -65,7 +65,8 @@ class Grr(FrequencyOracle):
         if self.size <= LARGEST_BOUND:
             shift = 1 + below(words[1], np.uint32(self.size - 1)).astype(jnp.int32)
         else:  # more values than one word tells apart evenly: the words are a key
-            shift = jax.random.randint(jax.random.wrap_key_data(words[1:], impl="threefry2x32"), (), 1, self.size)
+            key = jax.random.wrap_key_data(jnp.asarray(words[1:]), impl="threefry2x32")
+            shift = jax.random.randint(key, (), 1, self.size)
         return jnp.where(words[0] < threshold(self.exact_p), value, (value + shift) % self.size)
 
     def release(self, values: Array) -> Array:
@@ -87,10 +88,10 @@ class Grr(FrequencyOracle):
         """A whole number below the size of the domain."""
         return number_bytes(self.size)
 
-    def encode(self, report: Array) -> bytes:
+    def encode(self, report: Array | np.int64) -> bytes:
         return int(report).to_bytes(self.wire_bytes, "little")
 
-    def _read(self, message: bytes) -> Array:
+    def _read(self, message: bytes) -> np.int64:
         return np.int64(read_number(message, self.size))
 
 
@@ -98,7 +99,7 @@ class Grr(FrequencyOracle):
 class GrrPanel:
     """Randomised response over several domains with traced sizes, each use with the same epsilon.
 
-    Guarantee: each value told costs epsilon; a client that tells several spends the sum.
+    Guarantee: each value reported costs epsilon; a client that reports several spends the sum.
     """
 
     sizes: tuple[int, ...]
@@ -108,10 +109,10 @@ class GrrPanel:
     def members(self) -> tuple[Grr, ...]:
         return tuple(Grr(size=size, epsilon=self.epsilon) for size in self.sizes)
 
-    def event(self, told: int) -> Event:
-        """What telling so many values is, for the ledger."""
+    def event(self, reports: int) -> Event:
+        """What reporting so many values is, for the ledger."""
         one = Pure(float(self.epsilon))
-        return Repeated(one, told) if told > 1 else one
+        return Repeated(one, reports) if reports > 1 else one
 
     def apply(self, values: Array, domains: Array, source: Source) -> Array:
         """Reports about several values, `domains[i]` saying which domain `values[i]` is in."""

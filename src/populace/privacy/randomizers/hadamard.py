@@ -101,7 +101,7 @@ class Hadamard(FrequencyOracle):
         """Row and sign as one whole number."""
         return number_bytes(2 * self.rows)
 
-    def encode(self, report: Array) -> bytes:
+    def encode(self, report: Array | np.int64) -> bytes:
         row, sign = (int(number) for number in np.asarray(report))
         return (2 * row + sign).to_bytes(self.wire_bytes, "little")
 

@@ -39,7 +39,7 @@ def mix(word: Array) -> Array:
     return word ^ (word >> 16)
 
 
-def hash_values(seeds: Array, values: Array, buckets: int) -> Array:
+def hash_values(seeds: Array | np.uint32, values: Array, buckets: int) -> Array:
     """The bucket of each value under each seed: uint32 arrays of NumPy or JAX in, the same numbers out of both.
 
     Each bucket is equally likely over the seeds, for any value. Two rounds, because after one some pairs of values met up
@@ -133,7 +133,7 @@ class Olh(FrequencyOracle):
         """Four bytes of seed, then the hash."""
         return SEED_BYTES + number_bytes(self.buckets)
 
-    def encode(self, report: Array) -> bytes:
+    def encode(self, report: Array | np.int64) -> bytes:
         seed, told = (int(number) for number in np.asarray(report))
         return seed.to_bytes(SEED_BYTES, "little") + told.to_bytes(number_bytes(self.buckets), "little")
 

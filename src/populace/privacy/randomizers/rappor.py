@@ -27,7 +27,7 @@ from populace.privacy.randomizers.base import (
 )
 from populace.privacy.randomizers.draws import draw_bits, pattern_table, words_for
 from populace.privacy.randomizers.hashing import hash_values
-from populace.types import Array
+from populace.types import Array, Number, NumpyArray
 
 MOST_COMPARED = 4096  # values above which the worst pair is bounded instead of searched
 
@@ -105,7 +105,7 @@ class Rappor(Randomizer):
     def counts(self, reports: Array) -> Array:
         return count_rows(reports)
 
-    def estimate_bits(self, bit_counts: Array, reports: Array) -> Array:
+    def estimate_bits(self, bit_counts: Array, reports: Number) -> NumpyArray:
         """Unbiased shares of clients whose filter has each bit set. With no reports, zero."""
         if reports == 0:
             return np.zeros(self.bits)
@@ -126,7 +126,7 @@ class Rappor(Randomizer):
         """The row of bits."""
         return -(-self.bits // 8)
 
-    def encode(self, report: Array) -> bytes:
+    def encode(self, report: Array | np.int64) -> bytes:
         return np.packbits(np.asarray(report, bool)).tobytes()
 
     def _read(self, message: bytes) -> Array:

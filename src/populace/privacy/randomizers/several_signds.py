@@ -119,7 +119,7 @@ class SeveralSignDS:
         sums = itertools.accumulate(self.weights[:-1])
         return np.array([threshold(Fraction(part, total)) for part in sums], np.uint32)
 
-    def simulate(self, vector: Array, key: Array, start: Array = 0) -> Array:
+    def simulate(self, vector: Array, key: Array, start: Array | int = 0) -> Array:
         """One report about one vector, [told] numbers 2 * coordinate + (1 if the sign is +), from a JAX key; traceable."""
         coins, ranks = jax.random.split(key)
         words = jax.random.bits(coins, (2,))
@@ -136,7 +136,7 @@ class SeveralSignDS:
         picked = jnp.zeros(self.size, bool).at[order].set(inside | outside)
         return (2 * jnp.flatnonzero(picked, size=self.told) + positive).astype(jnp.int32)
 
-    def release(self, vector: Array, start: Array = 0) -> Array:
+    def release(self, vector: Array, start: Array | int = 0) -> Array:
         """One report about one vector, from the operating system's generator, exactly."""
         vector = np.asarray(vector, np.float32)
         if vector.shape != (self.size,):
@@ -150,7 +150,7 @@ class SeveralSignDS:
             picked.append(pool[secure_random.subsets(len(pool), count, 1)[0]])
         return (2 * np.sort(np.concatenate(picked)) + positive).astype(np.int32)
 
-    def apply(self, vector: Array, source: Source, start: Array = 0) -> Array:
+    def apply(self, vector: Array, source: Source, start: Array | int = 0) -> Array:
         """One report about one vector, from either kind of source; traceable from a key, also where the host draws exactly."""
         if not isinstance(source, Keyed):
             return self.release(vector, start)

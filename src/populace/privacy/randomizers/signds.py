@@ -18,6 +18,7 @@ import functools
 import math
 from fractions import Fraction
 from statistics import NormalDist
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -125,11 +126,11 @@ class SignDS:
         return float(max(inside / outside, outside / inside))
 
     def probabilities(self, top: Array) -> list[Fraction]:
-        """The exact law of the coordinate told, given which coordinates are the top."""
+        """The exact law of the coordinate reported, given which coordinates are the top."""
         others = self.size - self.chosen
         return [self.exact_p / self.chosen if marked else (1 - self.exact_p) / others for marked in np.asarray(top)]
 
-    def simulate(self, vector: Array, key: Array, start: Array = 0) -> Array:
+    def simulate(self, vector: Array, key: Array, start: Array | int = 0) -> Array:
         """One report about one vector, from a JAX key; traceable, to be vmapped."""
         coin, place_key = jax.random.split(key)
         positive = (jax.random.bits(coin) >> 31).astype(bool)
@@ -137,14 +138,14 @@ class SignDS:
         return (2 * self.simulate_place(top, place_key) + positive).astype(jnp.int32)
 
     def simulate_place(self, top: Array, key: Array) -> Array:
-        """The coordinate told, given which are the top."""
+        """The coordinate reported, given which are the top."""
         coin, rank = jax.random.split(key)
         inside = (jax.random.bits(coin) < threshold(self.exact_p)) | (self.chosen == self.size)
         pool = jnp.where(inside, top, ~top)
         wanted = jax.random.randint(rank, (), 0, jnp.where(inside, self.chosen, max(1, self.size - self.chosen)))
         return jnp.argmax(jnp.cumsum(pool) == wanted + 1)
 
-    def release(self, vector: Array, start: Array = 0) -> Array:
+    def release(self, vector: Array, start: Array | int = 0) -> np.int32:
         """One report about one vector, from the operating system's generator, exactly."""
         vector = np.asarray(vector, np.float32)
         if vector.shape != (self.size,):
@@ -154,15 +155,17 @@ class SignDS:
         return np.int32(2 * self.release_place(top) + positive)
 
     def release_place(self, top: Array) -> int:
-        """The coordinate told, given which are the top, exactly."""
+        """The coordinate reported, given which are the top, exactly."""
         inside = bool(secure_random.bernoulli(self.exact_p)) if self.chosen < self.size else True
         pool = np.flatnonzero(top if inside else ~top)
         return int(pool[secure_random.integers_below(len(pool))])
 
-    def apply(self, vector: Array, source: Source, start: Array = 0) -> Array:
+    def apply(self, vector: Array, source: Source, start: Array | int = 0) -> Array:
         """One report about one vector, from either kind of source; traceable from a key, also where the host draws exactly."""
         if not isinstance(source, Keyed):
-            return self.release(vector, start)
+            return cast(
+                "Array", self.release(vector, start)
+            )  # a scalar of NumPy's: it has all that is asked of an array
         if not source.exact:
             return self.simulate(vector, source.key, start)
         sign, place = source.split(2)
@@ -171,7 +174,7 @@ class SignDS:
         return (2 * self.exact_place(top, place) + positive).astype(jnp.int32)
 
     def exact_place(self, top: Array, source: Source) -> Array:
-        """The coordinate told, given which are the top, drawn by the source's own coins and numbers; traceable."""
+        """The coordinate reported, given which are the top, drawn by the source's own coins and numbers; traceable."""
         coin, rank = source.split(2)
         inside = coin.coins(self.exact_p, ()) | (self.chosen == self.size)
         pool = jnp.where(inside, top, ~top)
@@ -189,10 +192,11 @@ class SignDS:
         """Bytes of one report as sent: a whole number below 2 d."""
         return number_bytes(2 * self.size)
 
-    def encode(self, report: Array) -> bytes:
+    def encode(self, report: Array | np.int32) -> bytes:
+        """One report as sent."""
         return int(report).to_bytes(self.wire_bytes, "little")
 
-    def decode(self, message: bytes) -> Array:
+    def decode(self, message: bytes) -> np.int32:
         """The inverse of `encode`; refuses what no client could have sent."""
         if len(message) != self.wire_bytes:
             raise DataError(f"expected a report of {self.wire_bytes} bytes, got {len(message)}")
@@ -200,7 +204,7 @@ class SignDS:
 
 
 @functools.partial(jax.jit, static_argnames="count")
-def mark_top(vector: Array, count: int, start: Array = 0) -> Array:
+def mark_top(vector: Array, count: int, start: Array | int = 0) -> Array:
     """Exactly `count` coordinates, the largest; ties by the circle from `start`. Traceable; no sort, but 32 counts.
 
     Floats in the order of their bits are whole numbers in the order of their values: the count-th largest is found bit by bit.
@@ -210,11 +214,11 @@ def mark_top(vector: Array, count: int, start: Array = 0) -> Array:
     bits = jax.lax.bitcast_convert_type(vector, jnp.uint32)
     order = jnp.where(bits >> 31 != 0, ~bits, bits | jnp.uint32(1 << 31))
 
-    def settle(step: Array, found: Array) -> Array:
-        trial = found | (jnp.uint32(1) << jnp.asarray(31 - step, jnp.uint32))
-        return jnp.where(jnp.sum(order >= trial) >= count, trial, found)
+    def settle(step: Array, bits_so_far: Array) -> Array:
+        trial = bits_so_far | (jnp.uint32(1) << jnp.asarray(31 - step, jnp.uint32))
+        return jnp.where(jnp.sum(order >= trial) >= count, trial, bits_so_far)
 
-    least = jax.lax.fori_loop(0, 32, settle, jnp.uint32(0))
+    least: jax.Array = jax.lax.fori_loop(0, 32, settle, jnp.uint32(0))
     above, equal = order > least, order == least
     circle = jnp.cumsum(jnp.roll(equal, -jnp.asarray(start)))  # how many equal ones come up to here, from `start` on
     return above | (equal & (jnp.roll(circle, jnp.asarray(start)) <= count - jnp.sum(above)))

@@ -137,7 +137,7 @@ class SubsetSelection(FrequencyOracle):
     def _index_bits(self) -> int:
         return max(1, (self.size - 1).bit_length())
 
-    def encode(self, report: Array) -> bytes:
+    def encode(self, report: Array | np.int64) -> bytes:
         report = np.asarray(report, bool)
         if self.size <= self.chosen * self._index_bits:
             return np.packbits(report).tobytes()

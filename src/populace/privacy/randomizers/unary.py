@@ -85,7 +85,7 @@ class UnaryEncoding(FrequencyOracle):
         """A bit per value."""
         return -(-self.size // 8)
 
-    def encode(self, report: Array) -> bytes:
+    def encode(self, report: Array | np.int64) -> bytes:
         return np.packbits(np.asarray(report, bool)).tobytes()
 
     def _read(self, message: bytes) -> Array:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -49,7 +49,7 @@ from populace.runs.poll.numbers import kept_numbers
 from populace.runs.poll.sorting import writing_by_number
 from populace.runs.run import make_key
 from populace.tables.schema import load_schema
-from populace.types import Array
+from populace.types import Array, NumpyArray
 from populace.version import __version__
 
 Say = Callable[[str], None]
@@ -65,7 +65,7 @@ class Collection:
     schema_file: str
     epsilon: float
     target: str | None = None
-    settings: dict[str, object] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, object] = dataclasses.field(default_factory=dict)
     records_per_client: int = 1
     client_column: str | None = None
     clients: int | None = None
@@ -255,12 +255,12 @@ def release(asked: Survey, questions: Array, records: Array, mask: Array) -> Arr
     counts = np.asarray(mask).sum(axis=1)
     if len(counts) and counts.min() < 1:
         raise out_of_range("records of each client", "at least 1", int(counts.min()))
-    chosen = np.zeros(len(counts), np.int64)
+    chosen: NumpyArray = np.zeros(len(counts), np.int64)
     for count in np.unique(counts[counts > 1]).tolist():
-        rows = np.flatnonzero(counts == count)
-        chosen[rows] = secure_random.integers_below(count, len(rows))
+        some = np.flatnonzero(counts == count)
+        chosen[some] = secure_random.integers_below(count, len(some))
     cells = cells_of(asked, records[np.arange(len(counts)), chosen], questions)
-    reports = np.zeros((len(counts), asked.panel.width), bool)
+    reports: NumpyArray = np.zeros((len(counts), asked.panel.width), bool)
     for member, rows in by_member(asked.panel, questions):
         reports[rows, : member.size] = member.release(cells[rows])
     return reports

@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from populace.engines.runtime import Keys, Progress, Report, Traffic
@@ -35,7 +35,7 @@ class Fit:
     answers: tuple[str, ...]
     schema_file: str
     rows: int
-    settings: dict[str, object] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, object] = dataclasses.field(default_factory=dict)
     seed: int | None = None
 
     @property
