@@ -14,9 +14,9 @@ from populace.privacy.sqlite_ledger import SqliteLedger
 from populace.tables.partition import split
 
 RECORDS = 2
-TINY = {"width": 3, "critic_width": 3, "latent": 2, "batch": 1}
-TRAVELS = UflGan(epsilon=4.0, iterations=1, critics=2, **TINY)
-AVERAGED = FedAvgGan(epsilon=4.0, turns=2, steps=1, **TINY)
+TINY = {"hidden_size": 3, "critic_hidden_size": 3, "latent_size": 2, "batch_size": 1}
+TRAVELS = UflGan(epsilon=4.0, generator_steps=1, critic_steps=2, **TINY)
+AVERAGED = FedAvgGan(epsilon=4.0, rounds=2, local_steps=1, **TINY)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ pytest.importorskip("nvflare")
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 TRAVELS = UflGan(
-    epsilon=2.0, delta=1e-4, iterations=1, critics=2, batch=1, width=3, critic_width=3, latent=2
+    epsilon=2.0, delta=1e-4, generator_steps=1, critic_steps=2, batch_size=1, hidden_size=3, critic_hidden_size=3, latent_size=2
 )  # fmt: skip
 
 

@@ -23,8 +23,16 @@ from populace.tables.images import Images
 from populace.tables.partition import split
 
 RECORDS, LABELS, SEED = 4, 2, 5
-TINY = {"turns": 2, "batch": 4, "features": 1, "width": 3, "critic_width": 3, "latent": 2, "waves": 2}
-MIXED = GenFl(epsilon=2.0, gamma=0.5, iterations=1, critics=2, gan_batch=2, **TINY)
+TINY = {
+    "rounds": 2,
+    "batch_size": 4,
+    "features": 1,
+    "hidden_size": 3,
+    "critic_hidden_size": 3,
+    "latent_size": 2,
+    "basis_size": 2,
+}
+MIXED = GenFl(epsilon=2.0, synthetic_share=0.5, generator_steps=1, critic_steps=2, gan_batch_size=2, **TINY)
 ALONE = DpFl(epsilon=2.0, **TINY)
 
 

@@ -16,8 +16,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 RECORDS = 4
 MIXED = GenFl(
-    epsilon=2.0, gamma=0.5, iterations=1, critics=2, gan_batch=2, turns=2, batch=4, features=1, width=3, critic_width=3,
-    latent=2, waves=2,
+    epsilon=2.0, synthetic_share=0.5, generator_steps=1, critic_steps=2, gan_batch_size=2, rounds=2, batch_size=4,
+    features=1, hidden_size=3, critic_hidden_size=3, latent_size=2, basis_size=2,
 )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from populace.types import ArrayTree
 Records = ArrayTree
 
 SIDE, CLASSES = 8, 3  # of invented images
-GAN = {"width": "8", "critic_width": "16", "latent": "4", "waves": "4"}
+GAN = {"hidden_size": "8", "critic_hidden_size": "16", "latent_size": "4", "basis_size": "4"}
 BEGUN = "participations=1,width=4,latent=2,asleep=1,fitting=2,batch=3,waves=4"
 #: Few steps, small networks, and batches of three of four records.
 FEW_STEPS: dict[str, dict[str, str]] = {
@@ -32,20 +32,28 @@ FEW_STEPS: dict[str, dict[str, str]] = {
     "fedsel-wae": {"hidden": "6", "latent": "2", "epochs": "2"},
     "moments": {"side": "4"},
     "l-dpd-vae": {"participations": "2", "batch": "3", "asleep": "1", "width": "4", "latent": "2", "waves": "4"},
-    "c-dpd-vae": {"turns": "3", "share": "0.7", "epochs": "1", "batch": "4", "bound": "0.001", "width": "4", "latent": "2"},
+    "c-dpd-vae": {
+        "rounds": "3", "sampling_rate": "0.7", "epochs": "1", "batch": "4", "bound": "0.001", "width": "4", "latent": "2",
+    },
     "chain": {"then_set": BEGUN, "first_set": "side=4"},
-    "fl-gan": {"iterations": "1", "critics": "2", "batch": "3", **GAN},
-    "ufl-gan": {"iterations": "1", "critics": "2", "batch": "3", **GAN},
-    "fedavg-gan": {"turns": "3", "share": "0.7", "steps": "1", "bound": "0.001", "batch": "2", **GAN},
-    "genfl": {"turns": "1", "batch": "3", "iterations": "1", "critics": "1", "gan_batch": "3", "features": "2", **GAN},
-    "dp-fl": {"turns": "2", "batch": "3", "features": "2"},
+    "fl-gan": {"generator_steps": "1", "critic_steps": "2", "batch_size": "3", **GAN},
+    "ufl-gan": {"generator_steps": "1", "critic_steps": "2", "batch_size": "3", **GAN},
+    "fedavg-gan": {
+        "rounds": "3", "sampling_rate": "0.7", "local_steps": "1", "clip_norm": "0.001", "batch_size": "2", **GAN,
+    },
+    "genfl": {
+        "rounds": "1", "batch_size": "3", "generator_steps": "1", "critic_steps": "1", "gan_batch_size": "3", "features": "2",
+        **GAN,
+    },
+    "dp-fl": {"rounds": "2", "batch_size": "3", "features": "2"},
 }  # fmt: skip
 
 #: Networks wide enough for thousands of canaries, each along a coordinate of its own.
 WIDE: dict[str, dict[str, str]] = {
-    "fl-gan": {"critic_width": "128"}, "ufl-gan": {"critic_width": "128"}, "fedavg-gan": {"critic_width": "128"},
+    "fl-gan": {"critic_hidden_size": "128"}, "ufl-gan": {"critic_hidden_size": "128"},
+    "fedavg-gan": {"critic_hidden_size": "128"},
     "l-dpd-vae": {"width": "128", "latent": "16"}, "c-dpd-vae": {"width": "32", "latent": "8"},
-    "genfl": {"critic_width": "64"}, "moments": {"side": "8"},
+    "genfl": {"critic_hidden_size": "64"}, "moments": {"side": "8"},
     "chain": {"then_set": BEGUN.replace("width=4,latent=2", "width=128,latent=16"), "first_set": "side=8"},
 }  # fmt: skip
 

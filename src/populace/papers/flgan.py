@@ -25,7 +25,7 @@ from populace.engines import simulation
 from populace.engines.runtime import Outcome, population_of
 from populace.evaluation.attacks.scores import Scored, attack_scores
 from populace.evaluation.cnn import Cnn
-from populace.methods.blocks.training import generator_of
+from populace.methods.blocks.vae_generator import generator_of
 from populace.methods.registry import make_protocol
 from populace.papers import scores as judged
 from populace.papers.grid import Cell, Chart, Picture, Result, View, largest, mean_over_seeds
@@ -86,8 +86,8 @@ SCALES = {
 OPEN = "fl-gan, not private"
 ROWS: dict[str, Row] = {
     "ufl-gan": Row(method="ufl-gan"),
-    "replay only": Row(method="ufl-gan", settings={"ewc": 0.0}),
-    "EWC only": Row(method="ufl-gan", settings={"replay": 0.0}),
+    "replay only": Row(method="ufl-gan", settings={"ewc_weight": 0.0}),
+    "EWC only": Row(method="ufl-gan", settings={"replay_weight": 0.0}),
     "fl-gan": Row(method="fl-gan"),
     OPEN: Row(method="fl-gan", settings={"recipe": "open"}),
     "fl-gan as published": Row(method="fl-gan", settings={"recipe": "paper"}),
@@ -97,8 +97,11 @@ ROWS: dict[str, Row] = {
 }
 #: Of the full scale; a method's own where nothing is said.
 SETTINGS: dict[str, dict[str, Any]] = {name: {} for name in ROWS}
-NARROW: dict[str, Any] = {"batch": 16, "width": 8, "critic_width": 8, "waves": 5}
-FEW = {True: {**NARROW, "iterations": 6, "critics": 2}, False: {**NARROW, "turns": 6, "steps": 2}}  # travels or not
+NARROW: dict[str, Any] = {"batch_size": 16, "hidden_size": 8, "critic_hidden_size": 8, "basis_size": 5}
+FEW = {  # travels or not
+    True: {**NARROW, "generator_steps": 6, "critic_steps": 2},
+    False: {**NARROW, "rounds": 6, "local_steps": 2},
+}
 
 
 def cells(data: str, quick: bool, seeds: int) -> list[Cell]:
@@ -149,12 +152,12 @@ def clients_of(data: str, cell: Cell) -> Clients:
 
 
 def settings_of(cell: Cell) -> dict[str, Any]:
-    """Without privacy epsilon decides nothing. The trail is kept where silos differ."""
+    """Without privacy epsilon decides nothing. The history is kept where silos differ."""
     name = str(cell["method"])
     row = ROWS[name]
     found = {**(FEW[row.travels] if cell["scale"] == "small" else SETTINGS[name]), **row.settings}
     found["epsilon"] = EPSILON if cell["epsilon"] is None else float(cell["epsilon"])
-    return found | ({"trail": True} if row.travels and cell["split"] == "skewed" else {})
+    return found | ({"keep_history": True} if row.travels and cell["split"] == "skewed" else {})
 
 
 def measure(data: str, cell: Cell) -> Result:
@@ -171,7 +174,7 @@ def measure(data: str, cell: Cell) -> Result:
         outcome, found = trained(cell, clients, seed)
         made = outcome.generator.sample(scale.images, make_key(1_000 + seed))
         found |= {**quality(data, made, scale, seed), **packed(made, shown=8)}
-        if len(getattr(outcome.state, "trail", ())):
+        if settings_of(cell).get("keep_history"):
             found["trail"] = trail_of(outcome, clients, judge_of(data, scale), min(2_000, scale.images))
     if cell["scale"] == "full":
         jax.clear_caches()  # type: ignore[no-untyped-call]
@@ -208,10 +211,10 @@ def trail_of(outcome: Outcome, clients: Clients, by: Cnn, count: int) -> list[di
         raise TypeError("expected images")
     held: set[int] = set()
     found = []
-    for theta, silo in zip(np.asarray(outcome.state.trail), np.ravel(outcome.state.order), strict=True):
+    for theta, silo in zip(np.asarray(outcome.state.learner.history), np.ravel(outcome.state.order), strict=True):
         rows = clients.order[clients.starts[silo] : clients.starts[silo + 1]]
         held |= set(np.unique(data.y[rows]).tolist())
-        made = generator_of(outcome.state.design.gan.maker, theta, population).sample(count, make_key(2_000))
+        made = generator_of(outcome.state.learner.design.gan.generator, theta, population).sample(count, make_key(2_000))
         found.append({"held": sorted(held), "shares": judged.seen_in(made, by, data.classes)["shares"]})
     return found
 
@@ -240,9 +243,10 @@ def critic_features(outcome: Outcome, asked: Images) -> Array:
 
     A critic's scores have no zero, so that those of two critics can be compared only so.
     """
-    gan = outcome.state.design.gan
-    seen, y = gan.read({"x": jnp.asarray(asked.x), "y": jnp.asarray(asked.y)})
-    score = np.asarray(gan.score(gan.parts(outcome.state.omega), seen, y), np.float64)
+    gan = outcome.state.learner.design.gan
+    everybody = jnp.ones(len(asked.y), bool)
+    examples = gan.read({"x": jnp.asarray(asked.x), "y": jnp.asarray(asked.y)}, everybody)
+    score = np.asarray(gan.score(gan.arrays(outcome.state.learner.omega), examples.x, examples.y), np.float64)
     means = np.bincount(asked.y, score, asked.classes) / np.maximum(np.bincount(asked.y, minlength=asked.classes), 1)
     return np.stack([score - score.mean(), score - means[asked.y]], axis=1)
 

@@ -26,7 +26,7 @@ DATA = "adult9"
 SMALL_ROWS = 1_200
 TRUST = {"record": "silo", "client": "local"}
 METHODS = ("ufl-gan", "fl-gan", "poll")
-FEW: dict[str, Any] = {"iterations": 4, "batch": 16, "width": 8, "critic_width": 8}
+FEW: dict[str, Any] = {"generator_steps": 4, "batch_size": 16, "hidden_size": 8, "critic_hidden_size": 8}
 METRICS = ("auc", "forest", "mlp", "two_way", "seconds")
 
 

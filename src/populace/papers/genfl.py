@@ -24,8 +24,7 @@ import numpy as np
 from populace.engines import simulation
 from populace.evaluation.attacks.scores import Scored, attack_scores
 from populace.evaluation.dense import Logistic
-from populace.methods.genfl.classifier_images import AT_ONCE
-from populace.methods.genfl.wavelets import Scattering
+from populace.methods.genfl.classifier import AT_ONCE, Scattering
 from populace.methods.registry import make_protocol
 from populace.papers.grid import Cell, Chart, Picture, Result, View, largest, mean_over_seeds
 from populace.papers.image_grid import framed, packed
@@ -71,15 +70,17 @@ class Row:
 FULL = Scale(clients=10, records=5_000, outsiders=10_000, tested=10_000, shadows=1)
 SMALL = Scale(clients=3, records=80, outsiders=120, tested=300, shadows=1)
 GAMMAS = (1.0, 0.6, 0.2)
-LEARNING: dict[str, Any] = {"turns": 60, "batch": 512, "bound": 0.3, "rate": 0.2, "features": 4}
+LEARNING: dict[str, Any] = {"rounds": 60, "batch_size": 512, "clip_norm": 0.3, "learning_rate": 0.2, "features": 4}
 #: Steps of the GANs are few so that the grid runs on processors; they were not chosen by what they reach. The share of the
 #: budget is that of the stored figures, not the method's default, which was chosen later.
-MADE: dict[str, Any] = {**LEARNING, "iterations": 40, "gan_batch": 64, "gan_share": 0.3}
+MADE: dict[str, Any] = {**LEARNING, "generator_steps": 40, "gan_batch_size": 64, "budget_share": 0.3}
 PAPER: dict[str, Any] = {
-    **LEARNING, "recipe": "paper", "iterations": 200, "critics": 3, "gan_batch": 64, "gan_share": 0.3,
+    **LEARNING, "recipe": "paper", "generator_steps": 200, "critic_steps": 3, "gan_batch_size": 64, "budget_share": 0.3,
 }  # fmt: skip
-FEW: dict[str, Any] = {"turns": 3, "batch": 32, "features": 2}
-FEW_MADE: dict[str, Any] = {**FEW, "iterations": 4, "critics": 2, "gan_batch": 16, "width": 16, "critic_width": 16}
+FEW: dict[str, Any] = {"rounds": 3, "batch_size": 32, "features": 2}
+FEW_MADE: dict[str, Any] = {
+    **FEW, "generator_steps": 4, "critic_steps": 2, "gan_batch_size": 16, "hidden_size": 16, "critic_hidden_size": 16,
+}  # fmt: skip
 #: Of the classifier without privacy: L-BFGS, and what its features are multiplied by, so that its penalty is light.
 WITHOUT: dict[str, Any] = {"features": 4, "iterations": 100, "strength": 10.0}
 
@@ -125,7 +126,7 @@ def settings_of(data: str, cell: Cell) -> dict[str, Any]:
     if row.method:
         found |= {"epsilon": float(cell["epsilon"] or 0), "delta": DELTA}
     if gamma is not None:
-        found |= {**row.at.get(float(gamma), {}), "gamma": float(gamma)}
+        found |= {**row.at.get(float(gamma), {}), "synthetic_share": float(gamma)}
     if cell["scale"] == "small":
         found |= row.small
         found.pop("delta", None)  # the house rule: 1e-5 is no small chance for few records

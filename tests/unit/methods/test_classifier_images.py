@@ -10,8 +10,7 @@ import pytest
 from populace.errors import DataError, SpecError
 from populace.methods.blocks.generator import load_generator
 from populace.methods.blocks.vae_networks import BasisVae, SmallVae
-from populace.methods.genfl.classifier_images import AT_ONCE, ClassifierImages
-from populace.methods.genfl.linear import logits
+from populace.methods.genfl.classifier import AT_ONCE, ClassifierImages, logits
 from populace.tables.images import Images
 
 SHAPE, LABELS, CELLS = (8, 8), 3, 2
@@ -72,7 +71,7 @@ def test_scores_are_those_of_the_linear_classifier_whatever_the_number_of_images
     np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-5)
     few = data.take(np.arange(AT_ONCE - 2, AT_ONCE + 3))
     seen = one.features(jnp.asarray(few.x, jnp.float32) / 255)
-    expected = jax.nn.softmax(logits(one.features, jnp.asarray(one.weights).reshape(-1), seen), axis=1)
+    expected = jax.nn.softmax(logits(jnp.asarray(one.weights).reshape(-1), seen), axis=1)
     np.testing.assert_allclose(found[AT_ONCE - 2 :], expected, atol=1e-5)
     np.testing.assert_array_equal(one.classify(data), found.argmax(axis=1))
 

@@ -9,36 +9,37 @@ from builders import mark_slow
 from populace.methods.blocks.dp_sgd import Examples, start_training
 from populace.methods.blocks.gan_networks import ConvGan, DenseGan
 from populace.methods.blocks.gan_training import (
-    drawn_labels,
+    draw_labels,
     generator_step,
-    mean_slope,
-    replayed,
-    slope_of_one,
-    slope_of_row,
+    mean_clipped_gradient,
+    replay_examples,
+    row_gradient,
 )
 from populace.methods.blocks.networks import Blocks
 from populace.methods.blocks.vae_networks import BasisVae, RowsVae, SmallVae
 
 BLOCKS = Blocks((3, 2, 4))
 GANS = {
-    "basis": DenseGan(maker=BasisVae(shape=(5, 4), classes=3, latent=2, width=4, waves=3), width=4),
-    "conv": ConvGan(maker=SmallVae(shape=(5, 4), classes=3, latent=2, width=2), width=2),
-    "colour": ConvGan(maker=SmallVae(shape=(4, 4, 3), classes=2, latent=2, width=2), width=2),
-    "alone": DenseGan(maker=BasisVae(shape=(5, 4), classes=1, latent=2, width=4, waves=3), width=4),
-    "rows": DenseGan(maker=RowsVae(shape=(BLOCKS.width,), classes=0, latent=2, width=4, blocks=BLOCKS), width=4),
+    "basis": DenseGan(generator=BasisVae(shape=(5, 4), classes=3, latent=2, width=4, waves=3), hidden_size=4),
+    "conv": ConvGan(generator=SmallVae(shape=(5, 4), classes=3, latent=2, width=2), hidden_size=2),
+    "colour": ConvGan(generator=SmallVae(shape=(4, 4, 3), classes=2, latent=2, width=2), hidden_size=2),
+    "alone": DenseGan(generator=BasisVae(shape=(5, 4), classes=1, latent=2, width=4, waves=3), hidden_size=4),
+    "rows": DenseGan(
+        generator=RowsVae(shape=(BLOCKS.width,), classes=0, latent=2, width=4, blocks=BLOCKS), hidden_size=4
+    ),
 }
 
 
 def examples(gan, count=5, seed=0):
     rng = np.random.default_rng(seed)
-    if isinstance(gan.maker, RowsVae):
+    if isinstance(gan.generator, RowsVae):
         records = np.stack([rng.integers(0, size, count) for size in BLOCKS.sizes], axis=1)
     else:
         records = {
-            "x": rng.integers(0, 256, (count, *gan.maker.shape)),
-            "y": rng.integers(0, 3, count) % gan.maker.classes,
+            "x": rng.integers(0, 256, (count, *gan.generator.shape)),
+            "y": rng.integers(0, 3, count) % gan.generator.classes,
         }
-    return Examples(*gan.read(jax.tree.map(jnp.asarray, records)), jnp.ones(count, bool))
+    return gan.read(jax.tree.map(jnp.asarray, records), jnp.ones(count, bool))
 
 
 @pytest.fixture(params=GANS)
@@ -49,13 +50,13 @@ def gan(request):
 def test_what_is_made_is_seen_in_the_same_shape_as_what_is_real(gan):
     omega, theta = gan.start(jax.random.key(0))
     seen = examples(gan)
-    made = gan.made(theta, jnp.ones((5, 2)), seen.y)
+    made = gan.generate(theta, jnp.ones((5, 2)), seen.y)
     assert made.shape == seen.x.shape
-    assert gan.score(gan.parts(omega), made, seen.y).shape == (5,)
+    assert gan.score(gan.arrays(omega), made, seen.y).shape == (5,)
     assert (omega.shape, theta.shape) == ((gan.critic_size,), (gan.generator_size,))
 
 
-def test_the_loss_is_that_of_the_paper_with_the_slope_of_the_score_by_differences():
+def test_the_loss_is_that_of_the_paper_with_the_gradient_of_the_score_by_differences():
     gan = GANS["basis"]
     omega, _ = gan.start(jax.random.key(1))
     omega = omega * 3
@@ -64,18 +65,18 @@ def test_the_loss_is_that_of_the_paper_with_the_slope_of_the_score_by_difference
     between = np.asarray(place * real + (1 - place) * made, np.float64)
 
     def score(x):
-        return float(gan.score(gan.parts(omega), jnp.asarray(x, jnp.float32)[None], y[None])[0])
+        return float(gan.score(gan.arrays(omega), jnp.asarray(x, jnp.float32)[None], y[None])[0])
 
     step = 1e-2
-    slope = [(score(between + step * e) - score(between - step * e)) / (2 * step) for e in np.eye(len(between))]
-    expected = score(made) - score(real) + 10 * (np.linalg.norm(slope) - 1) ** 2
-    assert float(gan.loss_of_one(gan.parts(omega), real, made, y, place)) == pytest.approx(expected, rel=2e-2)
+    gradient = [(score(between + step * e) - score(between - step * e)) / (2 * step) for e in np.eye(len(between))]
+    expected = score(made) - score(real) + 10 * (np.linalg.norm(gradient) - 1) ** 2
+    assert float(gan.loss_of_one(gan.arrays(omega), real, made, y, place)) == pytest.approx(expected, rel=2e-2)
 
 
 def test_the_waves_are_no_longer_than_the_image_so_the_penalty_means_the_same():
     gan = GANS["basis"]
     x = jax.random.uniform(jax.random.key(0), (4, 5, 4))
-    assert (jnp.linalg.norm(gan.seen(x), axis=1) <= jnp.linalg.norm(x.reshape(4, -1), axis=1) + 1e-5).all()
+    assert (jnp.linalg.norm(gan.features(x), axis=1) <= jnp.linalg.norm(x.reshape(4, -1), axis=1) + 1e-5).all()
 
 
 def test_labels_change_the_score_where_there_are_several_and_not_where_there_is_one():
@@ -84,14 +85,14 @@ def test_labels_change_the_score_where_there_are_several_and_not_where_there_is_
         omega, _ = gan.start(jax.random.key(2))
         seen = examples(gan)
         other = jnp.roll(seen.y, 1, axis=1)
-        changed = (gan.score(gan.parts(omega), seen.x, seen.y) != gan.score(gan.parts(omega), seen.x, other)).any()
+        changed = (gan.score(gan.arrays(omega), seen.x, seen.y) != gan.score(gan.arrays(omega), seen.x, other)).any()
         assert changed == matters, name
 
 
 def test_a_gan_without_labels_reads_every_record_as_the_one_class():
     gan = GANS["alone"]
-    _, y = gan.read({"x": jnp.zeros((3, 5, 4)), "y": jnp.array([0, 7, 2])})
-    assert (y == 1).all()
+    read = gan.read({"x": jnp.zeros((3, 5, 4)), "y": jnp.array([0, 7, 2])}, jnp.ones(3, bool))
+    assert (read.y == 1).all()
 
 
 def test_groups_are_the_units_parameters_lead_to(gan):
@@ -105,46 +106,49 @@ def test_groups_are_the_units_parameters_lead_to(gan):
 
 
 @pytest.mark.parametrize("gan", mark_slow(GANS, ("conv", "colour")), indirect=True)
-def test_a_row_s_slope_depends_on_no_other_row(gan):
+def test_a_row_s_gradient_depends_on_no_other_row(gan):
     omega, theta = gan.start(jax.random.key(3))
     seen, key = examples(gan), jax.random.key(4)
     other = Examples(seen.x.at[1:].multiply(0.3), seen.y, seen.mask)
-    one, two = (slope_of_row(gan, omega, theta, each, key)(0) for each in (seen, other))
-    np.testing.assert_array_equal(gan.flat(one), gan.flat(two))
-    alone = slope_of_one(gan, gan.parts(omega), theta, seen.x[0], seen.y[0], jax.random.fold_in(key, 0))
-    np.testing.assert_allclose(gan.flat(one), gan.flat(alone), atol=1e-6)
+    one, two = (row_gradient(gan, omega, theta, each, key)(0) for each in (seen, other))
+    np.testing.assert_array_equal(gan.flatten(one), gan.flatten(two))
+    codes, places = jax.random.split(jax.random.fold_in(key, 0))
+    fake = gan.generate(theta, jax.random.normal(codes, (1, 2)), seen.y[:1])[0]
+    alone = jax.grad(gan.loss_of_one)(gan.arrays(omega), seen.x[0], fake, seen.y[0], jax.random.uniform(places))
+    np.testing.assert_allclose(gan.flatten(one), gan.flatten(alone), atol=1e-6)
 
 
-def test_the_mean_over_samples_is_of_slopes_clipped_one_by_one():
+def test_the_mean_over_samples_is_of_gradients_clipped_one_by_one():
     gan = GANS["basis"]
     omega, theta = gan.start(jax.random.key(5))
     seen, key, bound = examples(gan), jax.random.key(6), 0.7
     expected = np.zeros(gan.critic_size)
     for row in range(5):
-        slope = np.asarray(gan.flat(slope_of_row(gan, omega, theta, seen, key)(row)), np.float64) / bound
-        expected += slope / max(1, np.linalg.norm(slope)) / 5
-    np.testing.assert_allclose(mean_slope(gan, omega, theta, seen, key, bound), expected, atol=1e-6)
+        gradient = np.asarray(gan.flatten(row_gradient(gan, omega, theta, seen, key)(row)), np.float64) / bound
+        expected += gradient / max(1, np.linalg.norm(gradient)) / 5
+    np.testing.assert_allclose(mean_clipped_gradient(gan, omega, theta, seen, key, bound), expected, atol=1e-6)
 
 
 def test_labels_come_by_their_shares():
-    y = drawn_labels(GANS["basis"], jnp.array([0.0, 0.25, 0.75]), 4000, jax.random.key(0))
+    y = draw_labels(GANS["basis"].generator, jnp.array([0.0, 0.25, 0.75]), 4000, jax.random.key(0))
     assert np.asarray(y.mean(axis=0)) == pytest.approx([0, 0.25, 0.75], abs=0.03)
-    assert drawn_labels(GANS["rows"], jnp.ones(1), 4, jax.random.key(0)).shape == (4, 0)
+    assert draw_labels(GANS["rows"].generator, jnp.ones(1), 4, jax.random.key(0)).shape == (4, 0)
 
 
 def test_replayed_examples_are_the_generator_s(gan):
     _, theta = gan.start(jax.random.key(7))
-    again = replayed(gan, theta, jnp.ones(max(1, gan.maker.classes)), 6, jax.random.key(8))
+    again = replay_examples(gan, theta, jnp.ones(max(1, gan.generator.classes)), 6, jax.random.key(8))
     assert len(again.x) == len(again.y) == 6
     assert again.mask.all()
-    assert (again.x != replayed(gan, 2 * theta, jnp.ones(max(1, gan.maker.classes)), 6, jax.random.key(8)).x).any()
+    other = replay_examples(gan, 2 * theta, jnp.ones(max(1, gan.generator.classes)), 6, jax.random.key(8))
+    assert (again.x != other.x).any()
 
 
 @pytest.mark.parametrize("gan", mark_slow(GANS, ("conv", "colour", "rows")), indirect=True)
 def test_a_step_of_the_generator_raises_its_score(gan):
     omega, theta = gan.start(jax.random.key(9))
-    generator, shares = start_training(theta, 1e-3, (0.5, 0.9)), jnp.ones(max(1, gan.maker.classes))
+    generator, shares = start_training(theta, 1e-3, (0.5, 0.9)), jnp.ones(max(1, gan.generator.classes))
     labels, codes = jax.random.split(jax.random.key(10))
-    z, y = jax.random.normal(codes, (32, 2)), drawn_labels(gan, shares, 32, labels)
+    z, y = jax.random.normal(codes, (32, 2)), draw_labels(gan.generator, shares, 32, labels)
     after = generator_step(gan, generator, omega, shares, 32, jax.random.key(10), 1e-3)
     assert gan.generator_loss(after.parameters, omega, z, y) < gan.generator_loss(theta, omega, z, y)

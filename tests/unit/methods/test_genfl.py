@@ -16,19 +16,21 @@ from populace.engines import debug, simulation
 from populace.engines.runtime import Keys, new_ledger, population_of
 from populace.errors import BudgetError, DataError, SpecError
 from populace.methods.base import ImageShape, Population, Replies, Shard
-from populace.methods.genfl.linear import in_whole, pairs, restored
-from populace.methods.genfl.protocol import DpFl, GenFl, noised_sum
+from populace.methods.blocks.dp_sgd import clip_rows, whole_rows
+from populace.methods.genfl.classifier import gradient_factors
+from populace.methods.genfl.protocol import DpFl, GenFl
 from populace.privacy.source import Keyed, System
 from populace.tables.images import Images
 from populace.tables.partition import split
 
 SIDE, RECORDS, LABELS, CLIENTS = 6, 12, 3, 3
 POPULATION = Population(schema=ImageShape(shape=(SIDE, SIDE), classes=LABELS), clients=CLIENTS, records=RECORDS)
-GAN = {"width": 4, "critic_width": 4, "latent": 2, "waves": 3, "iterations": 2, "critics": 2, "gan_batch": 4}
-TINY = {"turns": 2, "batch": 6, "features": 1, **GAN}
-MIXED = GenFl(epsilon=2.0, gamma=0.5, **TINY)
-ALL_MADE = GenFl(epsilon=2.0, gamma=1.0, **TINY)
-ALONE = DpFl(epsilon=2.0, turns=2, batch=6, features=1, width=4, latent=2, waves=3, critic_width=4)
+NARROW = {"hidden_size": 4, "critic_hidden_size": 4, "latent_size": 2, "basis_size": 3}
+CLASSIFIER = {"rounds": 2, "batch_size": 6, "features": 1, **NARROW}
+TINY = {**CLASSIFIER, "generator_steps": 2, "critic_steps": 2, "gan_batch_size": 4}
+MIXED = GenFl(epsilon=2.0, synthetic_share=0.5, **TINY)
+ALL_MADE = GenFl(epsilon=2.0, synthetic_share=1.0, **TINY)
+ALONE = DpFl(epsilon=2.0, **CLASSIFIER)
 
 
 def records(seed, count=RECORDS):
@@ -47,13 +49,13 @@ def clients():
 @functools.lru_cache(maxsize=4)
 def summer(bound):
     """The released sum without noise, compiled once."""
-    protocol = dataclasses.replace(MIXED, bound=bound)
-    design = protocol.design(POPULATION)
+    design = MIXED.design(POPULATION)
 
     @jax.jit
     def total(weights, x, y, drawn):
         silent = jnp.zeros(design.weights, jnp.int32)
-        return noised_sum(protocol, design, weights, x, jax.nn.one_hot(y, LABELS), drawn, silent)
+        one_hot = jax.nn.one_hot(y, LABELS)
+        return design.noised_gradient(weights, x, one_hot, clip_norm=bound, drawn=drawn, noise=silent)
 
     return design, total
 
@@ -68,20 +70,25 @@ def weights_of(design, scale, seed=1):
 def test_the_sum_over_a_batch_is_exactly_that_of_whole_products():
     """In 64 bits, one record after the other; more records than are multiplied at once.
 
-    That such a product is the clipped slope of a record is tested in `tests/unit/methods/test_linear.py`.
+    That such a product is the clipped gradient of a record is tested in `tests/unit/methods/test_linear.py`.
     """
     design, _ = summer(0.9)
     count, (x, y) = 3 * design.bits.at_once + 5, records(4, 3 * design.bits.at_once + 5)
-    protocol, weights = dataclasses.replace(MIXED, bound=0.9), weights_of(design, 3.0)
+    weights = weights_of(design, 3.0)
     drawn, one_hot = np.random.default_rng(1).random(count) < 0.8, jax.nn.one_hot(y, LABELS)
-    told = jax.jit(functools.partial(noised_sum, protocol, design))
-    found = told(weights, x, one_hot, jnp.asarray(drawn), jnp.zeros(design.weights, jnp.int32))
-    seen, off = jax.jit(functools.partial(pairs, design.features, bound=0.9))(weights, x=x, y=one_hot)
-    seen, off = (
-        np.asarray(in_whole(part, bits), np.int64) for part, bits in ((seen, design.bits.seen), (off, design.bits.off))
-    )
-    total = sum(np.outer(seen[row], off[row]) for row in np.flatnonzero(drawn)).reshape(-1)
-    units = np.asarray(found, np.float64) / restored(design.bits) / design.release.mechanism.grid
+    released = jax.jit(functools.partial(design.noised_gradient, clip_norm=0.9))
+    found = released(weights, x, one_hot, drawn=jnp.asarray(drawn), noise=jnp.zeros(design.weights, jnp.int32))
+
+    @jax.jit
+    def clipped_factors(weights, x, y):
+        features, errors = gradient_factors(design.scattering, weights, x, y)
+        return features, clip_rows(errors, 0.9)
+
+    features, errors = clipped_factors(weights, x, one_hot)
+    features = np.asarray(whole_rows(features, design.bits.features), np.int64)
+    errors = np.asarray(whole_rows(errors, design.bits.errors), np.int64)
+    total = sum(np.outer(features[row], errors[row]) for row in np.flatnonzero(drawn)).reshape(-1)
+    units = np.asarray(found, np.float64) / design.bits.correction / design.release.mechanism.grid
     step = 2 ** (design.bits.both + round(math.log2(design.release.mechanism.grid)))
     np.testing.assert_allclose(units, np.floor(total / step + 0.5), atol=1e-2)  # float32 of the result; sums are whole
 
@@ -109,11 +116,11 @@ def test_records_left_out_by_the_mask_are_never_drawn():
     memory, common = MIXED.remember(POPULATION, jax.random.key(0)), {"weights": weights_of(design, 1.0)}
 
     @jax.jit
-    def slope(x, y):
+    def gradient(x, y):
         shard = Shard(records={"x": x, "y": y}, mask=jnp.zeros(RECORDS, bool), population=POPULATION)
-        return MIXED.answer(common, jnp.int32(0), shard, memory, Keyed(jax.random.key(4)))[0]["slope"]
+        return MIXED.answer(common, jnp.int32(0), shard, memory, Keyed(jax.random.key(4)))[0]["gradient"]
 
-    np.testing.assert_array_equal(slope(*records(1)), slope(*records(2)))
+    np.testing.assert_array_equal(gradient(*records(1)), gradient(*records(2)))
 
 
 # What is claimed
@@ -133,13 +140,13 @@ def recomputed(parts, delta):
 @pytest.mark.parametrize("protocol", [MIXED, ALL_MADE], ids=["mixed", "all made"])
 def test_the_claim_is_the_composition_of_both_stages(protocol):
     design, claim = protocol.design(POPULATION), protocol.guarantee(POPULATION)
-    steps = protocol.iterations * protocol.critics
-    parts = [(design.first.release.mechanism.noise_multiplier, protocol.gan_batch / RECORDS, steps)]
-    if protocol.gamma < 1:
-        probability = (1 - protocol.gamma) * protocol.batch / RECORDS
+    steps = protocol.generator_steps * protocol.critic_steps
+    parts = [(design.visit.steps.mechanism.noise_multiplier, protocol.gan_batch_size / RECORDS, steps)]
+    if protocol.synthetic_share < 1:
+        probability = (1 - protocol.synthetic_share) * protocol.batch_size / RECORDS
         assert design.release.probability == pytest.approx(probability)
-        assert recomputed(parts, design.delta) == pytest.approx(protocol.gan_share * protocol.epsilon, rel=0.02)
-        parts.append((design.release.mechanism.noise_multiplier, probability, protocol.turns))
+        assert recomputed(parts, design.delta) == pytest.approx(protocol.budget_share * protocol.epsilon, rel=0.02)
+        parts.append((design.release.mechanism.noise_multiplier, probability, protocol.rounds))
     assert claim.epsilon == pytest.approx(recomputed(parts, design.delta), rel=0.01)
     assert 0.97 * protocol.epsilon < claim.epsilon <= protocol.epsilon
     assert (claim.unit, claim.trust, claim.neighbours) == ("record", "silo", "zero-out")
@@ -148,7 +155,7 @@ def test_the_claim_is_the_composition_of_both_stages(protocol):
 @pytest.mark.slow
 def test_a_larger_share_of_generated_examples_asks_for_less_noise():
     noises = [
-        dataclasses.replace(MIXED, gamma=gamma, batch=8).design(POPULATION).release.noise_multiplier
+        dataclasses.replace(MIXED, synthetic_share=gamma, batch_size=8).design(POPULATION).release.noise_multiplier
         for gamma in (0.2, 0.6)
     ]
     assert noises[1] < noises[0]
@@ -169,23 +176,24 @@ def test_a_run_spends_what_is_claimed_and_one_more_round_is_refused(protocol):
 
 @pytest.mark.parametrize("gamma", [0.5, 1.0])
 def test_as_published_nothing_is_claimed_and_the_reason_is_said(gamma):
-    protocol = dataclasses.replace(MIXED, recipe="paper", gamma=gamma)
+    protocol = dataclasses.replace(MIXED, recipe="paper", synthetic_share=gamma)
     claim = protocol.guarantee(POPULATION)
     assert math.isinf(claim.epsilon)
     assert "without noise" in claim.reason
     assert not any("composed" in line for line in claim.derivation)
     if gamma < 1:  # the whole of epsilon is said to be the classifier's, as in the letter
         released = protocol.design(POPULATION).release
-        parts = [(released.mechanism.noise_multiplier, released.probability, protocol.turns)]
+        parts = [(released.mechanism.noise_multiplier, released.probability, protocol.rounds)]
         assert 1.95 < recomputed(parts, protocol.design(POPULATION).delta) <= 2.01
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"gamma": -0.1}, {"gamma": 1.1}, {"gan_share": 0.0}, {"gan_share": 1.0}, {"recipe": "none"}, {"turns": 0},
-        {"bound": 0.0}, {"average": 1.0}, {"features": 0}, {"net": "large"}, {"epsilon": 0.0},
-        {"target": 1.0}, {"gan_rate": math.inf}, {"target": 0.9, "gamma": 1.0},
+        {"synthetic_share": -0.1}, {"synthetic_share": 1.1}, {"budget_share": 0.0}, {"budget_share": 1.0},
+        {"recipe": "none"}, {"rounds": 0}, {"clip_norm": 0.0}, {"ema_decay": 1.0}, {"features": 0}, {"net": "large"},
+        {"epsilon": 0.0}, {"stop_accuracy": 1.0}, {"gan_learning_rate": math.inf},
+        {"stop_accuracy": 0.9, "synthetic_share": 1.0},
     ],
 )  # fmt: skip
 def test_bad_settings_are_refused_in_one_sentence(wrong):
@@ -194,8 +202,8 @@ def test_bad_settings_are_refused_in_one_sentence(wrong):
 
 
 def test_the_baseline_mixes_nothing_in_and_its_statement_speaks_of_no_generator():
-    with pytest.raises(SpecError, match="expected gamma 0 for dp-fl"):
-        dataclasses.replace(ALONE, gamma=0.5)
+    with pytest.raises(SpecError, match="expected synthetic_share 0 for dp-fl"):
+        dataclasses.replace(ALONE, synthetic_share=0.5)
     said = {protocol: " ".join(protocol.guarantee(POPULATION).derivation) for protocol in (ALONE, ALL_MADE, MIXED)}
     assert "generat" not in said[ALONE]
     assert "the classifier" in said[ALONE]
@@ -207,19 +215,20 @@ def test_a_batch_larger_than_a_client_is_all_it_holds():
     """Records keep the share 1 - gamma of a step, however few they are."""
     told = {}
     for batch in (2 * RECORDS, 50 * RECORDS):
-        protocol = dataclasses.replace(MIXED, gamma=0.5, batch=batch)
+        protocol = dataclasses.replace(MIXED, synthetic_share=0.5, batch_size=batch)
         design = protocol.design(POPULATION)
         assert design.release.probability == 1.0
         x, y = records(5)
         shard = Shard(records={"x": x, "y": y}, mask=jnp.ones(RECORDS, bool), population=POPULATION)
         weights, source = weights_of(design, 1.0), Keyed(jax.random.key(4))
         memory = protocol.remember(POPULATION, jax.random.key(0))  # no generator yet: records alone
-        slope = jax.jit(protocol.answer)({"weights": weights}, jnp.int32(0), shard, memory, source)[0]["slope"]
+        gradient = jax.jit(protocol.answer)({"weights": weights}, jnp.int32(0), shard, memory, source)[0]["gradient"]
         silent = jnp.zeros(design.weights, jnp.int32)
-        told_by = jax.jit(functools.partial(noised_sum, protocol, design))
-        plain = told_by(weights, jnp.asarray(x), jax.nn.one_hot(y, LABELS), jnp.ones(RECORDS, bool), silent)
+        released = jax.jit(functools.partial(design.noised_gradient, clip_norm=protocol.clip_norm))
+        everybody = jnp.ones(RECORDS, bool)
+        plain = released(weights, jnp.asarray(x), jax.nn.one_hot(y, LABELS), drawn=everybody, noise=silent)
         noise = jnp.asarray(design.release.mechanism.noise(source.split(3)[1])) * design.release.mechanism.grid
-        told[batch] = np.asarray(slope - 0.5 * restored(design.bits) * noise / RECORDS, np.float64)
+        told[batch] = np.asarray(gradient - 0.5 * design.bits.correction * noise / RECORDS, np.float64)
         np.testing.assert_allclose(told[batch], 0.5 * np.asarray(plain) / RECORDS, atol=1e-4)
 
 
@@ -252,10 +261,10 @@ def test_simulation_and_debug_engine_end_alike(protocol, clients, simulated):
     assert fast.traffic == slow.traffic
     assert fast.ledger.spent() == slow.ledger.spent()
     assert fast.rounds == protocol.round_count(population_of(clients)) == {ALL_MADE: 1, ALONE: 2}.get(protocol, 3)
-    assert fast.generator.weights.shape == (protocol.design(POPULATION).features.size + 1, LABELS)
+    assert fast.generator.weights.shape == (protocol.design(POPULATION).scattering.size + 1, LABELS)
     assert fast.generator.weights.any()
     assert len(fast.generator.classify(clients.data)) == len(clients.data)
-    if protocol.gamma:
+    if protocol.synthetic_share:
         assert fast.generator.sample(5, jax.random.key(1), {"label": "1"}).x.shape == (5, SIDE, SIDE)
     else:
         with pytest.raises(DataError, match="nothing to draw from"):
@@ -280,7 +289,7 @@ def test_a_client_answers_from_the_operating_systems_randomness():
     memory = MIXED.remember(POPULATION, jax.random.key(0))
     told = [
         np.asarray(
-            MIXED.answer({"weights": jnp.zeros(design.weights)}, jnp.int32(0), shard, memory, System())[0]["slope"]
+            MIXED.answer({"weights": jnp.zeros(design.weights)}, jnp.int32(0), shard, memory, System())[0]["gradient"]
         )
         for _ in range(2)
     ]
@@ -294,7 +303,7 @@ def test_replies_count_by_client_whatever_their_order_and_absent_ones_do_not(cli
     size = len(state.thetas[0])
     for _ in range(2):
         ask = MIXED.ask(state, POPULATION, source)
-        name, width = ("theta", size) if int(state.round) == 0 else ("slope", MIXED.design(POPULATION).weights)
+        name, width = ("theta", size) if int(state.round) == 0 else ("gradient", MIXED.design(POPULATION).weights)
         values = {name: jnp.asarray(np.random.default_rng(3).normal(size=(4, width)), jnp.float32)}
         whom, present = jnp.array([0, 1, 2, -1]), jnp.array([True, False, True, False])
         ends = []
@@ -305,17 +314,17 @@ def test_replies_count_by_client_whatever_their_order_and_absent_ones_do_not(cli
             )
         assert_same(*ends)
         state = ends[0]
-        assert np.asarray(state.told).tolist() == [True, False, True]
+        assert np.asarray(state.known).tolist() == [True, False, True]
         assert state.thetas.shape == (CLIENTS, size)
         assert not np.asarray(state.thetas[1]).any()
 
 
 def test_a_client_without_a_generator_mixes_nothing():
     design = MIXED.design(POPULATION)
-    weights, theta = weights_of(design, 1.0), jnp.ones(design.gan.generator_size)
+    weights, theta = weights_of(design, 1.0), jnp.ones(design.generator.decoder_size)
     for told in (True, False):
-        slope = MIXED._generated(design, weights, theta, jnp.asarray(told), jax.random.key(1))
-        assert bool(np.asarray(slope).any()) == told
+        gradient = MIXED._generated(design, weights, theta, jnp.asarray(told), jax.random.key(1))
+        assert bool(np.asarray(gradient).any()) == told
 
 
 # What is learned
@@ -337,10 +346,10 @@ def bars(count, seed=0):
     return Images(x=x.astype(np.uint8), y=y, classes=LABELS)
 
 
-LEARNS = {"turns": 30, "batch": 60, "rate": 0.3, "features": 2, "delta": 1e-3}
+LEARNS = {"rounds": 30, "batch_size": 60, "learning_rate": 0.3, "features": 2, "delta": 1e-3}
 MAKES = {
-    "width": 16, "critic_width": 16, "latent": 4, "waves": 6, "iterations": 120, "critics": 3, "gan_batch": 40,
-    "critic_rate": 3e-3, "gan_rate": 3e-3,
+    "hidden_size": 16, "critic_hidden_size": 16, "latent_size": 4, "basis_size": 6, "generator_steps": 120,
+    "critic_steps": 3, "gan_batch_size": 40, "critic_learning_rate": 3e-3, "gan_learning_rate": 3e-3,
 }  # fmt: skip
 
 
@@ -360,7 +369,7 @@ def test_records_alone_teach_bars_where_noise_is_small():
 @pytest.mark.slow
 @pytest.mark.parametrize("gamma", [0.5, 1.0])
 def test_it_learns_bars_where_noise_is_small(gamma):
-    protocol = GenFl(epsilon=50.0, gamma=gamma, **LEARNS, **MAKES)
+    protocol = GenFl(epsilon=50.0, synthetic_share=gamma, **LEARNS, **MAKES)
     outcome = simulation.run(protocol, split(bars(360), records_per_client=120), root=jax.random.key(0))
     assert right(outcome) > (0.9 if gamma < 1 else 0.7)
     made_now = outcome.generator.sample(300, jax.random.key(1))
@@ -369,10 +378,10 @@ def test_it_learns_bars_where_noise_is_small(gamma):
 
 def test_a_target_that_is_reached_ends_the_run(clients):
     """And what was not asked is not charged."""
-    early = dataclasses.replace(MIXED, target=1e-6)
+    early = dataclasses.replace(MIXED, stop_accuracy=1e-6)
     outcome = simulation.run(early, clients, root=jax.random.key(5))
     assert outcome.rounds == 2 < early.round_count(population_of(clients))
-    assert float(outcome.state.validated[0]) >= early.target
+    assert float(outcome.state.validated[0]) >= early.stop_accuracy
     assert outcome.ledger.spent()["charges"] == outcome.rounds * CLIENTS
     assert outcome.ledger.spent()["epsilon"] < early.guarantee(population_of(clients)).epsilon
 

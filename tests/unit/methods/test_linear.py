@@ -1,4 +1,4 @@
-"""Slopes of a linear classifier on public features, by automatic differentiation; whole numbers that stand for them."""
+"""Gradients of a linear classifier on public features, by automatic differentiation; whole numbers that stand for them."""
 
 import functools
 import math
@@ -11,19 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from populace.errors import SpecError
-from populace.methods.blocks.gan_networks import DenseGan
+from populace.methods.blocks.dp_sgd import FactorBits, clip_rows, factor_bits, whole_rows
 from populace.methods.blocks.vae_networks import BasisVae
-from populace.methods.genfl.linear import Bits, bits_for, generated_slope, in_whole, made, pairs, restored
-from populace.methods.genfl.wavelets import Scattering
+from populace.methods.genfl.classifier import Scattering, generate_examples, generated_gradient, gradient_factors
 
 SIDE, LABELS = 6, 3
 FEATURES = Scattering((SIDE, SIDE), 1)
-GAN = DenseGan(maker=BasisVae(shape=(SIDE, SIDE), classes=LABELS, latent=2, width=4, waves=3), width=4)
+GENERATOR = BasisVae(shape=(SIDE, SIDE), classes=LABELS, latent=2, width=4, waves=3)
 
 
 @functools.lru_cache(maxsize=1)
-def slope_of_one():
-    """The slope of the cross-entropy of one example by automatic differentiation, flat."""
+def gradient_of_one():
+    """The gradient of the cross-entropy of one example by automatic differentiation, flat."""
 
     def loss(weights, x, y):
         seen = jnp.append(FEATURES(jnp.asarray(x, jnp.float32)[None])[0], 1.0)
@@ -33,8 +32,8 @@ def slope_of_one():
 
 
 def clipped(weights, x, y, bound):
-    slope = np.asarray(slope_of_one()(weights, x, y), np.float64) / bound
-    return slope / max(1.0, np.linalg.norm(slope)), np.linalg.norm(slope)
+    gradient = np.asarray(gradient_of_one()(weights, x, y), np.float64) / bound
+    return gradient / max(1.0, np.linalg.norm(gradient)), np.linalg.norm(gradient)
 
 
 @pytest.fixture(scope="module")
@@ -49,28 +48,32 @@ def images():
     return x.astype(np.uint8), jax.nn.one_hot(rng.integers(0, LABELS, 12), LABELS)
 
 
-def test_the_two_factors_of_a_record_make_its_clipped_slope(weights, images):
+def test_the_two_factors_of_a_record_make_its_clipped_gradient(weights, images):
     """As real numbers, and up to the rounding of both factors as whole ones."""
-    bound, (x, y), bits = 0.9, images, bits_for(FEATURES.size + 1, 12)
-    seen, off = jax.jit(functools.partial(pairs, FEATURES, bound=bound))(weights, x=x, y=y)
-    whole = [np.asarray(in_whole(part, each), np.int64) for part, each in ((seen, bits.seen), (off, bits.off))]
+    bound, (x, y), bits = 0.9, images, factor_bits(FEATURES.size + 1, 12)
+    features, errors = jax.jit(functools.partial(gradient_factors, FEATURES))(weights, x=x, y=y)
+    errors = clip_rows(errors, bound)
+    whole = [
+        np.asarray(whole_rows(part, each), np.int64)
+        for part, each in ((features, bits.features), (errors, bits.errors))
+    ]
     lengths = []
     for row in range(len(x)):
         expected, length = clipped(weights, x[row] / 255, y[row], bound)
         lengths.append(length)
-        np.testing.assert_allclose(np.outer(seen[row], off[row]).reshape(-1), expected, atol=1e-5)
-        found = np.outer(whole[0][row], whole[1][row]).reshape(-1) / 2.0**bits.both * restored(bits)
-        np.testing.assert_allclose(found, expected, atol=0.51 * (2.0**-bits.seen + 2.0**-bits.off))
+        np.testing.assert_allclose(np.outer(features[row], errors[row]).reshape(-1), expected, atol=1e-5)
+        found = np.outer(whole[0][row], whole[1][row]).reshape(-1) / 2.0**bits.both * bits.correction
+        np.testing.assert_allclose(found, expected, atol=0.51 * (2.0**-bits.features + 2.0**-bits.errors))
     assert max(lengths) > 1 > min(lengths), "clipped or not: the test would not see both"
 
 
 @pytest.mark.parametrize("bound", [0.3, 5.0])
-def test_the_slope_of_generated_examples_is_the_mean_of_their_clipped_slopes(bound, weights):
-    theta, key = jax.random.normal(jax.random.key(1), (GAN.generator_size,)), jax.random.key(7)
-    found = generated_slope(GAN, FEATURES, weights, theta, 9, bound, key)
-    x, y = made(GAN, theta, 9, key)
-    slopes, lengths = zip(*(clipped(weights, *example, bound) for example in zip(x, y, strict=True)), strict=True)
-    np.testing.assert_allclose(found, sum(slopes) / 9, atol=1e-5)
+def test_the_gradient_of_generated_examples_is_the_mean_of_their_clipped_gradients(bound, weights):
+    theta, key = jax.random.normal(jax.random.key(1), (GENERATOR.decoder_size,)), jax.random.key(7)
+    found = generated_gradient(GENERATOR, FEATURES, weights, theta, 9, bound, key)
+    x, y = generate_examples(GENERATOR, theta, 9, key)
+    gradients, lengths = zip(*(clipped(weights, *example, bound) for example in zip(x, y, strict=True)), strict=True)
+    np.testing.assert_allclose(found, sum(gradients) / 9, atol=1e-5)
     assert max(lengths) > 1 if bound == 0.3 else max(lengths) < 1, "clipped or not: the test would not see both"
 
 
@@ -84,7 +87,7 @@ def test_whole_rows_are_never_longer_than_their_unit_and_close_to_what_they_stan
     rows *= length / np.linalg.norm(rows, axis=1, keepdims=True)
     if odd is not None:
         rows[0, 3] = odd
-    found = np.asarray(in_whole(jnp.asarray(rows), bits), np.int64)
+    found = np.asarray(whole_rows(jnp.asarray(rows), bits), np.int64)
     assert (np.square(found).sum(axis=1) <= 4**bits).all()
     if length <= 1 and odd is None:
         assert np.abs(found - rows * (2**bits - 2)).max() < 1
@@ -94,10 +97,10 @@ def test_whole_rows_are_never_longer_than_their_unit_and_close_to_what_they_stan
 
 def test_bits_leave_room_for_the_sum_of_all_records():
     for size, count in ((1_297, 1), (1_297, 5_000), (1_297, 60_000), (12_961, 10**5), (97, 2**18)):
-        bits = bits_for(size, count)
+        bits = factor_bits(size, count)
         assert count * 2**bits.both < 2**31
-        assert size * 4**bits.seen < 2**31
+        assert size * 4**bits.features < 2**31
         assert bits.at_once * 2**bits.both <= 2**24
-    assert bits_for(1_297, 5_000) == Bits(10, 8)
+    assert factor_bits(1_297, 5_000) == FactorBits(10, 8)
     with pytest.raises(SpecError, match="do not add up"):
-        bits_for(1_297, 2**20)
+        factor_bits(1_297, 2**20)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from populace.methods.genfl.wavelets import ANGLES, PITCHES, Scattering, _bank, moduli, windows
+from populace.methods.genfl.classifier import ANGLES, PITCHES, Scattering, _bank, moduli, windows
 
 #: Compiled whole: one operation after the other takes longer than all the rest.
 look = jax.jit(lambda features, x: features(x), static_argnums=0)
@@ -63,7 +63,7 @@ def test_every_other_pixel_is_every_other_pixel():
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0])
-def test_an_even_image_has_finite_features_and_slopes(level):
+def test_an_even_image_has_finite_features_and_gradients(level):
     features, x = Scattering((10, 10), 2), jnp.full((1, 10, 10), level)
     assert np.isfinite(np.asarray(jax.jit(features.__call__)(x))).all()
     assert np.isfinite(np.asarray(jax.jit(jax.grad(lambda x: jnp.sum(features(x)[:, ::3])))(x))).all()

@@ -1,8 +1,8 @@
 """What methods share whose server adds up clipped updates of clients, with noise (DP-FedAvg; McMahan et al. 2018).
 
-Each round every client is drawn with probability `share`; a drawn one sends an update, clipped to length 1 in units of the
-bound and rounded to the mechanism's grid, the others send zeros. The server adds noise to the sum and divides it by the number
-of clients expected. Rounds that draw nobody release noise alone.
+Each round every client is drawn with probability `sampling_rate`; a drawn one sends an update, clipped to length 1 in units of
+the clipping norm and rounded to the mechanism's grid, the others send zeros. The server adds noise to the sum and divides it by
+the number of clients expected. Rounds that draw nobody release noise alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from populace.errors import SpecError
 from populace.methods.base import Ask, Plan, Population, Protocol, Replies
-from populace.methods.blocks.training import NO_ERROR, check_not_negative, check_some
+from populace.methods.blocks.training import NO_ERROR, check_not_negative, check_rates
 from populace.privacy.accounting import epsilon_of, resolved_delta
 from populace.privacy.events import Event
 from populace.privacy.gaussian import GaussianSum
@@ -34,7 +34,7 @@ class Updates:
     """What both sides derive from public facts. Sums are in units of the bound, so that it may change."""
 
     delta: float
-    said: tuple[str, ...]
+    chosen_delta: tuple[str, ...]
     release: NoisedSteps
 
     @property
@@ -60,14 +60,14 @@ class ClientUpdates(Protocol):
 
     epsilon: float
     delta: float
-    turns: int
-    share: float
-    noise: float
+    rounds: int
+    sampling_rate: float
+    noise_multiplier: float
 
     def check_updates(self) -> None:
         check_epsilon(self.epsilon)
-        check_some(self.share)
-        check_not_negative(noise=self.noise)
+        check_rates(sampling_rate=self.sampling_rate)
+        check_not_negative(noise_multiplier=self.noise_multiplier)
 
     @abc.abstractmethod
     def design(self, population: Population) -> Updates:
@@ -75,16 +75,16 @@ class ClientUpdates(Protocol):
 
     def calibrated(self, population: Population, size: int, counting: float = 0.0) -> dict[str, Any]:
         """The fields of `Updates` for updates of so many numbers."""
-        delta, said = resolved_delta(self.delta, population.clients)
+        delta, chosen_delta = resolved_delta(self.delta, population.clients)
         release = noised_steps(
-            epsilon=self.epsilon, delta=delta, probability=self.share, wanted=self.turns, each=1, noise=self.noise,
-            size=size, counting=counting,
+            epsilon=self.epsilon, delta=delta, probability=self.sampling_rate, wanted=self.rounds, each=1,
+            noise=self.noise_multiplier, size=size, counting=counting,
         )  # fmt: skip
         if population.clients * 2 > np.iinfo(np.int32).max * release.mechanism.grid:
             raise SpecError(
                 f"{population.clients:,} updates of {size:,} numbers do not add up in 32 bits; choose a smaller net"
             )
-        return {"delta": delta, "said": said, "release": release}
+        return {"delta": delta, "chosen_delta": chosen_delta, "release": release}
 
     def round_count(self, population: Population) -> int:
         return self.design(population).rounds
@@ -92,12 +92,14 @@ class ClientUpdates(Protocol):
     def ask_drawn(self, round_id: Array, population: Population, source: Source, common: Any) -> Ask:
         """Everybody is asked, so that who is drawn does not show; `own` says it to each."""
         everybody = jnp.arange(population.clients, dtype=jnp.int32)
-        drawn = jnp.asarray(source.coins(self.share, population.clients) if self.share < 1 else everybody >= 0)
+        drawn = jnp.asarray(
+            source.coins(self.sampling_rate, population.clients) if self.sampling_rate < 1 else everybody >= 0
+        )
         return Ask(round=round_id, cohort=everybody, common=common, own=drawn)
 
     @property
     def secret_cohorts(self) -> bool:
-        return self.share < 1
+        return self.sampling_rate < 1
 
     def working(self, ask: Ask) -> Array:
         return ask.own
@@ -111,7 +113,7 @@ class ClientUpdates(Protocol):
     def mean_change(self, design: Updates, ask: Ask, replies: Replies, source: Source) -> Array:
         """The noised sum of what was sent, over the number of clients expected; in units of the bound."""
         total = jnp.sum(jnp.where(replies.present[:, None], replies.values["change"], 0), axis=0, dtype=jnp.int32)
-        return design.mechanism.apply(total, source) / (self.share * len(ask.cohort))
+        return design.mechanism.apply(total, source) / (self.sampling_rate * len(ask.cohort))
 
     def claim(self, population: Population, what: str, how: str) -> Guarantee:
         """The statement: `what` is learned from the updates, and `how` the rest follows."""
@@ -138,16 +140,16 @@ class ClientUpdates(Protocol):
             ),
             assumptions=(
                 "the number of clients and the most records one holds are public",
-                *(("whom a round draws is kept secret by the server",) if self.share < 1 else ()),
+                *(("whom a round draws is kept secret by the server",) if self.sampling_rate < 1 else ()),
                 "all of a person's records are held by one client; who is in several has the bound of the group line",
-                *design.said,
+                *design.chosen_delta,
             ),
         )
 
     def plan(self, population: Population) -> Plan:
         design = self.design(population)
         down, up = self.traffic(population)
-        noise = design.mechanism.scale * math.sqrt(design.mechanism.size) / (self.share * population.clients)
+        noise = design.mechanism.scale * math.sqrt(design.mechanism.size) / (self.sampling_rate * population.clients)
         return Plan(
             guarantee=self.guarantee(population), rounds=design.rounds, bytes_up=up, bytes_down=down, errors={},
             notes=(

@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from populace.errors import SpecError
+from populace.methods.blocks.whole_numbers import EXACT, WIDE, on_grid
 from populace.privacy.gaussian import clip_tree
 from populace.privacy.noised_steps import NoisedSteps
 from populace.privacy.source import Source
@@ -25,6 +27,8 @@ Betas = tuple[float, float]
 
 ADAM_BETAS: Betas = (0.9, 0.999)
 SPREAD = 4.0  # deviations of a Poisson batch that are computed at once; what goes beyond is computed after
+MOST_BITS, LEAST_BITS = 18, 12  # of a product of two factors
+SPARE = 2  # units left for rounding, so that it seldom makes a row too long
 
 
 @jax.tree_util.register_dataclass
@@ -115,6 +119,92 @@ def noised_sum(
     if release.count is not None and count_noise is not None:
         short = release.count.release(short, count_noise)
     return NoisedSum(release.mechanism.release(flatten(total), noise), short)
+
+
+@dataclasses.dataclass(frozen=True)
+class FactorBits:
+    """How many bits the whole numbers have that stand for the two factors of a linear model's gradient."""
+
+    features: int
+    errors: int
+
+    @property
+    def both(self) -> int:
+        """The bits of a product."""
+        return self.features + self.errors
+
+    @property
+    def at_once(self) -> int:
+        """How many products a float32 adds up without error."""
+        return 1 << (EXACT - self.both)
+
+    @property
+    def correction(self) -> float:
+        """What a sum of products of `whole_rows` is multiplied by, beyond their units, to be what it stands for."""
+        return (1 << self.both) / (((1 << self.features) - SPARE) * ((1 << self.errors) - SPARE))
+
+
+def factor_bits(size: int, records: int) -> FactorBits:
+    """As many as fit: the sum over so many records has 31 bits at most, and so have the squares of a row of so many numbers."""
+    room = min(MOST_BITS, WIDE - records.bit_length())
+    features = min((room + 2) // 2, (WIDE - size.bit_length()) // 2)
+    if room < LEAST_BITS or features < LEAST_BITS // 2:
+        raise SpecError(f"gradients of {records:,} records of {size:,} numbers do not add up in {WIDE} bits")
+    return FactorBits(features, room - features)
+
+
+def exact_linear_sum(
+    factors_of: Callable[[Array], tuple[Array, Array]],
+    flatten: Callable[[Array], Array],
+    *,
+    release: NoisedSteps,
+    clip_norm: Array | float,
+    drawn: Array,
+    noise: Array,
+    bits: FactorBits,
+) -> NoisedSum:
+    """`noised_sum` for linear models, whose gradients are outer products: no gradient of a record is written out.
+
+    `factors_of` gives the two factors of a record's gradient by its row number, [1, features] of length 1 and [1, outputs].
+
+    Guarantee: that of `noised_sum`: a record adds the product of two vectors of whole numbers, each at most 1 long, and
+    products are added without error, `bits.at_once` of them in float32 and all in 32 bits.
+    """
+
+    def whole_factors(row: Array) -> tuple[Array, Array]:
+        features, errors = factors_of(row)
+        return whole_rows(features, bits.features)[0], whole_rows(clip_rows(errors, clip_norm), bits.errors)[0]
+
+    def block(rows: Array, there: Array) -> Array:
+        # One record after the other, by the same code: its floats do not depend on who else is in the batch.
+        features, errors = jax.lax.map(whole_factors, rows)
+        return jnp.matmul(features.T, errors * there[:, None], precision="highest").astype(jnp.int32)
+
+    total = flatten(sum_over_blocks(block, drawn, bits.at_once))
+    shift = round(math.log2(release.mechanism.grid)) + bits.both
+    return NoisedSum(release.mechanism.release(on_grid(total, shift), noise) * bits.correction, jnp.zeros(()))
+
+
+def clip_rows(rows: Array, clip_norm: Array | float) -> Array:
+    """Each row in units of the clipping norm, scaled down to length 1 where it is longer; `whole_rows` makes that exact."""
+    scaled = rows / clip_norm
+    return scaled / jnp.maximum(jnp.linalg.norm(scaled, axis=1, keepdims=True), 1)
+
+
+def whole_rows(rows: Array, bits: int) -> Array:
+    """Rows of length at most 1 in units of 2^-bits, float32 whole numbers.
+
+    Guarantee: squares of a row add up to at most 4^bits, whatever came in: a row that rounding made longer is cut off towards
+    zero instead, and one that is still longer, or not finite, counts as 0.
+    """
+    unit = 1 << bits
+    scaled = jnp.clip(jnp.where(jnp.isfinite(rows), rows, 0.0) * (unit - SPARE), -unit, unit)
+
+    def fits(whole: Array) -> Array:
+        return jnp.sum(jnp.square(whole.astype(jnp.int32)), axis=1, keepdims=True) <= unit * unit
+
+    near, shorter = jnp.round(scaled), jnp.trunc(scaled)
+    return jnp.where(fits(near), near, jnp.where(fits(shorter), shorter, 0.0))
 
 
 def examples_at_once(rows: int, probability: float) -> int:

@@ -1,7 +1,7 @@
-"""Wasserstein GANs with a gradient penalty under two vectors of parameters: a critic's and a generator's.
+"""Wasserstein GANs with a gradient penalty under two vectors of parameters, a critic's and a generator's.
 
-Gulrajani et al. 2017, as Xin et al. 2021 use it. The generator is the decoder of one of the networks of `vae`; what it makes is
-then drawn by the same code. The critic sees an example's features, in which it is judged, interpolated and penalised:
+Gulrajani et al. 2017, as Xin et al. 2021 use it. The generator is the decoder of one of the networks of `vae_networks`, so that
+the same code draws from it. The critic sees an example's features, in which it is judged, interpolated and penalised:
 
 `basis`   ours: low-frequency cosines of the image, dense layers, for noise that counts every parameter
 `small`   convolutions of stride 2 over pixels, as published networks have them
@@ -13,45 +13,52 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from populace.methods.blocks.conv_networks import SIDE, convolve
-from populace.methods.blocks.parameters import Shapes, count_parameters, glorot, pack, unpack
+from populace.methods.blocks.dp_sgd import Examples
+from populace.methods.blocks.networks import (
+    KERNEL_SIDE,
+    Shapes,
+    convolve,
+    count_parameters,
+    glorot,
+    pack,
+    unpack,
+)
 from populace.methods.blocks.vae_networks import BasisVae, ImageVae, Vae
-from populace.types import Array
+from populace.types import Array, ArrayTree, NumpyArray
 
-Parts = dict[str, Any]
+Arrays = dict[str, Array]  # the critic's parameters, or their gradient, by name
 
-SLOPE = 0.2  # of a leaky unit below 0
+LEAK = 0.2  # the slope of a leaky unit below 0
 TINY = 1e-12
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Gan(abc.ABC):
-    """`maker` is the network whose decoder is the generator; its labels are given to both sides.
+    """A critic, and a generator that is the decoder of the network `generator`; labels are given to both.
 
-    Edge cases: a maker of one class is not told labels; every example then has that one.
+    Edge cases: a generator of one class is not told labels; every example then has that one.
     """
 
-    maker: Vae
-    width: int = 64  # of the critic
-    penalty: float = 10.0
+    generator: Vae
+    hidden_size: int = 64  # of the critic
+    gradient_penalty: float = 10.0
 
     @property
     @abc.abstractmethod
     def critic_shapes(self) -> Shapes: ...
 
     @abc.abstractmethod
-    def seen(self, x: Array) -> Array:
-        """What the critic sees of examples, [n, ..]: linear, and no longer than the examples."""
+    def features(self, x: Array) -> Array:
+        """What the critic sees of examples, [n, ..]: linear, and no longer in L2 than the examples."""
 
     @abc.abstractmethod
-    def score(self, critic: Parts, seen: Array, y: Array) -> Array:
-        """One number for each example seen with its one-hot label; high for real ones."""
+    def score(self, critic: Arrays, features: Array, y: Array) -> Array:
+        """One number for each example with its one-hot label; high for real ones."""
 
     @property
     def critic_size(self) -> int:
@@ -59,60 +66,63 @@ class Gan(abc.ABC):
 
     @property
     def generator_size(self) -> int:
-        return self.maker.decoder_size
+        return self.generator.decoder_size
 
     def start(self, key: Array) -> tuple[Array, Array]:
         """Critic and generator before training."""
         first, second = jax.random.split(key)
-        return glorot(self.critic_shapes, first), self.maker.start(second)[1]
+        return glorot(self.critic_shapes, first), self.generator.start(second)[1]
 
-    def parts(self, omega: Array) -> Parts:
+    def arrays(self, omega: Array) -> Arrays:
         """The critic's arrays by name."""
         return unpack(self.critic_shapes, omega)
 
-    def flat(self, parts: Parts) -> Array:
+    def flatten(self, arrays: Arrays) -> Array:
         """One vector of what has the shapes of the critic's arrays."""
-        return pack(self.critic_shapes, parts)
+        return pack(self.critic_shapes, arrays)
 
-    def read(self, records: Any) -> tuple[Array, Array]:
-        """What is seen of a client's records, and one-hot labels."""
-        if self.maker.classes == 1:
+    def read(self, records: ArrayTree, mask: Array) -> Examples:
+        """Features of a client's records and one-hot labels; `mask` says which of them are there."""
+        if self.generator.classes == 1:
             records = {**records, "y": jnp.zeros_like(records["y"])}
-        x, y = self.maker.read(records)
-        return self.seen(x), y
+        x, y = self.generator.read(records)
+        return Examples(self.features(x), y, jnp.asarray(mask))
 
-    def made(self, theta: Array, z: Array, y: Array) -> Array:
-        """What is seen of the generator's examples."""
-        return self.seen(self.maker.means(self.maker.decode(theta, z, y)))
+    def generate(self, theta: Array, z: Array, y: Array) -> Array:
+        """Features of the generator's examples for these codes and labels."""
+        return self.features(self.generator.means(self.generator.decode(theta, z, y)))
 
-    def loss_of_one(self, critic: Parts, real: Array, made: Array, y: Array, place: Array) -> Array:
-        """The critic's loss for one real example, one made and one between them, with its penalty (algorithm 1, line 9)."""
+    def loss_of_one(self, critic: Arrays, real: Array, fake: Array, y: Array, mixing: Array) -> Array:
+        """The critic's loss for one real example, one generated and one between them, with its gradient penalty (algorithm 1,
+        line 9)."""
 
-        def score(seen: Array) -> Array:
-            return self.score(critic, seen[None], y[None])[0]
+        def score(features: Array) -> Array:
+            return self.score(critic, features[None], y[None])[0]
 
-        slope = jax.grad(score)(place * real + (1 - place) * made)
-        length = jnp.sqrt(jnp.sum(slope**2) + TINY)
-        return score(made) - score(real) + self.penalty * (length - 1) ** 2
+        gradient = jax.grad(score)(mixing * real + (1 - mixing) * fake)
+        length = jnp.sqrt(jnp.sum(gradient**2) + TINY)
+        return score(fake) - score(real) + self.gradient_penalty * (length - 1) ** 2
 
     def generator_loss(self, theta: Array, omega: Array, z: Array, y: Array) -> Array:
-        return -jnp.mean(self.score(self.parts(omega), self.made(theta, z, y), y))
+        """Minus the mean score of what the generator makes of these codes and labels."""
+        return -jnp.mean(self.score(self.arrays(omega), self.generate(theta, z, y), y))
 
-    def grouped(self, parts: Parts) -> Array:
-        """Sums over groups of the critic's parameters: those that lead to one unit; all shifts of a layer."""
-        found = [
-            parts[name].sum(axis=0) if len(shape) > 1 else parts[name].sum()[None] for name, shape in self.critic_shapes
+    def sum_by_group(self, arrays: Arrays) -> Array:
+        """Sums over groups of the critic's parameters: the weights that lead to one unit; all biases of a layer."""
+        sums = [
+            arrays[name].sum(axis=0) if len(shape) > 1 else arrays[name].sum()[None]
+            for name, shape in self.critic_shapes
         ]
-        return jnp.concatenate(found)
+        return jnp.concatenate(sums)
 
-    def groups(self) -> Array:
-        """Which of those groups each parameter of the flat vector belongs to."""
-        found, first = [], 0
+    def groups(self) -> NumpyArray:
+        """The number of the group that each parameter of the flat vector belongs to."""
+        numbers, first = [], 0
         for _, shape in self.critic_shapes:
             units = shape[-1] if len(shape) > 1 else 1
-            found.append(first + np.arange(math.prod(shape)) % units)
+            numbers.append(first + np.arange(math.prod(shape)) % units)
             first += units
-        return np.concatenate(found).astype(np.int32)
+        return np.concatenate(numbers).astype(np.int32)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,26 +131,26 @@ class DenseGan(Gan):
 
     @property
     def places(self) -> int:
-        return self.maker.places if isinstance(self.maker, BasisVae) else math.prod(self.maker.shape)
+        return self.generator.places if isinstance(self.generator, BasisVae) else math.prod(self.generator.shape)
 
     @property
     def critic_shapes(self) -> Shapes:
-        w, classes = self.width, self.maker.classes
-        found = [
+        w, classes = self.hidden_size, self.generator.classes
+        layers = [
             ("in", (self.places + classes, w)),
             ("in_bias", (w,)),
             ("half", (w, w)),
             ("half_bias", (w,)),
             ("out", (w, 1)),
         ]
-        return (*found, ("label", (w, classes))) if classes > 1 else tuple(found)
+        return (*layers, ("label", (w, classes))) if classes > 1 else tuple(layers)
 
-    def seen(self, x: Array) -> Array:
-        return self.maker.seen(x) if isinstance(self.maker, BasisVae) else x.reshape(len(x), -1)
+    def features(self, x: Array) -> Array:
+        return self.generator.seen(x) if isinstance(self.generator, BasisVae) else x.reshape(len(x), -1)
 
-    def score(self, critic: Parts, seen: Array, y: Array) -> Array:
-        inner = jax.nn.leaky_relu(jnp.concatenate([seen, y], axis=1) @ critic["in"] + critic["in_bias"], SLOPE)
-        inner = jax.nn.leaky_relu(inner @ critic["half"] + critic["half_bias"], SLOPE)
+    def score(self, critic: Arrays, features: Array, y: Array) -> Array:
+        inner = jax.nn.leaky_relu(jnp.concatenate([features, y], axis=1) @ critic["in"] + critic["in_bias"], LEAK)
+        inner = jax.nn.leaky_relu(inner @ critic["half"] + critic["half_bias"], LEAK)
         score = (inner @ critic["out"])[:, 0]
         return score + jnp.sum((inner @ critic["label"]) * y, axis=1) if "label" in critic else score
 
@@ -149,29 +159,29 @@ class DenseGan(Gan):
 class ConvGan(Gan):
     """Convolutions of w and 2w, each of stride 2, and one number of what is left; the label chooses among such numbers."""
 
-    maker: ImageVae
-    width: int = 16
+    generator: ImageVae
+    hidden_size: int = 16
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        return -(-self.maker.shape[0] // 4), -(-self.maker.shape[1] // 4), 2 * self.width
+        return -(-self.generator.shape[0] // 4), -(-self.generator.shape[1] // 4), 2 * self.hidden_size
 
     @property
     def critic_shapes(self) -> Shapes:
-        w, k, classes, inner = self.width, SIDE * SIDE, self.maker.classes, math.prod(self.grid)
-        found = [
-            ("in", (k * self.maker.colours, w)), ("in_bias", (w,)), ("half", (k * w, 2 * w)), ("half_bias", (2 * w,)),
+        w, k, classes, inner = self.hidden_size, KERNEL_SIDE * KERNEL_SIDE, self.generator.classes, math.prod(self.grid)
+        layers = [
+            ("in", (k * self.generator.colours, w)), ("in_bias", (w,)), ("half", (k * w, 2 * w)), ("half_bias", (2 * w,)),
             ("out", (inner, 1)),
         ]  # fmt: skip
-        return (*found, ("label", (inner, classes))) if classes > 1 else tuple(found)
+        return (*layers, ("label", (inner, classes))) if classes > 1 else tuple(layers)
 
-    def seen(self, x: Array) -> Array:
-        return self.maker.framed(x, 4)
+    def features(self, x: Array) -> Array:
+        return self.generator.framed(x, 4)
 
-    def score(self, critic: Parts, seen: Array, y: Array) -> Array:
-        inner = jax.nn.leaky_relu(convolve(seen, critic["in"], stride=2) + critic["in_bias"], SLOPE)
-        inner = jax.nn.leaky_relu(convolve(inner, critic["half"], stride=2) + critic["half_bias"], SLOPE).reshape(
-            len(seen), -1
+    def score(self, critic: Arrays, features: Array, y: Array) -> Array:
+        inner = jax.nn.leaky_relu(convolve(features, critic["in"], stride=2) + critic["in_bias"], LEAK)
+        inner = jax.nn.leaky_relu(convolve(inner, critic["half"], stride=2) + critic["half_bias"], LEAK).reshape(
+            len(features), -1
         )
         score = (inner @ critic["out"])[:, 0]
         return score + jnp.sum((inner @ critic["label"]) * y, axis=1) if "label" in critic else score

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -15,21 +16,21 @@ import jax.numpy as jnp
 
 from populace.methods.base import Ask, Facts, Population, Replies, Shard
 from populace.methods.blocks.client_updates import ClientUpdates, Updates
-from populace.methods.blocks.dp_sgd import Examples, TrainState, adam_step, start_training, update_ema
+from populace.methods.blocks.dp_sgd import TrainState, adam_step, start_training, update_ema
 from populace.methods.blocks.gan_networks import Gan
-from populace.methods.blocks.gan_rounds import GanRounds, Net
-from populace.methods.blocks.gan_training import BETAS, generator_step, slope_of_row
+from populace.methods.blocks.gan_training import BETAS, GanNetworks, generator_step, row_gradient
 from populace.methods.blocks.generator import Synthesizer
-from populace.methods.blocks.training import NUMBER, check_counts, check_shares, check_sizes, generator_of, training_key
+from populace.methods.blocks.training import NUMBER, check_counts, check_shares, check_sizes, training_key
+from populace.methods.blocks.vae_generator import generator_of
 from populace.privacy.gaussian import clip
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.source import Source
-from populace.types import Array
+from populace.types import Array, ArrayTree
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Design(Updates):
-    """With the network."""
+    """What both sides derive from public facts: the release, and the networks."""
 
     gan: Gan
 
@@ -37,7 +38,7 @@ class Design(Updates):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class State:
-    """The critic everybody gets, the generator with its optimiser, and its running mean."""
+    """The critic everybody gets, the generator with its optimizer, and the generator's moving average."""
 
     round: Array
     coin: Array
@@ -48,33 +49,25 @@ class State:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FedAvgGan(ClientUpdates, GanRounds):
+class FedAvgGan(ClientUpdates, GanNetworks):
     """Guarantee: (epsilon, delta)-DP for everything one client holds, zeroed out, for whoever sees the model and
     not the updates: the server is trusted. Every client is charged for every round, drawn or not.
 
-    Edge cases: `noise` 0 is calibrated to `turns` rounds; with a noise multiplier given, as many take place as the budget
-    allows. A client without records sends no change.
+    Edge cases: `noise_multiplier` 0 is calibrated to `rounds`; with one given, as many rounds take place as the budget allows.
+    A client without records sends no change.
     """
 
-    epsilon: float
-    delta: float = 0.0
-    turns: int = 200
-    share: float = 1.0
-    steps: int = 5
-    batch: int = 64
-    generations: int = 1
-    bound: float = 0.1
-    noise: float = 0.0
-    critic_rate: float = 1e-3
-    server_rate: float = 1.0
-    rate: float = 1e-3
-    average: float = 0.99
-    net: Net = "basis"
-    width: int = 128
-    critic_width: int = 64
-    latent: int = 16
-    waves: int = 10
-    penalty: float = 10.0
+    rounds: int = 200
+    sampling_rate: float = 1.0
+    local_steps: int = 5
+    batch_size: int = 64
+    generator_steps: int = 1
+    clip_norm: float = 0.1
+    noise_multiplier: float = 0.0
+    critic_learning_rate: float = 1e-3
+    server_learning_rate: float = 1.0
+    learning_rate: float = 1e-3
+    ema_decay: float = 0.99
     conditional: bool = True
 
     facts: ClassVar[Facts] = Facts(
@@ -88,19 +81,50 @@ class FedAvgGan(ClientUpdates, GanRounds):
         kinds=("table", "images"),
         traffic="critic and generator down and a clipped critic update up, per round taken part in",
     )
+    renamed: ClassVar[Mapping[str, str]] = {
+        **GanNetworks.renamed, "turns": "rounds", "share": "sampling_rate", "steps": "local_steps", "batch": "batch_size",
+        "generations": "generator_steps", "bound": "clip_norm", "noise": "noise_multiplier",
+        "critic_rate": "critic_learning_rate", "server_rate": "server_learning_rate", "rate": "learning_rate",
+        "average": "ema_decay",
+    }  # fmt: skip
+    small: ClassVar[Mapping[str, Any]] = {
+        "rounds": 2, "sampling_rate": 0.5, "local_steps": 1, "batch_size": 1, "hidden_size": 4, "critic_hidden_size": 3,
+        "latent_size": 2, "basis_size": 3,
+    }  # fmt: skip
+    meanings: ClassVar[Mapping[str, str]] = {
+        **GanNetworks.meanings,
+        "epsilon": "privacy loss of everything one client holds, over the whole run",
+        "rounds": "rounds of training",
+        "sampling_rate": "probability with which a client takes part in a round",
+        "local_steps": "steps of the critic at a client in one round",
+        "batch_size": "records in a batch at a client, and generated examples in a batch at the server",
+        "generator_steps": "steps of the generator at the server in one round",
+        "clip_norm": "L2 norm that the update of each client is clipped to",
+        "noise_multiplier": "noise of the sum of updates in units of the clipping norm; 0 calibrates it to epsilon",
+        "critic_learning_rate": "learning rate of the critic at a client (Adam)",
+        "server_learning_rate": "what the mean update is multiplied by at the server",
+        "learning_rate": "learning rate of the generator (Adam)",
+        "ema_decay": "decay of the moving average of the generator; 0 takes the last generator",
+        "conditional": "whether both networks are given the labels of images",
+    }
     vectorises: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self.check_updates()
-        self.check_gan()
-        check_counts(turns=self.turns, steps=self.steps, batch=self.batch, generations=self.generations)
-        check_sizes(bound=self.bound, critic_rate=self.critic_rate, server_rate=self.server_rate, rate=self.rate)
-        check_shares(average=self.average, delta=self.delta)
+        self.check_networks()
+        check_counts(
+            rounds=self.rounds, local_steps=self.local_steps, batch_size=self.batch_size, generator_steps=self.generator_steps
+        )  # fmt: skip
+        check_sizes(
+            clip_norm=self.clip_norm, critic_learning_rate=self.critic_learning_rate,
+            server_learning_rate=self.server_learning_rate, learning_rate=self.learning_rate,
+        )  # fmt: skip
+        check_shares(ema_decay=self.ema_decay)
 
     def design(self, population: Population) -> Design:
         return design_of(self, population)
 
-    def begin(self, population: Population, key: Array, warm: Any = None) -> State:
+    def begin(self, population: Population, key: Array, warm: Synthesizer | None = None) -> State:
         del warm
         design = self.design(population)
         start, coin = jax.random.split(key)
@@ -109,7 +133,7 @@ class FedAvgGan(ClientUpdates, GanRounds):
             round=jnp.int32(0),
             coin=coin,
             omega=omega,
-            generator=start_training(theta, self.rate, BETAS),
+            generator=start_training(theta, self.learning_rate, BETAS),
             average=theta,
             design=design,
         )
@@ -120,57 +144,58 @@ class FedAvgGan(ClientUpdates, GanRounds):
         common = {"omega": state.omega, "theta": state.generator.parameters}
         return self.ask_drawn(state.round, population, source, common)
 
-    def answer(self, common: Any, own: Any, shard: Shard, memory: Any, source: Source) -> tuple[Any, Any]:
+    def answer(
+        self, common: dict[str, Array], own: Array, shard: Shard, memory: ArrayTree, source: Source
+    ) -> tuple[dict[str, Array], ArrayTree]:
         design = self.design(shard.population)
-        seen = Examples(*design.gan.read(shard.records), jnp.asarray(shard.mask))
+        examples = design.gan.read(shard.records, shard.mask)
         omega, theta = common["omega"], common["theta"]
-        there = jnp.where(seen.mask, 0.0, -jnp.inf).at[0].max(-1e30)  # never all impossible
+        logits = jnp.where(examples.mask, 0.0, -jnp.inf).at[0].max(-1e30)  # never all impossible
 
         def step(critic: TrainState, key: Array) -> tuple[TrainState, None]:
             rows, codes = jax.random.split(key)
-            slope_of = slope_of_row(design.gan, critic.parameters, theta, seen, codes)
-            slopes = jax.vmap(slope_of)(jax.random.categorical(rows, there, shape=(self.batch,)))
-            slope = design.gan.flat(jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), slopes))
-            return adam_step(critic, slope, self.critic_rate, BETAS), None
+            gradient_of = row_gradient(design.gan, critic.parameters, theta, examples, codes)
+            gradients = jax.vmap(gradient_of)(jax.random.categorical(rows, logits, shape=(self.batch_size,)))
+            gradient = design.gan.flatten(jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), gradients))
+            return adam_step(critic, gradient, self.critic_learning_rate, BETAS), None
 
-        after, _ = jax.lax.scan(
-            step, start_training(omega, self.critic_rate, BETAS), jax.random.split(training_key(source), self.steps)
-        )
-        change = clip((after.parameters - omega) / self.bound, 1.0)
-        here = jnp.asarray(own) & jnp.any(seen.mask)
+        start = start_training(omega, self.critic_learning_rate, BETAS)
+        after, _ = jax.lax.scan(step, start, jax.random.split(training_key(source), self.local_steps))
+        change = clip((after.parameters - omega) / self.clip_norm, 1.0)
+        here = jnp.asarray(own) & jnp.any(examples.mask)
         return {"change": jnp.where(here, design.mechanism.on_grid(change), 0)}, memory
 
     def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
-        told = self.mean_change(state.design, ask, replies, source)
-        omega = state.omega + self.server_rate * self.bound * told
+        change = self.mean_change(state.design, ask, replies, source)
+        omega = state.omega + self.server_learning_rate * self.clip_norm * change
         key = jax.random.fold_in(state.coin, state.round)
-        generator = _generations(self, state.design.gan, state.generator, omega, key)
-        average = update_ema(state.average, generator.parameters, state.round, self.average)
+        generator = _train_generator(self, state.design.gan, state.generator, omega, key)
+        average = update_ema(state.average, generator.parameters, state.round, self.ema_decay)
         return dataclasses.replace(state, round=state.round + 1, omega=omega, generator=generator, average=average)
 
     def finish(self, state: State, population: Population, key: Array) -> Synthesizer:
-        return generator_of(
-            state.design.gan.maker, state.average if self.average else state.generator.parameters, population
-        )
+        theta = state.average if self.ema_decay else state.generator.parameters
+        return generator_of(state.design.gan.generator, theta, population)
 
     def guarantee(self, population: Population) -> Guarantee:
         how = "the generator is trained at the server against the noised critic: post-processing"
         return self.claim(population, "critic", how)
 
     def traffic(self, population: Population) -> tuple[float, float]:
-        gan = self.gan(population)
+        gan = self.design(population).gan
         return NUMBER * (gan.critic_size + gan.generator_size), NUMBER * gan.critic_size
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _generations(protocol: FedAvgGan, gan: Gan, generator: TrainState, omega: Array, key: Array) -> TrainState:
-    even = jnp.full(max(1, gan.maker.classes), 1.0 / max(1, gan.maker.classes))
-    for one in jax.random.split(key, protocol.generations):
-        generator = generator_step(gan, generator, omega, even, protocol.batch, one, protocol.rate)
+def _train_generator(method: FedAvgGan, gan: Gan, generator: TrainState, omega: Array, key: Array) -> TrainState:
+    classes = max(1, gan.generator.classes)
+    even = jnp.full(classes, 1.0 / classes)
+    for one in jax.random.split(key, method.generator_steps):
+        generator = generator_step(gan, generator, omega, even, method.batch_size, one, method.learning_rate)
     return generator
 
 
 @functools.lru_cache(maxsize=64)
-def design_of(protocol: FedAvgGan, population: Population) -> Design:
-    gan = protocol.gan(population)
-    return Design(gan=gan, **protocol.calibrated(population, gan.critic_size))
+def design_of(method: FedAvgGan, population: Population) -> Design:
+    gan = method.gan(population, conditional=method.conditional)
+    return Design(gan=gan, **method.calibrated(population, gan.critic_size))
