@@ -47,7 +47,7 @@ class Subject:
     name: str
     epsilon: float
     kind: Kind
-    settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, object] = dataclasses.field(default_factory=dict)
     schema: Schema | ImageShape | None = None
     clients: int | None = None
     records: int | None = None
@@ -60,7 +60,7 @@ class Subject:
     def trust(self) -> str:
         """What the method is audited as, where it offers several: what is asked for, or the first it offers."""
         offered = protocol_class(self.name).facts.trust
-        return self.settings.get("trust", offered[0])
+        return str(self.settings.get("trust", offered[0]))
 
     @property
     def trained(self) -> bool:

@@ -48,7 +48,7 @@ class AuditRequest:
     epsilon: float | None = None
     schema: str | None = None
     images: bool = False
-    settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, object] = dataclasses.field(default_factory=dict)
     clients: int | None = None
     records: int | None = None
     size: int = 16

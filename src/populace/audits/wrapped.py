@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Self
 
 from populace.methods.base import Ask, Facts, Plan, Population, Protocol, Shard
 from populace.methods.blocks.generator import Synthesizer
@@ -17,6 +18,10 @@ class Wrapped(Protocol):
 
     method: Protocol
     population: Population
+
+    def __new__(cls, *_: object, **__: object) -> Self:
+        """An audit is no method of its own: it has no settings to check."""
+        return object.__new__(cls)
 
     @property
     def facts(self) -> Facts:  # type: ignore[override]
