@@ -8,13 +8,14 @@ from populace.tables.embedded import harbour
 
 
 def main(folder: Path) -> None:
-    table = harbour()  # invented people; yours: pop.read_table("people.csv", schema="people.toml")
-    clients = pop.split(table, records_per_client=1)
-    run = pop.simulate(pop.Poll(epsilon=4), clients, seed=0)
-    print(run.guarantee)
+    people = harbour()  # invented people; yours: a pandas, polars or Arrow table, or the path of a file
+    run = pop.synthesize(people, epsilon=4, target="income", method="independent", rows=500, seed=0)
+    print(f"by {run.method}")
+    print(run.statement)  # the guarantee line by line, and what other runs on the same data add to it
     synthetic = run.sample(2_000, seed=1)
-    print(synthetic.frame.slice(0, 3).to_pylist())
-    pop.evaluate(synthetic, real=table).save(folder / "report.html")
+    print(synthetic.to_pandas().head(3))
+    run.save(folder / "run")  # pop.load_run(folder / "run") has it again
+    pop.evaluate(run, real=people, target="income").save(folder / "report.html")
 
 
 if __name__ == "__main__":

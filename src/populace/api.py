@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from populace.methods.registry import make_protocol, protocol_class
 from populace.report.statement import write_statement
 from populace.runs.given import Given, deal_given, is_path, read_given, silos_of
 from populace.runs.ledger.history import NOWHERE, Bookkeeping, beside
-from populace.runs.run import Run, asked_of
+from populace.runs.run import Run, TemporaryFolder, asked_of
 from populace.runs.run import synthesize as run_synthesize
 from populace.runs.spec import DEFAULT_ROWS, IMAGES_IN_MEMORY, TABLE_IN_MEMORY, default_method, make_spec
 from populace.tables.images import Images
@@ -111,8 +110,8 @@ def synthesize(
         most_records=most_records,
     )  # fmt: skip
     remarks: list[str] = []
-    temporary = tempfile.TemporaryDirectory(prefix="populace-run-") if out is None else None
-    folder = Path(temporary.name) if temporary is not None else _path(out, "out")
+    temporary = TemporaryFolder("populace-run-") if out is None else None
+    folder = _path(out, "out") if temporary is None else temporary.path
     run = run_synthesize(
         spec, folder, say=_both(remarks.append, say), private=private,
         keeping=_keeping(data, ledger, limit=limit, other_people=other_people),
@@ -255,8 +254,8 @@ def attack(
     request = _request(AttackRequest, what, epsilon, options)
     if out is not None or request.is_run:
         return perform(request, out=None if out is None else _path(out, "out"))[0]
-    with tempfile.TemporaryDirectory(prefix="populace-attack-") as folder:
-        return perform(request, out=Path(folder))[0]
+    temporary = TemporaryFolder("populace-attack-")
+    return perform(request, out=temporary.path)[0]
 
 
 def _rows_of(data: object, name: str) -> object:

@@ -8,9 +8,9 @@ import populace
 
 def test_public_names():
     assert set(populace.__all__) == {
-        "BudgetError", "Clients", "Column", "Evaluation", "Guarantee", "Images", "Independent", "InputError",
-        "Poll", "PopulaceError", "Run", "Schema", "Table", "evaluate", "load_run", "load_schema", "make_table", "read_images",
-        "read_table", "simulate", "split", "split_by_column",
+        "BudgetError", "Clients", "Column", "Evaluation", "Guarantee", "Images", "InputError", "Plan", "PopulaceError",
+        "Protocol", "Run", "Schema", "SpecError", "Table", "attack", "audit", "evaluate", "load_run", "load_schema",
+        "make_table", "method", "methods", "plan", "read_images", "read_table", "simulate", "split", "split_by_column", "synthesize",
     }  # fmt: skip
     for name in populace.__all__:
         assert getattr(populace, name) is not None
@@ -22,19 +22,73 @@ def test_importing_the_package_and_its_help_needs_no_jax():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_import_contracts_name_every_method():
-    """A new method must be listed where the contracts keep methods apart."""
-    import tomllib
+def test_a_method_is_a_line_in_the_registry_and_a_page():
+    """What is said of a method stands in its own file; it needs no other list."""
     from pathlib import Path
 
-    from populace.methods.registry import METHODS
+    from populace.methods.registry import BUILT_IN, built_in_facts
 
-    contracts = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["tool"]["importlinter"]
-    by_name = {contract["name"]: contract for contract in contracts["contracts"]}
-    modules = {target.partition(":")[0] for target in METHODS.values()}
-    assert set(by_name["papers never import each other"]["modules"]) == modules
-    listed = set(by_name["engines import protocols.base, never a paper"]["forbidden_modules"])
-    assert listed == modules | {"populace.methods.registry"}
+    pages = Path(__file__).parents[2] / "docs" / "methods"
+    for fact in built_in_facts():
+        assert 0 < len(fact.line) <= 36, fact.name
+        assert (pages / f"{fact.page or fact.name}.md").is_file(), fact.name
+    assert [fact.name for fact in built_in_facts()] == list(BUILT_IN)
+
+
+def test_every_setting_says_what_it_means():
+    from populace.methods.blocks.settings import fields_of
+    from populace.methods.registry import BUILT_IN, protocol_class
+
+    for name in BUILT_IN:
+        cls = protocol_class(name)
+        assert set(cls.meanings) == set(fields_of(cls)), name
+
+
+def test_other_packages_offer_methods(tmp_path):
+    """Listed by name, imported when used; broken ones are one sentence, and the others stay."""
+    (tmp_path / "guests.py").write_text(GUESTS)
+    info = tmp_path / "guests-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: guests\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[populace.methods]\nguest = guests:Guest\nkrr = guests:Guest\nlost = nowhere:Lost\nodd = guests:Odd\n"
+    )
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{USE}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+GUESTS = """
+import dataclasses
+from populace.methods.baselines.krr import Krr
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Guest(Krr):
+    facts = dataclasses.replace(Krr.facts, name="guest")
+
+class Odd:
+    pass
+"""
+USE = """
+import populace as pop
+from populace.cli.main import call
+from populace.methods.registry import METHODS, offered
+
+assert {"guest", "lost", "odd"} <= set(METHODS) and "guests" not in sys.modules
+assert [one.name for one in offered() if one.problem] == ["krr"]
+assert pop.methods.Krr.__module__.startswith("populace.")
+assert call(["methods"]) == 0
+assert "guests" not in sys.modules
+assert pop.method("guest", epsilon=2) == pop.methods.Guest(epsilon=2)
+for name, words in (("lost", "cannot be imported"), ("odd", "is no method")):
+    try:
+        pop.method(name, epsilon=2)
+    except pop.SpecError as error:
+        assert words in str(error) and "guests" in str(error), error
+    else:
+        raise AssertionError(name)
+assert call(["methods", "guest"]) == 0
+"""
 
 
 def test_every_library_that_is_imported_is_declared():
@@ -46,7 +100,8 @@ def test_every_library_that_is_imported_is_declared():
 
     root = Path(__file__).parents[2]
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    stated = [*project["dependencies"], *project["optional-dependencies"]["federation"]]
+    extras = [line for name, lines in project["optional-dependencies"].items() if name != "dev" for line in lines]
+    stated = [*project["dependencies"], *extras]
     declared = {_plain(line.partition(">")[0]) for line in stated}
     imported = set()
     for path in (root / "src").rglob("*.py"):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from populace.attacks.memorise import Memorise
 from populace.attacks.shadows import Report, Setting, play_all
@@ -28,11 +29,11 @@ from populace.privacy.randomizers.base import check_epsilon
 from populace.runs.folder import RunFolder
 from populace.runs.run import load_run, versions
 from populace.runs.sources import read_rows
-from populace.runs.spec import make_method, make_spec, spec_from_file
+from populace.runs.spec import TABLE_IN_MEMORY, make_method, make_spec, spec_from_file
 from populace.runs.workers import cores
 from populace.tables.files import read_json, write_json
 from populace.tables.schema import Schema
-from populace.tables.table import Table, read_table
+from populace.tables.table import Table, make_table, read_table, resolve_schema
 from populace.types import JsonObject
 from populace.version import __version__
 
@@ -49,11 +50,11 @@ class AttackRequest:
     """An attack as asked for. `what` is a method, `memorise`, or the folder of a run; `data` are real rows like the run's."""
 
     what: str
-    data: str
-    holdout: str | None = None
+    data: str | pa.Table
+    holdout: str | pa.Table | None = None
     epsilon: float | None = None
     schema: str | None = None
-    settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, object] = dataclasses.field(default_factory=dict)
     targets: int = 20
     shadows: int = 60
     attacked: int = 40
@@ -113,15 +114,17 @@ def _read(request: AttackRequest) -> tuple[Protocol, Table, tuple[Table, Table] 
         if request.holdout is not None:
             synthetic = read_table(Path(request.what) / "synthetic.parquet", schema)
             released = (synthetic, _rows(request.holdout, schema))
-        return make_method(spec), table, released, spec.records_per_client
+        rows = request.rows or _default_rows(len(table), request.targets)
+        records = spec.records_per_client if spec.silos is None else -(-rows // spec.silos)
+        return make_method(spec), table, released, records
     if request.holdout is not None:
         raise SpecError("--holdout belongs to the attack on a run: rows like those of --real that were not used in it")
     table = _rows(request.data, request.schema)
     return make_attacked(request), table, None, 1 if request.records_per_client is None else request.records_per_client
 
 
-def _rows(data: str, schema: Schema | str | None) -> Table:
-    return read_rows(data, schema)[1]
+def _rows(data: str | pa.Table, schema: Schema | str | None) -> Table:
+    return read_rows(data, schema)[1] if isinstance(data, str) else make_table(data, resolve_schema(data, schema))
 
 
 def make_attacked(request: AttackRequest) -> Protocol:
@@ -136,9 +139,8 @@ def make_attacked(request: AttackRequest) -> Protocol:
         )
     epsilon = DEFAULT_EPSILON if request.epsilon is None else request.epsilon
     check_epsilon(epsilon)
-    return make_method(
-        make_spec(data=request.data, epsilon=epsilon, method=request.what, settings=dict(request.settings))
-    )
+    data = request.data if isinstance(request.data, str) else TABLE_IN_MEMORY
+    return make_method(make_spec(data=data, epsilon=epsilon, method=request.what, settings=dict(request.settings)))
 
 
 def _default_rows(rows: int, targets: int) -> int:

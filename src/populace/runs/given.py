@@ -48,7 +48,7 @@ def read_given(data: object, *, schema: Schema | str | Path | None = None, witho
     parts = list(data) if isinstance(data, list | tuple) else [data]
     if not parts:
         raise InputError("expected at least one table in the list of silos, got an empty list")
-    opened = [_open(part) for part in parts]
+    opened = [open_data(part) for part in parts]
     images = [part for part in opened if isinstance(part, Images)]
     if images and len(images) < len(opened):
         raise InputError("expected tables only, or images only, in the list of silos, got both")
@@ -72,8 +72,8 @@ def _check_schema(schema: object) -> None:
         raise InputError(f"expected schema as a Schema or the path of a file, got {type(schema).__name__}")
 
 
-def _open(part: object) -> pa.Table | Table | Images:
-    """One table or one set of images, with all its columns."""
+def open_data(part: object) -> pa.Table | Table | Images:
+    """One table or one set of images, with all its columns and no schema but its own."""
     if isinstance(part, Table | Images):
         return part
     if isinstance(part, str | Path):

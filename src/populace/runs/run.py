@@ -9,6 +9,7 @@ import platform
 import shutil
 import tempfile
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from populace.runs.spec import (
     TABLE_IN_MEMORY,
     RunSpec,
     check_count,
+    check_seed,
     make_method,
     make_spec,
 )
@@ -47,6 +49,14 @@ from populace.tables.table import Table
 from populace.types import JsonObject
 
 Say = Callable[[str], None]
+
+
+class TemporaryFolder:
+    """A folder that is removed with the object that names it, or when the program ends."""
+
+    def __init__(self, prefix: str) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix=prefix))
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,7 +73,7 @@ class Run:
     folder: Path | None = None
     remarks: tuple[str, ...] = ()
     event: Event | None = dataclasses.field(default=None, repr=False)
-    temporary: tempfile.TemporaryDirectory[str] | None = dataclasses.field(default=None, repr=False, compare=False)
+    temporary: TemporaryFolder | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
     def method(self) -> str:
@@ -83,10 +93,14 @@ class Run:
         said = (booked.get("standing") or self.details.get("history") or {}).get("said")
         return str(self.guarantee) if said is None else f"{self.guarantee}\nother runs: {said}"
 
-    def sample(self, rows: int, *, seed: int | None = None, conditions: Mapping[str, str] | None = None) -> Any:
+    def sample(self, rows: int, *, seed: int | None = None, conditions: Mapping[str, object] | None = None) -> Any:
         """A Table or Images, whichever the run was about; costs no privacy."""
         check_count("rows", rows)
-        return self.generator.sample(rows, Keys(make_key(seed)).sample(), conditions)
+        check_seed(seed)
+        if conditions is not None and not isinstance(conditions, Mapping):
+            raise SpecError(f"expected conditions as a mapping of columns to values, got {conditions!r}")
+        texts = None if conditions is None else {name: str(value) for name, value in conditions.items()}
+        return self.generator.sample(rows, Keys(make_key(seed)).sample(), texts)
 
     def save(self, path: str | Path, *, rows: int = DEFAULT_ROWS) -> None:
         """Keep the run in a new folder, as `populace synthesize` writes one; after `simulate` with so many synthetic rows."""
@@ -110,6 +124,7 @@ def simulate(protocol: Protocol, clients: Clients, *, seed: int | None = None, p
         raise SpecError(f"expected a method, as populace.methods has them, got {protocol!r}")
     if not isinstance(clients, Clients):
         raise InputError(f"expected clients, as populace.split makes them, got {type(clients).__name__}")
+    check_seed(seed)
     outcome = simulation.run(protocol, clients, root=make_key(seed), progress=progress, exact_noise=seed is None)
     guarantee = _stated(outcome, clients, seeded=seed is not None)
     alone = said_alone(NOT_BOOKED)
@@ -118,7 +133,13 @@ def simulate(protocol: Protocol, clients: Clients, *, seed: int | None = None, p
     if clients.asked is not None and protocol.facts.name in METHODS:
         data = IMAGES_IN_MEMORY if isinstance(clients.data, Images) else TABLE_IN_MEMORY
         target = None if isinstance(clients.data, Images) else clients.data.schema.target
-        details["spec"] = {**asked_of(protocol), **clients.asked, "data": data, "target": target, "seed": seed}
+        details["spec"] = {
+            **asked_of(protocol),
+            **clients.asked,
+            "data": data,
+            "target": target,
+            "seed": None if seed is None else int(seed),
+        }
     return Run(generator=outcome.generator, guarantee=guarantee, details=details, event=outcome.ledger.worst_event())
 
 
@@ -136,7 +157,7 @@ def asked_of(protocol: Protocol) -> dict[str, Any]:
 
 
 def _parameters(protocol: Protocol) -> JsonObject:
-    return dataclasses.asdict(protocol)  # type: ignore[call-overload, no-any-return]
+    return protocol.settings_to_file()
 
 
 def _save_simulated(run: Run, path: Path, rows: int) -> None:

@@ -83,8 +83,7 @@ def make_spec(**values: Any) -> RunSpec:
         raise SpecError(
             "--most-records is for the clients of a --client-column; --records-per-client says it otherwise"
         )
-    if spec.seed is not None and not 0 <= spec.seed < 2**63:
-        raise SpecError(f"expected a seed in [0, 2^63), got {spec.seed}")
+    check_seed(spec.seed)
     make_method(spec)
     return spec
 
@@ -95,6 +94,13 @@ def check_count(name: str, count: object) -> None:
         raise SpecError(f"expected {name} as a whole number, got {count!r}")
     if count < 1:
         raise SpecError(f"expected {name} of at least 1, got {count}")
+
+
+def check_seed(seed: object) -> None:
+    """One sentence for what is no seed; None is one, from the operating system."""
+    whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
+    if seed is not None and not (whole and 0 <= seed < 2**63):  # type: ignore[operator]
+        raise SpecError(f"expected a seed in [0, 2^63), got {seed!r}")
 
 
 def spec_from_file(document: JsonObject) -> RunSpec:

@@ -242,7 +242,7 @@ def test_python_door(tmp_path):
     import populace as pop
 
     table = harbour().take(np.arange(300))
-    run = pop.simulate(pop.Independent(epsilon=4), pop.split(table, records_per_client=1), seed=0)
+    run = pop.simulate(pop.methods.Independent(epsilon=4), pop.split(table, records_per_client=1), seed=0)
     assert run.guarantee.bound == "4-LDP"
     assert run.guarantee.seeded
     synthetic = run.sample(500, seed=2)
