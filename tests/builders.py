@@ -38,22 +38,6 @@ from populace.tables.schema import Column, Schema
 
 SEED = 5
 INDEPENDENT = Independent(epsilon=2.0, clients_per_batch=100)
-#: Small settings, so that several rounds take place.
-SMALL = {name: {"batch": 8} for name in ("independent", "samprivsyn", "calm", "krr", "lopub", "locop")}
-SMALL["dp-fed-wae"] = {"cohort": 15, "classes": 2}
-SMALL["fedsel-wae"] = {"cohort": 15, "hidden": 6, "latent": 2, "epochs": 2}
-SMALL["moments"] = {"batch": 8}
-SMALL["poll"] = {"batch": 8, "classes": 4, "spread": 1.0, "chains": 1, "moves": 24}
-TINY = {"width": 4, "latent": 2}
-SMALL["l-dpd-vae"] = {"participations": 2, "batch": 1, "asleep": 1, **TINY}
-SMALL["c-dpd-vae"] = {"turns": 2, "share": 0.5, "epochs": 1, "batch": 2, **TINY}
-SMALL["fed-vae"] = {"turns": 2, "share": 1.0, "epochs": 1, "batch": 2, **TINY}
-SMALL["central-vae"] = {"steps": 3, **TINY}
-SMALL["chain"] = {"then_set": "participations=2,width=3,latent=2,asleep=1,fitting=2,batch=1"}
-GAN = {"critic_width": 3, "batch": 1, **TINY}
-SMALL["fl-gan"] = {"iterations": 1, "critics": 2, **GAN}
-SMALL["ufl-gan"] = SMALL["fl-gan"]
-SMALL["fedavg-gan"] = {"turns": 2, "share": 0.5, "steps": 1, **GAN}
 
 
 def table_methods() -> list[str]:
@@ -63,12 +47,12 @@ def table_methods() -> list[str]:
 
 def small_settings(name: str) -> Mapping[str, Any]:
     """The small settings that a method carries for tests: several rounds, in seconds."""
-    return protocol_class(name).small or SMALL.get(name, {})
+    return protocol_class(name).small
 
 
-def small_protocol(name: str, epsilon: float = 2.0) -> Protocol:
-    """A method with its small settings."""
-    return make_protocol(name, {"epsilon": epsilon, **small_settings(name)})
+def small_protocol(name: str, epsilon: float = 2.0, **settings: Any) -> Protocol:
+    """A method with its small settings, but for those given."""
+    return make_protocol(name, {"epsilon": epsilon, **small_settings(name), **settings})
 
 
 # Parameters

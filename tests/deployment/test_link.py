@@ -7,7 +7,16 @@ import jax
 import numpy as np
 import pytest
 
-from builders import CentralMean, Relay, assert_same, debug_state, mark_slow, table_methods
+from builders import (
+    CentralMean,
+    Relay,
+    assert_same,
+    debug_state,
+    mark_slow,
+    small_protocol,
+    small_settings,
+    table_methods,
+)
 from populace.engines.agreement import Agreement, agreement_from_json
 from populace.engines.checkpoint import Checkpoint
 from populace.engines.coordinator import Coordinator
@@ -20,16 +29,10 @@ from populace.engines.site_file import SiteFile, read_hosted
 from populace.engines.wire import HEAD, MAGIC, VERSION
 from populace.errors import DataError, RunError, SpecError
 from populace.methods.base import ImageShape
-from populace.methods.registry import make_protocol, parameters
+from populace.methods.registry import make_protocol
 from populace.privacy.sqlite_ledger import SqliteLedger
 from populace.tables.partition import split
 
-#: Small settings, so that several rounds take place and little is trained; each method takes those it has.
-SMALL = {
-    "batch": 5, "clients_per_batch": 5, "latent_classes": 2, "prior_scale": 1.0, "chains": 1, "langevin_steps": 24,
-    "cohort": 2, "classes": 2, "hidden": 6, "latent": 2, "epochs": 2,
-}  # fmt: skip
-OWN = {"moments": {"batch": 5}}  # where the same name means something else
 #: Networks: test_vae.py, test_gan.py; a chain is two methods.
 TRAINED = ("l-dpd-vae", "c-dpd-vae", "fed-vae", "central-vae", "chain", "fl-gan", "ufl-gan", "fedavg-gan")
 SLOW = ("poll", "dp-fed-wae", "fedsel-wae")  # compiled for long
@@ -37,8 +40,8 @@ TABLES = table_methods()
 
 
 def small(name):
-    settings = OWN.get(name, {key: SMALL[key] for key in SMALL if key in parameters(name)})
-    return make_protocol(name, {"epsilon": 2.0, **settings})
+    """Small settings, of which so small a population needs smaller cohorts still."""
+    return small_protocol(name, **({"cohort_size": 2} if "cohort_size" in small_settings(name) else {}))
 
 
 def charges(site):
