@@ -39,7 +39,7 @@ class Agreement:
 
     @property
     def parameters(self) -> JsonObject:
-        return json.loads(json.dumps(dataclasses.asdict(self.protocol)))  # type: ignore[call-overload,no-any-return]
+        return json.loads(json.dumps(self.protocol.settings_to_file()))  # type: ignore[no-any-return]
 
     @functools.cached_property
     def terms(self) -> JsonObject:

@@ -24,13 +24,13 @@ import jax.numpy as jnp
 
 from populace.errors import SpecError, out_of_range
 from populace.methods.blocks.generator import Synthesizer
-from populace.methods.blocks.settings import check_settings
+from populace.methods.blocks.settings import check_settings, fields_of
 from populace.privacy.events import Event
 from populace.privacy.guarantee import Guarantee, Trust, Unit
 from populace.privacy.ledger import Charge
 from populace.privacy.source import Keyed, Source
 from populace.tables.schema import Schema
-from populace.types import Array
+from populace.types import Array, JsonObject
 
 State = Any
 Memory = Any
@@ -177,6 +177,10 @@ class Protocol(abc.ABC):
         """Settings as a file of this or an earlier version has them, under their present names and values."""
         return {cls.renamed.get(name, name): value for name, value in settings.items()}
 
+    def settings_to_file(self) -> JsonObject:
+        """The settings as a file holds them; a method among them stands there with its name and its own settings."""
+        return {name: _for_file(getattr(self, name)) for name in fields_of(type(self))}
+
     @abc.abstractmethod
     def round_count(self, population: Population) -> int:
         """The most rounds a run takes; for progress and plans."""
@@ -266,6 +270,12 @@ class Protocol(abc.ABC):
     def cohorts(self, population: Population, state: State, first: int, count: int) -> Array:
         """The cohorts of `count` rounds from `first` on, for methods whose cohorts are known ahead."""
         raise NotImplementedError
+
+
+def _for_file(value: Any) -> Any:
+    if isinstance(value, Protocol):
+        return {"method": value.facts.name, "settings": value.settings_to_file()}
+    return value
 
 
 @functools.lru_cache(maxsize=32)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -17,21 +18,24 @@ import jax.numpy as jnp
 from populace.errors import SpecError, out_of_range
 from populace.methods.base import Ask, Facts, Plan, Population, Protocol, Replies, Shard
 from populace.methods.blocks.generator import Synthesizer
-from populace.methods.registry import make_protocol
+from populace.methods.registry import make_protocol, parameters, settings_from_file
 from populace.privacy.accounting import epsilon_of, noise_multiplier_for, sampled_gaussian
 from populace.privacy.events import Composed, Event
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.source import Source
-from populace.types import Array
+from populace.types import Array, ArrayTree
 
 TOLERANCE = 1e-3  # of the second method's noise multiplier
 SEARCH = 1e-3  # discretisation while it is looked for: never optimistic
+SHARED = ("epsilon", "delta", "noise_multiplier")  # settings of both methods that a chain makes fit into its budget
 #: A method that begins from samples knows nearly all it will: few small steps, and a larger network than it could learn alone.
-BEGUN: dict[str, dict[str, str]] = {"l-dpd-vae": {"participations": "10", "rate": "0.001", "codes": "1"}}
-LARGER: dict[str, dict[str, str]] = {
-    "l-dpd-vae": {"net": "basis", "waves": "16", "width": "256", "latent": "64", "beta": "0.0003"}
+BEGUN: dict[str, dict[str, object]] = {
+    "l-dpd-vae": {"participations": 10, "server_learning_rate": 0.001, "codes_per_example": 1}
+}
+LARGER: dict[str, dict[str, object]] = {
+    "l-dpd-vae": {"net": "basis", "basis_size": 16, "hidden_size": 256, "latent_size": 64, "beta": 0.0003}
 }
 
 
@@ -42,8 +46,8 @@ class State:
 
     round: Array
     key: Array
-    first: Any
-    then: Any
+    first: ArrayTree
+    then: ArrayTree
     population: Population = dataclasses.field(metadata={"static": True})
 
 
@@ -61,19 +65,30 @@ class Links:
 class Chain(Protocol):
     """Guarantee: (epsilon, delta)-DP for one record zeroed out, both methods together; a silo's one ledger pays for both.
 
-    `share` of the budget is the first method's, in squares of its noise multiplier's reciprocal. `first_set` and `then_set` are
-    settings of the methods, as `name=value` with commas between; what they leave out is the method's own default, except for
-    `l-dpd-vae`, which has others where it begins from samples (`BEGUN`, and `LARGER` unless another `net` is set).
+    Each method is a value, `Chain(epsilon=4, first=Moments(epsilon=4), then=LDpdVae(epsilon=4, participations=10))`, or a name,
+    with settings behind a colon: `l-dpd-vae:participations=10,net=small`. A value is taken as it is; of a method given by name,
+    what is not set is its own default, except for `l-dpd-vae`, which has others where it begins from samples (`BEGUN`, and
+    `LARGER` unless another `net` is set). The chain sets epsilon, delta and noise multiplier of both.
     Edge cases: both methods must protect the same unit under the same trust; others are refused.
     """
 
     epsilon: float
     delta: float = 0.0
-    share: float = 0.9
-    first: str = "moments"
-    then: str = "l-dpd-vae"
-    first_set: str = ""
-    then_set: str = ""
+    budget_share: float = 0.9
+    first: Protocol | str | dict[str, Any] = "moments"
+    then: Protocol | str | dict[str, Any] = "l-dpd-vae"
+
+    renamed: ClassVar[Mapping[str, str]] = {"share": "budget_share", "first_set": "first", "then_set": "then"}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "epsilon": "The privacy budget of one record, for both methods together.",
+        "delta": "The probability with which epsilon may fail; 0: from the number of records, by a public rule.",
+        "budget_share": "The first method's share of the budget, in squares of the noise multiplier's reciprocal.",
+        "first": "The method that begins; on the command line its name, with settings as in moments:side=8.",
+        "then": "The method that begins from the first one's samples; on the command line as in l-dpd-vae:net=small.",
+    }
+    small: ClassVar[Mapping[str, Any]] = {
+        "then": "l-dpd-vae:participations=2,hidden_size=3,latent_size=2,sleep_steps=1,fitting_steps=2,batch_size=1"
+    }
 
     facts: ClassVar[Facts] = Facts(
         name="chain",
@@ -89,10 +104,28 @@ class Chain(Protocol):
 
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
-        if not 0 < self.share < 1:
-            raise out_of_range("share", "in (0, 1)", self.share)
+        if not 0 < self.budget_share < 1:
+            raise out_of_range("budget_share", "in (0, 1)", self.budget_share)
         if not 0 <= self.delta < 1:
             raise out_of_range("delta", "in [0, 1)", self.delta)
+        for name in ("first", "then"):
+            method = getattr(self, name)
+            if isinstance(method, dict):
+                object.__setattr__(self, name, _from_document(method, name))
+            elif isinstance(method, Protocol):
+                _check_value(self, name, method)
+
+    @classmethod
+    def settings_from_file(cls, settings: Mapping[str, object]) -> dict[str, object]:
+        """Version 0.2.0 and before kept names and settings of both methods apart, the settings as text."""
+        present = dict(settings)
+        for name, default in (("first", "moments"), ("then", "l-dpd-vae")):
+            text = str(present.pop(f"{name}_set", ""))
+            method = str(present.get(name, default))
+            if text:
+                given = settings_from_file(method, _read_settings(text))
+                present[name] = f"{method}:{','.join(f'{key}={value}' for key, value in given.items())}"
+        return {"budget_share" if name == "share" else name: value for name, value in present.items()}
 
     def together(self, ask: Ask, population: Population) -> bool:
         links = self.links(population)
@@ -105,11 +138,11 @@ class Chain(Protocol):
         links = self.links(population)
         return links.first.round_count(population) + links.then.round_count(population)
 
-    def _turn(self, population: Population) -> int:
-        """Rounds of the first method."""
+    def _handover(self, population: Population) -> int:
+        """How many rounds the first method takes."""
         return self.links(population).first.round_count(population)
 
-    def begin(self, population: Population, key: Array, warm: Any = None) -> State:
+    def begin(self, population: Population, key: Array, warm: Synthesizer | None = None) -> State:
         links = self.links(population)
         first, then, kept = jax.random.split(key, 3)
         return State(
@@ -118,8 +151,8 @@ class Chain(Protocol):
         )  # fmt: skip
 
     def ask(self, state: State, population: Population, source: Source) -> Ask | None:
-        links, turn = self.links(population), self._turn(population)
-        opening = int(state.round) < turn
+        links, handover = self.links(population), self._handover(population)
+        opening = int(state.round) < handover
         method, inner = (links.first, state.first) if opening else (links.then, state.then)
         ask = method.ask(inner, population, source)
         if ask is None:
@@ -128,17 +161,19 @@ class Chain(Protocol):
 
     def _inner(self, ask: Ask, population: Population) -> tuple[Protocol, Ask]:
         """The method an exchange belongs to, and the exchange as it asked it."""
-        links, turn = self.links(population), self._turn(population)
-        opening = int(ask.round) < turn
+        links, handover = self.links(population), self._handover(population)
+        opening = int(ask.round) < handover
         common = next(iter(ask.common.values())) if isinstance(ask.common, dict) and ask.common else ask.common
-        inner = dataclasses.replace(ask, round=ask.round if opening else ask.round - turn, common=common)
+        inner = dataclasses.replace(ask, round=ask.round if opening else ask.round - handover, common=common)
         return (links.first if opening else links.then), inner
 
     def charge(self, ask: Ask, population: Population) -> Charge:
         method, inner = self._inner(ask, population)
         return method.charge(inner, population)
 
-    def answer(self, common: Any, own: Any, shard: Shard, memory: Any, source: Source) -> tuple[Any, Any]:
+    def answer(
+        self, common: ArrayTree, own: ArrayTree, shard: Shard, memory: ArrayTree, source: Source
+    ) -> tuple[ArrayTree, ArrayTree]:
         links = self.links(shard.population)
         first, then = memory or ((), ())  # an engine keeps nothing where neither method does
         if "first" in common:
@@ -147,29 +182,29 @@ class Chain(Protocol):
             reply, then = links.then.answer(common["then"], own, shard, then, source)
         return reply, (first, then) if memory else memory
 
-    def remember(self, population: Population, key: Array) -> Any:
+    def remember(self, population: Population, key: Array) -> ArrayTree:
         links = self.links(population)
         first, then = jax.random.split(key)
         return links.first.remember(population, first), links.then.remember(population, then)
 
     def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
-        links, turn = self.links(state.population), self._turn(state.population)
+        links, handover = self.links(state.population), self._handover(state.population)
         done = int(state.round)
         _, inner = self._inner(dataclasses.replace(ask, round=state.round), state.population)
-        if done >= turn:
+        if done >= handover:
             then = links.then.absorb(state.then, inner, replies, source)
             return dataclasses.replace(state, round=state.round + 1, then=then)
         state = dataclasses.replace(
             state, round=state.round + 1, first=links.first.absorb(state.first, inner, replies, source)
         )
-        return self._handed_over(state) if done + 1 == turn else state
+        return self._handed_over(state) if done + 1 == handover else state
 
     def _handed_over(self, state: State) -> State:
         """The second method begun from the first one's generator."""
         links = self.links(state.population)
         last, begin = jax.random.split(state.key)
-        made = links.first.finish(state.first, state.population, last)
-        return dataclasses.replace(state, then=links.then.begin(state.population, begin, warm=made))
+        generator = links.first.finish(state.first, state.population, last)
+        return dataclasses.replace(state, then=links.then.begin(state.population, begin, warm=generator))
 
     def finish(self, state: State, population: Population, key: Array) -> Synthesizer:
         return self.links(population).then.finish(state.then, population, key)
@@ -188,7 +223,7 @@ class Chain(Protocol):
             units=population.clients * population.records,
             neighbours="zero-out",
             trust="silo",
-            mechanism=f"{self.first}, then {self.then}: {parts[0].mechanism}; {parts[1].mechanism}",
+            mechanism=f"{links.first.facts.name}, then {links.then.facts.name}: {parts[0].mechanism}; {parts[1].mechanism}",
             read_from_data=population.read_from_data,
             domain_sources=population.domain_sources,
             derivation=(
@@ -219,10 +254,10 @@ class Chain(Protocol):
         method, inner = self._inner(ask, population)
         return method.reply_bytes(inner, population)
 
-    def question(self, population: Population, round_id: int) -> tuple[Any, Any]:
-        links, turn = self.links(population), self._turn(population)
+    def question(self, population: Population, round_id: int) -> tuple[ArrayTree, ArrayTree]:
+        links, handover = self.links(population), self._handover(population)
         name, method, inner = (
-            ("first", links.first, round_id) if round_id < turn else ("then", links.then, round_id - turn)
+            ("first", links.first, round_id) if round_id < handover else ("then", links.then, round_id - handover)
         )
         common, own = method.question(population, inner)
         return {name: common}, own
@@ -232,39 +267,68 @@ class Chain(Protocol):
         return method.quorum(inner, population)
 
 
-def _settings(text: str) -> dict[str, str]:
-    """`name=value` with commas between."""
-    found = {}
+def _from_document(document: Mapping[str, Any], where: str) -> Protocol:
+    """A method as a file has it."""
+    if set(document) != {"method", "settings"} or not isinstance(document["settings"], Mapping):
+        raise SpecError(f"expected {where} of a chain with its method and settings, got {document!r}")
+    name = document["method"]
+    return make_protocol(name, settings_from_file(name, document["settings"]))
+
+
+def _check_value(chain: Chain, where: str, method: Protocol) -> None:
+    """Refuse a method whose budget is not the chain's: nobody is to think that it was followed."""
+    for name, allowed in zip(SHARED, ((chain.epsilon,), (0.0, chain.delta), (0.0,)), strict=True):
+        value = getattr(method, name, allowed[0])
+        if value not in allowed:
+            raise SpecError(
+                f"a chain sets {name} of both methods itself: expected {where}.{name} {allowed[-1]:g}, got {value:g}"
+            )
+
+
+def _read_settings(text: str) -> dict[str, str]:
+    """Settings written as `name=value` with commas between."""
+    settings = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         name, equals, value = part.partition("=")
         if not equals:
             raise SpecError(f"expected settings as name=value with commas between, got {part!r}")
-        if name.strip() in ("epsilon", "delta", "noise"):
-            raise SpecError(f"a chain sets {name.strip()} of both methods itself; leave it out of their settings")
-        found[name.strip()] = value.strip()
-    return found
+        settings[name.strip()] = value.strip()
+    return settings
 
 
-def _begun(method: str, given: dict[str, str]) -> dict[str, str]:
+def _named(method: Protocol | str | dict[str, Any], *, begun: bool = False) -> tuple[str, dict[str, object]]:
+    """A method's name and settings, without those that the chain sets."""
+    if isinstance(method, Protocol):
+        fields = [field.name for field in dataclasses.fields(method)]  # type: ignore[arg-type]
+        return method.facts.name, {name: getattr(method, name) for name in fields if name not in SHARED}
+    name, _, text = str(method).partition(":")
+    given: dict[str, object] = {**_read_settings(text)}
+    for setting in SHARED:
+        if setting in given:
+            raise SpecError(f"a chain sets {setting} of both methods itself; leave it out of their settings")
+    return name, _suited(name, given) if begun else given
+
+
+def _suited(method: str, given: Mapping[str, object]) -> dict[str, object]:
     """What is given, and what suits a method that begins from samples where nothing is."""
     larger = LARGER.get(method, {})
     if larger and given.get("net", larger["net"]) != larger["net"]:
-        larger = {"width": "0"}  # the other network's own
+        larger = {"hidden_size": 0}  # the other network's own
     return {**BEGUN.get(method, {}), **larger, **given}
 
 
 @functools.lru_cache(maxsize=16)
 def links_of(chain: Chain, population: Population) -> Links:
     """Noise for both methods such that together they stay within the budget."""
-    first_set, then_set = _settings(chain.first_set), _begun(chain.then, _settings(chain.then_set))
-    trial = make_protocol(chain.then, {**then_set, "epsilon": chain.epsilon, "delta": chain.delta})
+    (first_name, first_settings), (then_name, then_settings) = _named(chain.first), _named(chain.then, begun=True)
+    trial = make_protocol(then_name, {**then_settings, "epsilon": chain.epsilon, "delta": chain.delta})
     claimed = trial.guarantee(population)
     if math.isinf(claimed.epsilon):
-        raise SpecError(f"method {chain.then!r} guarantees nothing with these settings; a chain cannot mend that")
+        raise SpecError(f"method {then_name!r} guarantees nothing with these settings; a chain cannot mend that")
     delta = claimed.accounted_delta
     whole = noise_multiplier_for(epsilon=chain.epsilon, delta=delta)
-    opening = epsilon_of(sampled_gaussian(noise_multiplier=whole / chain.share**0.5), delta=delta)
-    first = make_protocol(chain.first, {**first_set, "epsilon": opening, "delta": delta})
+    opening = epsilon_of(sampled_gaussian(noise_multiplier=whole / chain.budget_share**0.5), delta=delta)
+    first = make_protocol(first_name, {**first_settings, "epsilon": opening, "delta": delta})
     for method in (first, trial):
         claim = method.guarantee(population)
         if (claim.unit, claim.trust, claim.neighbours) != ("record", "silo", "zero-out"):
@@ -272,12 +336,12 @@ def links_of(chain: Chain, population: Population) -> Links:
                 f"method {method.facts.name!r} protects one {claim.unit} with trust {claim.trust}; a chain takes methods that "
                 "protect one record with trust silo"
             )
-
-    if not any(field.name == "noise" for field in dataclasses.fields(trial)):  # type: ignore[arg-type]
-        raise SpecError(f"method {chain.then!r} has no noise that can be set, and cannot be the second of a chain")
+    if "noise_multiplier" not in parameters(then_name):
+        raise SpecError(f"method {then_name!r} has no noise that can be set, and cannot be the second of a chain")
 
     def links(noise: float) -> Links:
-        then = make_protocol(chain.then, {**then_set, "epsilon": chain.epsilon, "delta": delta, "noise": noise})
+        budget = {"epsilon": chain.epsilon, "delta": delta, "noise_multiplier": noise}
+        then = make_protocol(then_name, {**then_settings, **budget})
         return Links(first, then, delta, Composed((first.spends(population), then.spends(population))))
 
     def fits(noise: float) -> bool:

@@ -136,6 +136,8 @@ def in_words(hint: object) -> str:
     if origin is typing.Annotated:
         kind, *marks = typing.get_args(hint)
         return " ".join([in_words(kind), *(words for mark in marks for words in _range(mark))])
+    if origin is dict:
+        return "a JSON object"
     if hint is type(None):
         return NONE
     if _is_sequence(hint):
