@@ -114,7 +114,9 @@ def run(
             {"run": made.details["spec"]["run"], "privacy": made.guarantee.to_json(), "sites": made.details["sites"]}
         )
         return
-    show.say(f"\n{made.guarantee}\n")
+    show.say("")
+    show.say_lines(made.guarantee.lines)
+    show.say("")
     show.say(f"{out / 'synthetic.parquet'}  {rows:,} synthetic rows")
     show.say(f"{out / 'privacy.html'}  the privacy statement, to read or publish; `populace verify {out}` checks it")
 
@@ -164,7 +166,9 @@ def demo(
     with live.rounds(as_json=False) as (watch, say):
         made = steps.play(out, epsilon=epsilon, watch=watch, say=say)
     write_statement(made.folder)
-    show.say(f"\n{made.run.guarantee}\n")
+    show.say("")
+    show.say_lines(made.run.guarantee.lines)
+    show.say("")
     evaluate.command(runs=[made.folder], real=str(made.all_rows), target=None, as_json=False)
     for place in made.sites:
         show.say("")

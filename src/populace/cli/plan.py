@@ -35,11 +35,12 @@ def command(
             "predicted_errors": predicted.errors, "seconds_simulated_here": seconds, "notes": list(predicted.notes),
         })  # fmt: skip
         return
-    show.say(f"method     {spec.method_name}, {clients:,} clients, {predicted.rounds} round(s)")
-    show.say(f"guarantee  {predicted.guarantee}")
-    for name, value in predicted.errors.items():
-        show.say(f"error      {value:.4f} predicted {name}")
-    show.say(f"traffic    {predicted.bytes_up:.1f} bytes from and {predicted.bytes_down:.1f} bytes to one client")
-    show.say(f"time       about {seconds:.1f} s to simulate here, compilation included")
-    for note in predicted.notes:
-        show.say(f"note       {note}")
+    lines = [
+        ("method", f"{spec.method_name}, {clients:,} clients, {predicted.rounds} round(s)"),
+        *predicted.guarantee.lines,
+    ]
+    lines += [("error", f"{value:.4f} predicted {name}") for name, value in predicted.errors.items()]
+    lines.append(("traffic", f"{predicted.bytes_up:.1f} bytes from and {predicted.bytes_down:.1f} bytes to one client"))
+    lines.append(("time", f"about {seconds:.1f} s to simulate here, compilation included"))
+    lines += [("note", note) for note in predicted.notes]
+    show.say_lines(lines)

@@ -67,7 +67,9 @@ def collect(
     )  # fmt: skip
     with show.progress("poll collect", each="client") as report:
         found = work.collect(wanted, out, progress=report, say=show.say)
-    show.say(f"\n{found.guarantee}\n")
+    show.say("")
+    show.say_lines(found.guarantee.lines)
+    show.say("")
     show.say(f"{out}  {found.answers:,} answers, of clients {found.first:,} to {found.last:,}")
     if seed is None:
         show.say(f"{wanted.ledger_file}  the clients' ledgers; keep them with the records")
@@ -96,7 +98,9 @@ def fit(
     with show.progress("poll fit", each="answer") as report:
         run = work.fit_answers(wanted, out, progress=report, say=show.say)
     write_statement(out)
-    show.say(f"\n{run.guarantee}\n")
+    show.say("")
+    show.say_lines(run.guarantee.lines)
+    show.say("")
     show.say(f"{out / 'synthetic.parquet'}  {rows:,} synthetic rows from {run.details['clients']:,} answers")
     show.say(f"{out / 'privacy.html'}  the privacy statement, to read or publish; `populace verify {out}` checks it")
     show.say(f"next: populace evaluate {out} --real FILE")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import sys
+import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 SECONDS_BETWEEN_LINES = 5.0
+READABLE = 100  # columns of prose
 WIDE = 10_000  # columns: a table as wide as it needs
 
 
@@ -80,6 +83,18 @@ def steps(title: str) -> Iterator[Callable[[Any], None]]:
 def _step(at: Any) -> str:
     what = ", ".join(f"{name} {value}" for name, value in at.cell.items())
     return f"cell {at.done} of {at.total} ({what}), {at.seconds:.1f} s"
+
+
+def say_lines(lines: Iterable[tuple[str, str]]) -> None:
+    """Labels with their words beside them, broken into lines that fit where somebody reads them on a terminal."""
+    from populace.privacy.guarantee import LABEL, aligned
+
+    if not sys.stdout.isatty():
+        say(aligned(lines))
+        return
+    width = min(shutil.get_terminal_size().columns, READABLE)
+    for label, words in lines:
+        say(textwrap.fill(words, width, initial_indent=f"{label:{LABEL}}", subsequent_indent=" " * LABEL))
 
 
 def table(header: list[str], rows: list[list[str]], *, title: str = "", width: int | None = None) -> None:

@@ -88,7 +88,9 @@ def _say_what_was_made(run: Run, out: Path, rows: int, target: str) -> None:
     from populace.cli import show
     from populace.methods.blocks.generator import ImageGenerator
 
-    show.say(f"\n{run.guarantee}\nother runs: {run.details['booked']['standing']['said']}\n")
+    show.say("")
+    show.say_lines(run.lines)
+    show.say("")
     images = isinstance(run.generator, ImageGenerator)
     file, what = ("synthetic.npz", "images") if images else ("synthetic.parquet", "rows")
     show.say(f"{out / file}  {rows:,} synthetic {what}")

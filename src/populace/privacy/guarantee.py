@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from decimal import ROUND_CEILING, Decimal
 from typing import Any, Literal
 
@@ -49,6 +50,7 @@ NOISES: dict[str, str] = {
     "reports are rounded to 2^-24 or finer",
 }
 MOST_SHOWN = 7  # characters of a number that is shown as it is
+LABEL = 13  # columns of a label and the space after it
 NAMED = 8  # columns of one source that a statement names
 REPRODUCIBLE = "reproducible, not private: the noise was drawn from a seed, and whoever knows the seed can remove it"
 UNKNOWN_NOISE = "keyed from the operating system"
@@ -170,8 +172,32 @@ class Guarantee:
             marks.append("counts read from the data, not covered")
         return self.bound + (f" ({'; '.join(marks)})" if marks else "")
 
+    @property
+    def lines(self) -> tuple[tuple[str, str], ...]:
+        """All that belongs to the guarantee, a label and words each; numbers are rounded up to readable digits."""
+        if math.isinf(self.epsilon):
+            lines = [("guarantee", f"No guarantee (epsilon = inf): {self.reason}")]
+        else:
+            lines = [
+                ("guarantee", f"{self.bound} for {self.unit_in_words} ({self.unit} level)"),
+                ("epsilon", _upwards(self.epsilon)),
+                ("delta", "0: a pure guarantee" if self.pure else _upwards(self.delta)),
+            ]
+        lines += [("trust", self.trust_in_words), ("neighbours", NEIGHBOURS[self.neighbours])]
+        lines.append(("mechanism", self.mechanism))
+        lines += [("NOT covered", f"read from the data: {what}") for what in self.not_covered]
+        lines += [("domains", f"{_names(columns)}: {said}") for said, columns in self.domain_sources]
+        lines += [("assumption", assumption) for assumption in self.assumptions]
+        if self.seeded or self.noise:
+            lines.append(("randomness", self.randomness))
+        return tuple(lines)
+
     def __str__(self) -> str:
-        """The statement, a line for each thing that belongs to it."""
+        return aligned(self.lines)
+
+    @property
+    def statement(self) -> str:
+        """The same in the words of privacy.json, which `populace verify` makes again."""
         if math.isinf(self.epsilon):
             lines = [f"No guarantee (epsilon = inf): {self.reason}"]
         else:
@@ -189,7 +215,7 @@ class Guarantee:
     def to_json(self) -> dict[str, Any]:
         document: dict[str, Any] = {
             "format": FORMAT,
-            "statement": str(self),
+            "statement": self.statement,
             "bound": self.bound,
             "headline": self.headline,
             "epsilon": "inf" if math.isinf(self.epsilon) else self.epsilon,
@@ -222,6 +248,11 @@ class Guarantee:
         if self.reason:
             document["reason"] = self.reason
         return document
+
+
+def aligned(lines: Iterable[tuple[str, str]]) -> str:
+    """Labels on the left, their words beside them."""
+    return "\n".join(f"{label:{LABEL}}{words}" for label, words in lines)
 
 
 def best_guess(epsilon: float, delta: float) -> float:

@@ -64,7 +64,11 @@ def where_of(document: Mapping[str, Any]) -> str:
 def claim_json(guarantee: Guarantee, history: Mapping[str, Any] | None) -> dict[str, Any]:
     """What of privacy.json follows from the claim and from what a ledger says of other runs."""
     document = guarantee.to_json()
-    return document if history is None else {**document, "statement": f"{guarantee}\nother runs: {history['said']}"}
+    return (
+        document
+        if history is None
+        else {**document, "statement": f"{guarantee.statement}\nother runs: {history['said']}"}
+    )
 
 
 class RunFolder:

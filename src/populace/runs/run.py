@@ -25,7 +25,7 @@ from populace.methods.base import Population, Protocol
 from populace.methods.blocks.generator import Synthesizer, load_generator
 from populace.methods.registry import METHODS, protocol_class
 from populace.privacy.events import Event
-from populace.privacy.guarantee import Guarantee, guarantee_from_json
+from populace.privacy.guarantee import Guarantee, aligned, guarantee_from_json
 from populace.privacy.ledger import Budget
 from populace.runs.folder import VERSIONS, RunFolder
 from populace.runs.ledger.history import BESIDE, NOT_BOOKED, Bookkeeping, History
@@ -87,11 +87,16 @@ class Run:
         return found
 
     @property
-    def statement(self) -> str:
-        """The guarantee, a line for each thing it says, and what other runs on the same data add to it."""
+    def lines(self) -> tuple[tuple[str, str], ...]:
+        """The guarantee, a label and words each, and what other runs on the same data add to it."""
         booked = self.details.get("booked") or {}
         said = (booked.get("standing") or self.details.get("history") or {}).get("said")
-        return str(self.guarantee) if said is None else f"{self.guarantee}\nother runs: {said}"
+        return self.guarantee.lines if said is None else (*self.guarantee.lines, ("other runs", said))
+
+    @property
+    def statement(self) -> str:
+        """The same as text."""
+        return aligned(self.lines)
 
     def sample(self, rows: int, *, seed: int | None = None, conditions: Mapping[str, object] | None = None) -> Any:
         """A Table or Images, whichever the run was about; costs no privacy."""

@@ -113,7 +113,7 @@ def test_without_a_ledger(tmp_path, folder, capsys):
     (tmp_path / "h.csv").write_bytes((folder / "h.csv").read_bytes())
     given = ["--epsilon", "1", "--method", "independent", "--rows", "5", "--seed", "1", "--no-ledger"]
     assert call(["synthesize", str(tmp_path / "h.csv"), *given, "--out", str(tmp_path / "run")]) == 0
-    assert "other runs: this run was not booked in a ledger; what other runs" in capsys.readouterr().out
+    assert "other runs   this run was not booked in a ledger; what other runs" in capsys.readouterr().out
     assert "his run was not booked in a ledger" in (tmp_path / "run/privacy.html").read_text()
     assert {path.name for path in tmp_path.iterdir()} == {"h.csv", "run"}
 

@@ -83,8 +83,9 @@ def test_who_declared_a_domain_is_stated_and_survives_json() -> None:
         ("declared, not said by whom", tuple(f"c{i}" for i in range(12))),
     )
     guarantee = Guarantee(epsilon=1, domain_sources=sources, **LOCAL)
-    assert "domains of age, sex declared by: adult.names" in str(guarantee)
-    assert "c7 and 4 more declared, not said by whom" in str(guarantee)
+    assert "domains      age, sex: declared by: adult.names" in str(guarantee)
+    assert "domains of age, sex declared by: adult.names" in guarantee.statement
+    assert "c7 and 4 more: declared, not said by whom" in str(guarantee)
     document = guarantee.to_json()
     assert document["domain_sources"]["declared by: adult.names"] == ["age", "sex"]
     assert guarantee_from_json(document) == guarantee
@@ -105,7 +106,8 @@ def test_what_one_unit_is_in_the_run_is_said() -> None:
 
 def test_counts_read_from_the_records_are_marked() -> None:
     guarantee = Guarantee(epsilon=1, counts_read=("the most records of one client (57)",), **LOCAL)
-    assert "NOT covered, because read from the data: the most records of one client (57)" in str(guarantee)
+    assert "NOT covered  read from the data: the most records of one client (57)" in str(guarantee)
+    assert "NOT covered, because read from the data: the most records of one client (57)" in guarantee.statement
     assert guarantee.headline == "1-LDP (counts read from the data, not covered)"
     assert guarantee_from_json(guarantee.to_json()) == guarantee
 
