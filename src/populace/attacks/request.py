@@ -21,8 +21,7 @@ from populace.evaluation.attacks.attribute import infer_attribute
 from populace.evaluation.attacks.distances import compare_distances
 from populace.evaluation.attacks.membership import PROVES_NOTHING, attack
 from populace.methods.base import Population, Protocol
-from populace.methods.blocks.generator import load_table_generator
-from populace.methods.registry import METHODS
+from populace.methods.registry import METHODS, load_table_generator
 from populace.privacy.consequences import consequences
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.randomizers.base import check_epsilon

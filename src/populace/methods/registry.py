@@ -11,15 +11,19 @@ It is listed by name and imported when it is first used, so that a broken one is
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import importlib
 import importlib.metadata
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
-from populace.errors import SpecError
+from populace.errors import RunError, SpecError
 from populace.methods.base import Facts, Kind, Protocol
+from populace.methods.blocks.generator import KINDS, Generator, Synthesizer
 from populace.methods.blocks.settings import fields_of, read_settings
+from populace.tables.files import read_arrays, read_json
 
 GROUP = "populace.methods"
 BUILT_IN: dict[str, str] = {
@@ -129,6 +133,36 @@ def _load(one: Offered) -> type[Protocol]:
     if not isinstance(getattr(cls, "facts", None), Facts) or cls.facts.name != one.name:
         raise SpecError(f"{whose} has to say its name: expected `facts` with the name {one.name!r}")
     return cls
+
+
+def generator_class(kind: str) -> type[Synthesizer] | None:
+    """The class of the generators of this kind; methods are imported, one after the other, until one of them brings it."""
+    for name in METHODS:
+        if kind in KINDS:
+            break
+        with contextlib.suppress(SpecError):  # a method of another package that cannot be imported
+            protocol_class(name)
+    return KINDS.get(kind)
+
+
+def load_generator(folder: Path) -> Synthesizer:
+    """The generator that was saved in a folder, by this or an earlier version."""
+    document = read_json(folder / "generator.json")
+    cls = generator_class(str(document.get("kind")))
+    if cls is None:
+        raise RunError(
+            f"{folder} holds a generator of the unknown kind {document.get('kind')!r}; update populace, or install the package "
+            "whose method made it"
+        )
+    return cls.from_saved(document, read_arrays(folder / "generator.npz"))
+
+
+def load_table_generator(folder: Path) -> Generator:
+    """The generator of rows that was saved in a folder; one of images is refused."""
+    generator = load_generator(folder)
+    if not isinstance(generator, Generator):
+        raise RunError(f"the run in {folder} made images; this takes runs of tables")
+    return generator
 
 
 def built_in_facts() -> tuple[Facts, ...]:

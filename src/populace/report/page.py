@@ -13,7 +13,7 @@ from populace.errors import DataError, InputError, PopulaceError
 from populace.evaluation.baselines import SYNTHETIC
 from populace.evaluation.evaluate import evaluate_tables
 from populace.evaluation.traffic import cost
-from populace.methods.blocks.generator import load_generator
+from populace.methods.registry import load_generator
 from populace.report import attack_results, comparison, pictures, sections, tiles, value_sections
 from populace.report.plain_language import in_plain_language
 from populace.report.statement import PAGE, todays_words, write_statement

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,38 +15,35 @@ import jax
 import numpy as np
 import pyarrow as pa
 
-from populace.errors import DataError, RunError, SpecError
+from populace.errors import DataError, SpecError
 from populace.tables import codec
-from populace.tables.files import read_arrays, read_json, replacing, write_json
+from populace.tables.files import replacing, write_json
 from populace.tables.images import Images
 from populace.tables.schema import Schema, schema_from_dict
 from populace.tables.table import Table
 from populace.types import Array, NumpyArray
 
-MODULES = {
-    "marginals": "populace.methods.baselines.marginals",
-    "clique-tree": "populace.methods.marginals.graphical_model",
-    "records": "populace.methods.blocks.records_generator",
-    "gaussian-copula": "populace.methods.marginals.copula",
-    "latent-class": "populace.methods.poll.latent_class",
-    "decoder": "populace.methods.blocks.networks",
-    "image-classes": "populace.methods.wae.images",
-    "conv-decoder": "populace.methods.wae.images",
-    "image-gaussians": "populace.methods.moments.generator",
-    "row-gaussians": "populace.methods.moments.generator",
-    "vae-images": "populace.methods.blocks.vae_generator",
-    "classifier-images": "populace.methods.genfl.classifier",
-}
 CHUNK = 131_072  # rows drawn at once
 IMAGES_AT_ONCE = 4_096
 LABEL = "label"  # what a condition on images is called
 HOPELESS = 1e-4  # give up when fewer than this share of draws obeys the declared rules
 
 
+#: Generators by the kind that their files name: of all methods imported so far (`registry.generator_class` imports more).
+KINDS: dict[str, type[Synthesizer]] = {}
+
+
 class Synthesizer(abc.ABC):
-    """A model of the population, of whatever kind its data are."""
+    """A model of the population, of whatever kind its data are. A subclass that can be saved names a kind of its own."""
 
     kind: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "kind" in vars(cls):
+            other = KINDS.setdefault(cls.kind, cls)
+            if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+                raise TypeError(f"{cls.__qualname__} and {other.__qualname__} both make generators of kind {cls.kind!r}")
 
     @abc.abstractmethod
     def sample(self, count: int, key: Array, conditions: Mapping[str, str] | None = None) -> Any:
@@ -214,25 +210,3 @@ def condition_code(schema: Schema, name: str, value: str) -> int:
         if column.is_scale and np.isfinite(column.numbers(pa.array([value])))[0]:
             raise  # a number or a date, but outside the domain
     raise DataError(f"column {name!r} has no value {value!r}; its values are {', '.join(column.labels()[:12])}")
-
-
-def load_generator(folder: Path) -> Synthesizer:
-    document = read_json(folder / "generator.json")
-    module = MODULES.get(document.get("kind"))
-    if module is None:
-        raise RunError(f"{folder} holds a generator of the unknown kind {document.get('kind')!r}; update populace")
-    kinds = {cls.kind: cls for cls in vars(importlib.import_module(module)).values() if _is_generator(cls)}
-    found: Synthesizer = kinds[document["kind"]].from_saved(document, read_arrays(folder / "generator.npz"))
-    return found
-
-
-def load_table_generator(folder: Path) -> Generator:
-    """The same where only rows will do."""
-    found = load_generator(folder)
-    if not isinstance(found, Generator):
-        raise RunError(f"the run in {folder} made images; this takes runs of tables")
-    return found
-
-
-def _is_generator(candidate: object) -> bool:
-    return isinstance(candidate, type) and issubclass(candidate, Synthesizer) and hasattr(candidate, "kind")
