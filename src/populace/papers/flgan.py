@@ -215,6 +215,8 @@ def trail_of(outcome: Outcome, clients: Clients, by: Cnn, count: int) -> list[di
         rows = clients.order[clients.starts[silo] : clients.starts[silo + 1]]
         held |= set(np.unique(data.y[rows]).tolist())
         made = generator_of(outcome.state.learner.design.gan.generator, theta, population).sample(count, make_key(2_000))
+        if not isinstance(made, Images):
+            raise TypeError("expected images")
         found.append({"held": sorted(held), "shares": judged.seen_in(made, by, data.classes)["shares"]})
     return found
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from populace.papers.grid import Benchmark, Cell, Chart, Result, View
 from populace.privacy.accounting import epsilon_of, sampled_gaussian
+from populace.privacy.bisection import largest_that_fits
 from populace.privacy.gaussian import gaussian_epsilon
 
 RECORDS, BATCH_SIZE, NOISE_MULTIPLIER = 10_000, 64, 1.0
@@ -32,12 +33,12 @@ NAMES = (
 
 def steps_within(epsilon: float) -> int:
     """The most steps of DP-SGD that Renyi's accountant allows within epsilon."""
-    low, high = 1, MOST_STEPS
-    while high - low > 1:
-        middle = (low + high) // 2
-        event = sampled_gaussian(noise_multiplier=NOISE_MULTIPLIER, probability=SAMPLING_RATE, steps=middle)
-        low, high = (middle, high) if epsilon_of(event, delta=DELTA, accountant="rdp") <= epsilon else (low, middle)
-    return low
+
+    def fits(steps: int) -> bool:
+        event = sampled_gaussian(noise_multiplier=NOISE_MULTIPLIER, probability=SAMPLING_RATE, steps=steps)
+        return epsilon_of(event, delta=DELTA, accountant="rdp") <= epsilon
+
+    return largest_that_fits(fits, 1, MOST_STEPS)
 
 
 def cells(quick: bool, seeds: int) -> list[Cell]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any, Literal
 
 from populace.errors import SpecError, out_of_range
 from populace.privacy import events
+from populace.privacy.bisection import bisect, largest_that_fits
 from populace.privacy.events import Event
 from populace.privacy.sampled_loss import sampled_gaussian_loss
 
@@ -62,7 +62,7 @@ def _loss_distribution(event: Event, interval: float) -> Any:
     from dp_accounting.pld import common
     from dp_accounting.pld import privacy_loss_distribution as pld
 
-    grid: dict[str, Any] = {"value_discretization_interval": interval}
+    grid: dict[str, float | bool] = {"value_discretization_interval": interval}
     if isinstance(event, events.Pure):
         return pld.from_privacy_parameters(common.DifferentialPrivacyParameters(event.epsilon, 0.0), **grid)
     if isinstance(event, events.Gaussian):
@@ -133,25 +133,14 @@ def noise_multiplier_for(
         high *= 2
         if high > 1e7:
             raise SpecError(f"no noise multiplier below 1e7 gives epsilon {epsilon} at delta {delta} for {steps} steps")
-    coarse = _bisect(lambda noise: spent(noise, COARSE) <= epsilon, 1e-3, high, tolerance=RELATIVE_TOLERANCE)
+    _, coarse = bisect(lambda noise: spent(noise, COARSE) <= epsilon, 1e-3, high, tolerance=RELATIVE_TOLERANCE)
     # The coarse answer is an upper bound and nearly right; the fine one is looked for just below it, in steps that double.
     step = 2 * RELATIVE_TOLERANCE
     low, best = coarse * (1 - step), coarse
     while low > 0 and spent(low, INTERVAL) <= epsilon:
         step *= 2
         low, best = coarse * (1 - step), low
-    return _bisect(lambda noise: spent(noise, INTERVAL) <= epsilon, low, best, tolerance=RELATIVE_TOLERANCE)
-
-
-def _bisect(enough: Callable[[float], bool], low: float, high: float, *, tolerance: float) -> float:
-    """The least value in (low, high] that is enough, up to a relative tolerance; always one that is."""
-    while high - low > tolerance * high:
-        middle = (low + high) / 2
-        if enough(middle):
-            high = middle
-        else:
-            low = middle
-    return high
+    return bisect(lambda noise: spent(noise, INTERVAL) <= epsilon, low, best, tolerance=RELATIVE_TOLERANCE)[1]
 
 
 def steps_for(
@@ -178,10 +167,7 @@ def steps_for(
         low, high = high, 2 * high
         if high > 2**24:
             raise SpecError(f"more than {high} steps fit into epsilon {epsilon}; choose less noise")
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return largest_that_fits(fits, low, high)
 
 
 def default_delta(units: int) -> float:

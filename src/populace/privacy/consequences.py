@@ -20,6 +20,7 @@ from scipy.stats import binom
 from populace.errors import SpecError, out_of_range
 from populace.privacy import events
 from populace.privacy.accounting import contains_non_private
+from populace.privacy.bisection import bisect
 from populace.privacy.events import Event
 from populace.privacy.guarantee import Guarantee, best_guess
 
@@ -64,14 +65,14 @@ def _by_two_steps(loss: Any, delta: float) -> float:
 
     Which pair of contents is the worst under Poisson sampling is not proved; two steps bound every pair.
     """
+
+    def enough(epsilon: float) -> bool:
+        return (1 + math.exp(epsilon)) * float(loss.get_delta_for_epsilon(epsilon)) <= delta
+
     low, high = 0.0, float(loss.get_epsilon_for_delta(delta))
-    while (1 + math.exp(high)) * float(loss.get_delta_for_epsilon(high)) > delta:
+    while not enough(high):
         low, high = high, high + 1.0
-    for _ in range(STEPS_OF_BISECTION):
-        middle = (low + high) / 2
-        enough = (1 + math.exp(middle)) * float(loss.get_delta_for_epsilon(middle)) <= delta
-        low, high = (low, middle) if enough else (middle, high)
-    return 2 * high
+    return 2 * bisect(enough, low, high, steps=STEPS_OF_BISECTION)[1]
 
 
 @functools.lru_cache(maxsize=256)
@@ -94,7 +95,7 @@ def _changed_loss(event: Event, change: Change, steps: int = 1) -> Any:
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     coarse = INTERVAL if change == "replaced" else GROUP_INTERVAL
-    grid: dict[str, Any] = {"value_discretization_interval": coarse * min(1.0, MOST_STEPS / steps)}
+    grid: dict[str, float | bool] = {"value_discretization_interval": coarse * min(1.0, MOST_STEPS / steps)}
     if isinstance(event, events.Pure):
         times = 2 if change == "replaced" else change
         return pld.from_privacy_parameters(common.DifferentialPrivacyParameters(times * event.epsilon, 0.0), **grid)

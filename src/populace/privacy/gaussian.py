@@ -18,6 +18,7 @@ from scipy.special import log_ndtr
 
 from populace.errors import SpecError, out_of_range
 from populace.privacy import accounting, keyed_normal, on_host, secure_random
+from populace.privacy.bisection import bisect
 from populace.privacy.events import Event, Gaussian
 from populace.privacy.source import Keyed, Source
 from populace.types import Array, ArrayTree, Number, NumpyArray
@@ -166,10 +167,7 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     low, high = 0.0, 1.0
     while analytic_delta(high, noise_multiplier) > delta:
         low, high = high, 2 * high
-    while high - low > 1e-9 * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if analytic_delta(middle, noise_multiplier) <= delta else (middle, high)
-    return high
+    return bisect(lambda epsilon: analytic_delta(epsilon, noise_multiplier) <= delta, low, high, tolerance=1e-9)[1]
 
 
 def clip(vector: Array, bound: Number) -> Array:

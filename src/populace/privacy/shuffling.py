@@ -14,17 +14,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
 
 import numpy as np
 from scipy.special import bdtrc
 from scipy.stats import binom
 
 from populace.errors import out_of_range
+from populace.privacy.bisection import bisect
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.randomizers.base import check_epsilon
-
-Array = np.ndarray[Any, Any]
+from populace.types import NumpyArray
 
 LEAST_DELTA = 1e-12  # below it rounding errors would count
 DEVIATIONS = 8.5  # from the mean: numbers of clones that are not looked at count as failures
@@ -52,13 +51,13 @@ def shuffled_delta(*, local_epsilon: float, clients: int, epsilon: float) -> flo
     return (1 + ROUNDING) * float(np.add.reduceat(chances, firsts) @ deltas) + missing
 
 
-def _clone_delta(local_epsilon: float, clones: Array, epsilon: float) -> Array:
+def _clone_delta(local_epsilon: float, clones: NumpyArray, epsilon: float) -> NumpyArray:
     """The same with so many clones: the two laws' ratio rises with the number seen, so that only one tail counts."""
     a, factor, total = 1 / (1 + math.exp(-local_epsilon)), math.exp(epsilon), clones + 1
     edge = total * (factor * a - (1 - a)) / ((2 * a - 1) * (1 + factor))
     least = np.ceil(edge).astype(np.int64)
 
-    def tail(at_least: Array) -> Array:
+    def tail(at_least: NumpyArray) -> NumpyArray:
         """P(A >= at_least), A ~ Bin(clones, 1/2)."""
         inside = np.clip(at_least - 1, 0, clones)
         found = np.where(at_least > clones, 0.0, bdtrc(inside, clones, 0.5))
@@ -74,14 +73,11 @@ def shuffled_epsilon(*, local_epsilon: float, clients: int, delta: float = USUAL
     """The smallest epsilon proved for `delta`; never above the local one, which holds whatever anybody learns."""
     if not LEAST_DELTA <= delta < 1:
         raise out_of_range("delta", f"in [{LEAST_DELTA:g}, 1)", delta)
-    low, high = 0.0, local_epsilon
-    for _ in range(STEPS):
-        middle = (low + high) / 2
-        if shuffled_delta(local_epsilon=local_epsilon, clients=clients, epsilon=middle) <= delta:
-            high = middle
-        else:
-            low = middle
-    return float(high)
+
+    def enough(epsilon: float) -> bool:
+        return shuffled_delta(local_epsilon=local_epsilon, clients=clients, epsilon=epsilon) <= delta
+
+    return float(bisect(enough, 0.0, local_epsilon, steps=STEPS)[1])
 
 
 def usual_delta(clients: int) -> float:

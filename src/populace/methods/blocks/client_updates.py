@@ -102,7 +102,8 @@ class ClientUpdates(Protocol):
         return self.sampling_rate < 1
 
     def working(self, ask: Ask) -> Array:
-        return ask.own
+        drawn: Array = ask.own
+        return drawn
 
     def charge(self, ask: Ask, population: Population) -> Charge:
         return Charge(event=self.design(population).step, unit="client")

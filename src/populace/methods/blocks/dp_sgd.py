@@ -235,7 +235,7 @@ def sum_over_blocks(block: Callable[[Array, Array], ArrayTree], drawn: Array, at
     shapes = jax.eval_shape(block, order[:at_once], drawn[jnp.zeros(at_once, order.dtype)])
     start = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
 
-    def add_block(carry: tuple[Array, ArrayTree]) -> tuple[Array, ArrayTree]:
+    def add_block(carry: tuple[jax.Array, ArrayTree]) -> tuple[jax.Array, ArrayTree]:
         at, total = carry
         some = jax.lax.dynamic_slice_in_dim(order, at, at_once)
         more = block(some, at + jnp.arange(at_once) < count)

@@ -183,20 +183,21 @@ class Visit:
 
     def denominator(self) -> Array:
         """The batch size expected, by the noisy count of records or by the most that one silo holds."""
-        most = jnp.float32(self.design.steps.probability * len(self.examples.mask))
+        most: Array = jnp.float32(self.design.steps.probability * len(self.examples.mask))
         if self.design.labels is None:
             return most
         return jnp.clip(self.design.steps.probability * jnp.sum(self.counts), LEAST_SHARE * most, most)
 
     def train(self, source: Source) -> GanState:
         """Critic, generator and the generator's moving average after all steps: compiled whole, or drawn for one by one."""
-        state = (
+        state: GanState = (
             start_training(self.received["omega"], self.training.critic_learning_rate, BETAS),
             start_training(self.received["theta"], self.training.learning_rate, BETAS),
             self.received["theta"],
         )
         if isinstance(source, Keyed):
-            return _all_steps(self, state, source)
+            after: GanState = _all_steps(self, state, source)
+            return after
         for number in range(self.design.steps.steps):
             state = _one_step(self, state, jnp.int32(number), self.draw(source))
         return state
@@ -271,7 +272,8 @@ class Visit:
                 return mean_clipped_gradient(gan, omega, theta, examples, key, training.clip_norm)
             return self.plain_mean(row_gradient(gan, omega, theta, examples, key), jnp.arange(training.batch_size))
 
-        return jax.lax.cond(self.received["visited"] > 0, of_samples, lambda: jnp.zeros_like(omega))
+        gradient: Array = jax.lax.cond(self.received["visited"] > 0, of_samples, lambda: jnp.zeros_like(omega))
+        return gradient
 
     def fisher_information(self, omega: Array, theta: Array, source: Source) -> Array:
         """The mean square of clipped gradients in each group of parameters, over the records, with noise."""
@@ -317,7 +319,8 @@ def fisher_sum(design: VisitDesign, gradient_of: RowGradient, clip_norm: float, 
         clipped = clip_tree(jax.tree.map(lambda leaf: leaf / clip_norm, gradient_of(row)), 1.0)
         return fisher.on_grid(design.gan.sum_by_group(jax.tree.map(jnp.square, clipped)))
 
-    return sum_over_batch(squares, mask, min(AT_ONCE, len(mask)))
+    total: Array = sum_over_batch(squares, mask, min(AT_ONCE, len(mask)))
+    return total
 
 
 def row_gradient(gan: Gan, omega: Array, theta: Array, examples: Examples, key: Array) -> RowGradient:

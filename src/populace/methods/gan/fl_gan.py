@@ -91,13 +91,13 @@ class FlGanLearner(Learner):
         design = self.design
         labels, steps, fisher, coins = source.split(4)
         examples = design.gan.read(shard.records, shard.mask)
-        counts = jnp.zeros(0)
+        counts: Array = jnp.zeros(0)
         if design.labels is not None:
             held = jnp.sum(design.labels.on_grid(examples.y) * examples.mask[:, None], axis=0)
             counts = design.labels.release(held, design.labels.noise(labels))
         visit = Visit(self.training, design, question, examples, jnp.maximum(counts, 0), training_key(coins))
         critic, generator, mean = visit.train(steps)
-        information = jnp.zeros(0)
+        information: Array = jnp.zeros(0)
         if design.fisher is not None:
             information = visit.fisher_information(critic.parameters, mean, fisher)
         return {
@@ -109,7 +109,9 @@ class FlGanLearner(Learner):
         here = jnp.any(replies.present)
         reply = jax.tree.map(lambda rows: rows[jnp.argmax(replies.present)], replies.values)
         counts = state.counts + jnp.where(here, jnp.maximum(reply.pop("counts"), 0), 0)
-        after = {name: jnp.where(here, value, getattr(state, name)) for name, value in reply.items()}
+        after: dict[str, Any] = {
+            name: jnp.where(here, value, getattr(state, name)) for name, value in reply.items()
+        }
         history = jnp.asarray(state.history)
         if self.keep_history:
             history = history.at[number].set(after["average"])

@@ -27,7 +27,7 @@ from populace.methods.blocks.generator import ImageGenerator
 from populace.methods.blocks.vae_generator import decoded, design_bytes, read_design
 from populace.methods.blocks.vae_networks import ImageVae
 from populace.tables.images import Images
-from populace.types import Array, NumpyArray
+from populace.types import Array, ArrayTree, NumpyArray
 
 ANGLES = 8
 SIDES = (5, 7)  # of a wavelet at either scale, in pixels
@@ -36,7 +36,7 @@ PITCHES = (3 * math.pi / 4, 3 * math.pi / 8)
 SLANT = 0.6  # how much longer than wide
 FAINT = 0.05  # a map weaker than this stays weak
 TINY = 1e-6
-TrainedClassifier = tuple[Array, optax.OptState, Array]  # weights, the optimizer's state, moving average of the weights
+
 
 VALIDATED = 1_000  # generated images a classifier is tried on
 AT_ONCE = 256  # images classified together
@@ -103,8 +103,8 @@ def windows(side: int, cells: int) -> NumpyArray:
     """The weights of so many smooth windows, spread evenly, [side, cells]."""
     centres = (np.arange(cells) + 0.5) * side / cells
     distance = (np.arange(side)[:, None] + 0.5 - centres) * cells / side
-    weights = np.exp(-(distance**2) * 2)
-    return (weights / weights.sum(axis=0)).astype(np.float32)
+    weights: NumpyArray = np.exp(-(distance**2) * 2)
+    return np.asarray(weights / weights.sum(axis=0), np.float32)
 
 
 @functools.lru_cache(maxsize=4)
@@ -123,7 +123,7 @@ def _morlet(scale: int, angle: float) -> NumpyArray:
     bump = np.exp(-(along**2 + (SLANT * beside) ** 2) / (2 * width**2))
     wave = bump * np.exp(1j * pitch * along)
     wave = wave - bump * wave.sum() / bump.sum()
-    return wave / np.linalg.norm(wave)
+    return np.asarray(wave / np.linalg.norm(wave))
 
 
 @functools.lru_cache(maxsize=64)
@@ -200,7 +200,7 @@ def train_on_generated(
     """The moving average of a classifier's weights, trained on examples of the known generators and on nothing else."""
     optimizer = optimizer_of(learning_rate, momentum)
 
-    def step(carry: TrainedClassifier, item: tuple[Array, Array]) -> tuple[TrainedClassifier, None]:
+    def step(carry: ArrayTree, item: tuple[Array, Array]) -> tuple[ArrayTree, None]:
         weights, state, mean = carry
         done, key = item
         gradients = jax.lax.map(

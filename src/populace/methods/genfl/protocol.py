@@ -259,7 +259,7 @@ class GenFl(GanNetworks):
         """The second stage: the gradient of a batch's mean loss, in units of the clipping norm: records clipped and noised,
         generated examples clipped."""
         batches, noises, coins = source.split(3)
-        gradient = jnp.zeros(design.weights)
+        gradient: Array = jnp.zeros(design.weights)
         if design.release is not None:
             x = jnp.asarray(shard.records["x"]).reshape(-1, *design.scattering.shape)
             y = jax.nn.one_hot(shard.records["y"], design.generator.classes)
@@ -284,8 +284,8 @@ class GenFl(GanNetworks):
         present = replies.present
         if int(state.round) < self._gan_rounds:
             whose = jnp.where(present, replies.clients, len(state.known))
-            thetas = state.thetas.at[whose].set(replies.values["theta"], mode="drop")
-            known = state.known.at[whose].set(True, mode="drop")
+            thetas = jnp.asarray(state.thetas).at[whose].set(replies.values["theta"], mode="drop")
+            known = jnp.asarray(state.known).at[whose].set(True, mode="drop")
             return dataclasses.replace(state, round=state.round + 1, thetas=thetas, known=known)
         done = state.round - self._gan_rounds
         heard = jnp.maximum(jnp.sum(present), 1)
@@ -295,7 +295,7 @@ class GenFl(GanNetworks):
         )
         weights = state.weights + change
         average = update_ema(state.average, weights, done, self.ema_decay)
-        validated = state.validated
+        validated = jnp.asarray(state.validated)
         if self.stop_accuracy:
             coin, design = jax.random.fold_in(state.coin, state.round), state.design
             accuracy = accuracy_on_generated(
