@@ -22,8 +22,8 @@ from populace.engines.runtime import make_key as make_key
 from populace.engines.statement import stated_simulation
 from populace.errors import InputError, RunError, SpecError
 from populace.methods.base import Population, Protocol
-from populace.methods.blocks.generator import Synthesizer, load_generator
-from populace.methods.registry import METHODS, protocol_class
+from populace.methods.blocks.generator import Synthesizer
+from populace.methods.registry import METHODS, load_generator, protocol_class
 from populace.privacy.events import Event
 from populace.privacy.guarantee import Guarantee, aligned, guarantee_from_json
 from populace.privacy.ledger import Budget
