@@ -197,7 +197,10 @@ def one_run(protocol, clients=2, *, shape=None):
     return audit_canaries(protocol, shapes.clients_of(shape, held), population, key=jax.random.key(2), confidence=0.95)
 
 
-GAN = {"turns": 2, "share": 0.5, "steps": 1, "batch": 2, "width": 4, "critic_width": 64, "latent": 2}
+GAN = {
+    "rounds": 2, "sampling_rate": 0.5, "local_steps": 1, "batch_size": 2, "hidden_size": 4, "critic_hidden_size": 64,
+    "latent_size": 2,
+}  # fmt: skip
 VAE = {"participations": 2, "batch": 2, "asleep": 1, "width": 160, "latent": 16}
 
 

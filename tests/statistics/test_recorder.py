@@ -24,7 +24,14 @@ from populace.privacy.source import Keyed
 EPSILON = 2.0
 QUICK = {("independent", "local", "table"), ("krr", "local", "table"), ("lopub", "local", "table"),
          ("moments", "silo", "table"), ("moments", "central", "images"), ("l-dpd-vae", "silo", "table")}  # fmt: skip
-SMALL_VAE = {"participations": 1, "batch": 2, "asleep": 1, "width": 4, "latent": 2, "waves": 4}
+SMALL_VAE = {
+    "participations": 1,
+    "batch_size": 2,
+    "sleep_steps": 1,
+    "hidden_size": 4,
+    "latent_size": 2,
+    "basis_size": 4,
+}
 
 
 def everything():
@@ -134,7 +141,15 @@ class ClippingForgotten(CDpdVae):
 
 
 def test_clipping_that_is_forgotten_at_a_client_of_a_central_method():
-    settings = {"turns": 2, "share": 1.0, "epochs": 1, "batch": 4, "bound": 0.001, "width": 4, "latent": 2}
+    settings = {
+        "rounds": 2,
+        "sampling_rate": 1.0,
+        "local_epochs": 1,
+        "batch_size": 4,
+        "clip_norm": 0.001,
+        "hidden_size": 4,
+        "latent_size": 2,
+    }
     assert recorded(CDpdVae(epsilon=EPSILON, **settings)).problems == ()
     found = recorded(ClippingForgotten(epsilon=EPSILON, **settings))
     assert any("the noise covers" in problem for problem in found.problems)
@@ -197,7 +212,7 @@ class ChargedLess(LDpdVae):
 
 
 def test_steps_that_are_not_booked():
-    settings = {**SMALL_VAE, "steps": 2}
+    settings = {**SMALL_VAE, "local_steps": 2}
     assert recorded(LDpdVae(epsilon=EPSILON, **settings)).problems == ()
     found = recorded(ChargedLess(epsilon=EPSILON, **settings))
     assert any("1/z^2" in problem for problem in found.problems)
@@ -258,7 +273,7 @@ def test_a_mechanism_that_depends_on_the_records():
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SlopesBeside(FlGan):
+class RecordsInTheGenerator(FlGan):
     """The generator that travels has seen the records: their mean is added to it."""
 
     def answer(self, common, own, shard, memory, source):
@@ -269,8 +284,10 @@ class SlopesBeside(FlGan):
 
 @pytest.mark.slow
 def test_a_trace_of_records_in_what_travels():
-    settings = {"iterations": 1, "critics": 1, "batch": 2, "width": 4, "critic_width": 4, "latent": 2}
-    found = recorded(SlopesBeside(epsilon=EPSILON, **settings))
+    settings = {
+        "generator_steps": 1, "critic_steps": 1, "batch_size": 2, "hidden_size": 4, "critic_hidden_size": 4, "latent_size": 2,
+    }  # fmt: skip
+    found = recorded(RecordsInTheGenerator(epsilon=EPSILON, **settings))
     assert any("the reply differs" in problem and "theta" in problem for problem in found.problems)
 
 

@@ -11,11 +11,18 @@ from populace.methods.registry import make_protocol
 from populace.privacy.accounting import epsilon_of
 from populace.tables.partition import split
 
-GAN = {"critic_width": 3, "batch": 1, "width": 4, "latent": 2}
+GAN = {"critic_hidden_size": 3, "batch_size": 1, "hidden_size": 4, "latent_size": 2}
 SMALL = {
-    "fl-gan": {"iterations": 1, "critics": 2, **GAN},
-    "fedavg-gan": {"turns": 2, "share": 0.5, "steps": 1, **GAN},
-    "c-dpd-vae": {"turns": 2, "share": 0.5, "epochs": 1, "batch": 2, "width": 4, "latent": 2},
+    "fl-gan": {"generator_steps": 1, "critic_steps": 2, **GAN},
+    "fedavg-gan": {"rounds": 2, "sampling_rate": 0.5, "local_steps": 1, **GAN},
+    "c-dpd-vae": {
+        "rounds": 2,
+        "sampling_rate": 0.5,
+        "local_epochs": 1,
+        "batch_size": 2,
+        "hidden_size": 4,
+        "latent_size": 2,
+    },
     "moments": {},
 }
 

@@ -5,7 +5,7 @@ import pytest
 
 from populace.methods.registry import make_protocol
 from populace.papers import genfl
-from populace.papers.image_grid import packed
+from populace.papers.image_grid import pack_images
 from populace.papers.registry import find_benchmark
 from populace.tables.images import Images
 
@@ -27,7 +27,7 @@ def images():
 def made_up(cell, images):
     private = cell["method"] in ("dp-fl", "genfl")
     claim = {"guarantee": "x", "unit": "record", "trust": "silo" if private else "not-private"}
-    shown = packed(images, shown=8) if cell["gamma"] is not None else {}
+    shown = pack_images(images, shown=8) if cell["gamma"] is not None else {}
     return {"cell": cell, **dict.fromkeys(genfl.METRICS, 0.5), **claim, **shown}
 
 
@@ -44,7 +44,7 @@ def test_quick_cells_are_some_of_the_full_ones_and_all_can_be_made(name, quick):
         assert ("delta" in settings) == (cell["scale"] == "full" and bool(method))
         if method:
             protocol = make_protocol(method, settings)
-            assert protocol.gamma == (cell["gamma"] or 0.0)
+            assert protocol.synthetic_share == (cell["gamma"] or 0.0)
             assert (protocol.recipe == "paper") == (cell["method"] == "genfl as published")
 
 

@@ -23,27 +23,27 @@ from populace.tables.embedded import harbour
 
 TINY = [
     "--set",
-    "iterations=1",
+    "generator_steps=1",
     "--set",
-    "critics=2",
+    "critic_steps=2",
     "--set",
-    "critic_width=3",
+    "critic_hidden_size=3",
     "--set",
-    "batch=1",
+    "batch_size=1",
     "--set",
-    "width=4",
+    "hidden_size=4",
 ]
 RUNS = {
     "moments": ["--method", "moments", "--epsilon", "4", "--records-per-client", "20"],
     "central": ["--method", "moments", "--epsilon", "4", "--records-per-client", "20", "--trust", "central"],
-    "fl-gan": ["--method", "fl-gan", "--epsilon", "4", "--records-per-client", "20", *TINY, "--set", "latent=2"],
+    "fl-gan": ["--method", "fl-gan", "--epsilon", "4", "--records-per-client", "20", *TINY, "--set", "latent_size=2"],
     "people": ["--method", "independent", "--epsilon", "2", "--client-column", "person"],
     "declared": ["--method", "independent", "--epsilon", "2", "--client-column", "person", "--most-records", "4"],
     "poll": ["--method", "poll", "--epsilon", "2", "--set", "chains=1", "--set", "langevin_steps=24"],
     "seeded": ["--method", "independent", "--epsilon", "2", "--seed", "5"],
     "alone": ["--method", "independent", "--epsilon", "2", "--no-ledger"],
     "baseline": ["--method", "fed-vae", "--epsilon", "4", "--records-per-client", "20", "--set", "turns=1", "--set",
-                 "epochs=1", "--set", "width=4", "--set", "latent=2"],
+                 "epochs=1", "--set", "hidden_size=4", "--set", "latent=2"],
 }  # fmt: skip
 
 
