@@ -20,8 +20,8 @@ import numpy as np
 
 from populace.engines import simulation
 from populace.methods.registry import make_protocol
-from populace.papers.grid import Cell, Chart, Picture, Result, View, largest, mean_over_seeds
-from populace.papers.image_grid import framed, packed
+from populace.papers.grid import Cell, Chart, Picture, Result, View, largest, mean_over_seeds, trust_and_unit
+from populace.papers.image_grid import class_pictures, epsilon_suffix, pack_images
 from populace.papers.scores import load, on_images, scores, text
 from populace.runs.run import make_key
 from populace.tables.partition import Clients, split
@@ -169,7 +169,7 @@ def measure(data: str, cell: Cell) -> Result:
     if name == REAL:
         train = load(data, "train")
         made = train.take(np.random.default_rng(3).permutation(len(train))[: scale.images])
-        return {**scores([made], data, **scale.judging, seed=seed), **packed(made, shown=8)}
+        return {**scores([made], data, **scale.judging, seed=seed), **pack_images(made, shown=8)}
     protocol = make_protocol(ROWS[name].method, settings_of(data, cell))
     began = time.monotonic()
     outcome = simulation.run(protocol, clients_of(data, scale, seed), root=make_key(seed))
@@ -183,7 +183,7 @@ def measure(data: str, cell: Cell) -> Result:
         "rounds": outcome.rounds,
         "seconds_training": trained - began,
         **scores(sets, data, **scale.judging, seed=seed),
-        **packed(sets[0], shown=8),
+        **pack_images(sets[0], shown=8),
     }
     if hasattr(outcome.state, "norms"):
         found["norms"] = np.round(np.asarray(outcome.state.norms, np.float64), 4).tolist()
@@ -196,18 +196,13 @@ def _published(data: str, name: str, epsilon: Any) -> str:
     return "-" if found is None else " / ".join("-" if value is None else f"{value / 100:.3f}" for value in found)
 
 
-def _kind(result: Result) -> tuple[str, str]:
-    """Trust and unit: what must not share a table or a chart."""
-    return str(result.get("trust", "-")), str(result.get("unit", "-"))
-
-
 def views(data: str, results: Sequence[Result]) -> list[View]:
     """Tables 1 and 2: each scale, trust and unit by itself."""
     found = []
     for scale, (trust, unit) in itertools.product(
-        ("full", "small"), dict.fromkeys(_kind(result) for result in results)
+        ("full", "small"), dict.fromkeys(trust_and_unit(result) for result in results)
     ):
-        some = [r for r in results if r["cell"]["scale"] == scale and _kind(r) == (trust, unit)]
+        some = [r for r in results if r["cell"]["scale"] == scale and trust_and_unit(r) == (trust, unit)]
         claims = {(r["cell"]["method"], r["cell"]["epsilon"]): r.get("guarantee", "-") for r in some}
         body = [
             [
@@ -249,10 +244,10 @@ def charts(data: str, results: Sequence[Result]) -> list[Chart]:
     if norms:
         title = "median length of a client's update (figure 2)"
         found.append(Chart(name="norms-by-round", title=title, across="round", up="length", lines=norms))
-    for trust, unit in dict.fromkeys(_kind(r) for r in first if r["cell"]["epsilon"] is not None):
+    for trust, unit in dict.fromkeys(trust_and_unit(r) for r in first if r["cell"]["epsilon"] is not None):
         lines: dict[str, list[tuple[float, float]]] = {}
         for r in first:
-            if r["cell"]["epsilon"] is not None and _kind(r) == (trust, unit):
+            if r["cell"]["epsilon"] is not None and trust_and_unit(r) == (trust, unit):
                 lines.setdefault(str(r["cell"]["method"]), []).append((float(r["cell"]["epsilon"]), float(r["cnn"])))
         found.append(
             Chart(
@@ -269,16 +264,11 @@ def charts(data: str, results: Sequence[Result]) -> list[Chart]:
 
 def pictures(data: str, results: Sequence[Result]) -> list[Picture]:
     """Figures 3 and 5 to 7: a grid by class for every row and epsilon, at the largest scale there is."""
-    scale = largest(results)
-    found = []
-    for result in results:
-        cell = result["cell"]
-        if cell["scale"] != scale or cell["seed"] != 0:
-            continue
-        epsilon = "" if cell["epsilon"] is None else f"-epsilon-{cell['epsilon']:g}"
-        name = f"{data}-{cell['method']}{epsilon}".replace(", ", "-").replace(" ", "-").replace(".", "")
-        found.append(Picture(name=name, pixels=framed(result)))
-    return found
+
+    def name(cell: Cell) -> str:
+        return f"{data}-{cell['method']}{epsilon_suffix(cell)}".replace(", ", "-").replace(" ", "-").replace(".", "")
+
+    return class_pictures(results, name)
 
 
 _on = functools.partial(

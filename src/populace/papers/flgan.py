@@ -27,10 +27,10 @@ from populace.evaluation.attacks.scores import Scored, attack_scores
 from populace.evaluation.cnn import Cnn
 from populace.methods.blocks.vae_generator import generator_of
 from populace.methods.registry import make_protocol
-from populace.papers import scores as judged
-from populace.papers.grid import Cell, Chart, Picture, Result, View, largest, mean_over_seeds
-from populace.papers.image_grid import framed, packed
-from populace.papers.scores import load, on_images, some_of, text
+from populace.papers import scores as image_scores
+from populace.papers.grid import Cell, Chart, Picture, Result, View, largest, lines_over, mean_over_seeds
+from populace.papers.image_grid import class_pictures, epsilon_suffix, pack_images
+from populace.papers.scores import first_images, load, on_images, text
 from populace.runs.run import make_key
 from populace.tables.datasets import Split
 from populace.tables.images import Images
@@ -166,14 +166,14 @@ def measure(data: str, cell: Cell) -> Result:
     if cell["method"] == REAL:
         train = images_of(data, "train")
         made = train.take(np.random.default_rng(3).permutation(len(train))[: scale.images])
-        return {**quality(data, made, scale, seed), **packed(made, shown=8)}
+        return {**quality(data, made, scale, seed), **pack_images(made, shown=8)}
     if cell["split"] == "attack":
         found = attacked(data, cell, scale)
     else:
         clients = clients_of(data, cell)
         outcome, found = trained(cell, clients, seed)
         made = outcome.generator.sample(scale.images, make_key(1_000 + seed))
-        found |= {**quality(data, made, scale, seed), **packed(made, shown=8)}
+        found |= {**quality(data, made, scale, seed), **pack_images(made, shown=8)}
         if settings_of(cell).get("keep_history"):
             found["trail"] = trail_of(outcome, clients, judge_of(data, scale), min(2_000, scale.images))
     if cell["scale"] == "full":
@@ -194,14 +194,16 @@ def trained(cell: Cell, clients: Clients, seed: int) -> tuple[Outcome, dict[str,
 
 
 def judge_of(data: str, scale: Scale) -> Cnn:
-    return judged.judge(images_of(data, "train"), scale.images, scale.steps)
+    return image_scores.reference_cnn(images_of(data, "train"), scale.images, scale.steps)
 
 
 def quality(data: str, made: Images, scale: Scale, seed: int) -> dict[str, Any]:
     """What all images have, and what those with labels have."""
-    test, by = some_of(images_of(data, "test"), scale.tested), judge_of(data, scale)
-    found = judged.seen_in(made, by, test.classes) | {"frechet": judged.distance(made, test, by)}
-    return found | (judged.accuracies([made], test, steps=scale.steps, seed=seed) if made.classes > 1 else {})
+    test, by = first_images(images_of(data, "test"), scale.tested), judge_of(data, scale)
+    found = image_scores.class_coverage(made, by, test.classes) | {
+        "frechet": image_scores.frechet_distance(made, test, by)
+    }
+    return found | (image_scores.accuracies([made], test, steps=scale.steps, seed=seed) if made.classes > 1 else {})
 
 
 def trail_of(outcome: Outcome, clients: Clients, by: Cnn, count: int) -> list[dict[str, Any]]:
@@ -214,10 +216,12 @@ def trail_of(outcome: Outcome, clients: Clients, by: Cnn, count: int) -> list[di
     for theta, silo in zip(np.asarray(outcome.state.learner.history), np.ravel(outcome.state.order), strict=True):
         rows = clients.order[clients.starts[silo] : clients.starts[silo + 1]]
         held |= set(np.unique(data.y[rows]).tolist())
-        made = generator_of(outcome.state.learner.design.gan.generator, theta, population).sample(count, make_key(2_000))
+        made = generator_of(outcome.state.learner.design.gan.generator, theta, population).sample(
+            count, make_key(2_000)
+        )
         if not isinstance(made, Images):
             raise TypeError("expected images")
-        found.append({"held": sorted(held), "shares": judged.seen_in(made, by, data.classes)["shares"]})
+        found.append({"held": sorted(held), "shares": image_scores.class_coverage(made, by, data.classes)["shares"]})
     return found
 
 
@@ -335,25 +339,17 @@ def charts(data: str, results: Sequence[Result]) -> list[Chart]:
         attacks = [r for r in mine if r["cell"]["split"] == "attack" and r["cell"]["epsilon"] is not None]
         figure, even = 7 if REMOVED[data] else 6, {"even share": 1 / (10 - len(REMOVED[data]))}
         drawn: tuple[tuple[Any, ...], ...] = (
-            ("score-by-silos", "score (figure 4)", "silos", "score", _lines(alike, "inception", "clients"), {}),
+            ("score-by-silos", "score (figure 4)", "silos", "score", lines_over(alike, "inception", "clients"), {}),
             ("coverage-by-visit", f"least class of those held so far (figure {figure})", "silos visited", "share of images",
              _trails(mine), even),
             ("attack-by-epsilon", "membership inference (figure 8)", "epsilon", "precision",
-             _lines(attacks, "precision", "epsilon"), {"guessing": 0.5}),
+             lines_over(attacks, "precision", "epsilon"), {"guessing": 0.5}),
         )  # fmt: skip
         for name, title, across, up, lines, level in drawn:
             if lines:
                 name, title = f"{name}-{_tag(kind)}", f"{title}, {_whom(kind)}"
                 found.append(Chart(name=name, title=title, across=across, up=up, lines=lines, level=level))
     return found
-
-
-def _lines(some: Sequence[Result], metric: str, across: str) -> dict[str, list[tuple[float, float]]]:
-    found: dict[str, list[tuple[float, float]]] = {}
-    for (name, place), values in mean_over_seeds(some, (metric,), ("method", across)).items():
-        if values[metric] is not None:
-            found.setdefault(str(name), []).append((float(place), float(values[metric])))
-    return {name: sorted(points) for name, points in found.items()}
 
 
 def _trails(some: Sequence[Result]) -> dict[str, list[tuple[float, float]]]:
@@ -369,17 +365,16 @@ def _trails(some: Sequence[Result]) -> dict[str, list[tuple[float, float]]]:
 
 
 def pictures(data: str, results: Sequence[Result]) -> list[Picture]:
-    """Figures 2, 6 and 7: a strip for every row, split and epsilon at the usual number of silos."""
-    found = []
-    for result in results:
-        cell = result["cell"]
-        usual = cell["clients"] in (0, SILOS) and cell["seed"] == 0 and "images" in result
-        if not usual or cell["scale"] != largest(results):
-            continue
-        epsilon = "" if cell["epsilon"] is None else f"-epsilon-{cell['epsilon']:g}"
-        name = f"flgan-{data}-{cell['method']}-{cell['split']}{epsilon}".replace(", ", "-").replace(" ", "-")
-        found.append(Picture(name=name, pixels=framed(result)))
-    return found
+    """Figures 2, 6 and 7: an image grid for every row, split and epsilon at the usual number of silos."""
+
+    def name(cell: Cell) -> str | None:
+        if cell["clients"] not in (0, SILOS):
+            return None
+        return f"flgan-{data}-{cell['method']}-{cell['split']}{epsilon_suffix(cell)}".replace(", ", "-").replace(
+            " ", "-"
+        )
+
+    return class_pictures(results, name)
 
 
 _on = functools.partial(

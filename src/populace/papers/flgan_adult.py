@@ -15,7 +15,7 @@ import numpy as np
 from populace.engines import simulation
 from populace.methods.registry import make_protocol
 from populace.papers.grid import Benchmark, Cell, Chart, Result, View, largest, mean_over_seeds
-from populace.papers.poll import ROWS, judged_rows, load
+from populace.papers.poll import ROWS, load, table_scores
 from populace.papers.scores import text
 from populace.runs.run import make_key
 from populace.tables.partition import split, split_even
@@ -46,14 +46,14 @@ def measure(cell: Cell) -> Result:
     if small:
         train, test = train.take(np.arange(SMALL_ROWS)), test.take(np.arange(SMALL_ROWS))
     if method == "real rows":
-        return judged_rows(train, train, test)
+        return table_scores(train, train, test)
     given = {**(FEW if small and method != "poll" else {}), "epsilon": float(cell["epsilon"] or 0)}
     clients = split(train) if method == "poll" else split_even(train, clients=SILOS, seed=seed)
     outcome = simulation.run(make_protocol(method, given), clients, root=make_key(seed))
     found = outcome.guarantee
     claim = {"guarantee": found.bound, "unit": found.unit, "trust": found.trust}
     made = outcome.generator.sample(SMALL_ROWS if small else ROWS, make_key(seed + 1_000))
-    return {**claim, **judged_rows(made, train, test)}
+    return {**claim, **table_scores(made, train, test)}
 
 
 def views(results: Sequence[Result]) -> list[View]:

@@ -26,8 +26,18 @@ from populace.evaluation.attacks.scores import Scored, attack_scores
 from populace.evaluation.dense import Logistic
 from populace.methods.genfl.classifier import AT_ONCE, Scattering
 from populace.methods.registry import make_protocol
-from populace.papers.grid import Cell, Chart, Picture, Result, View, largest, mean_over_seeds
-from populace.papers.image_grid import framed, packed
+from populace.papers.grid import (
+    Cell,
+    Chart,
+    Picture,
+    Result,
+    View,
+    largest,
+    lines_over,
+    mean_over_seeds,
+    trust_and_unit,
+)
+from populace.papers.image_grid import class_pictures, pack_images
 from populace.papers.scores import load, on_images, text
 from populace.runs.run import make_key
 from populace.tables.images import Images
@@ -216,7 +226,7 @@ def measure(data: str, cell: Cell) -> Result:
             right = np.asarray(posterior(test)).argmax(axis=1) == test.y
             found = {**claim, "seconds_training": seconds, "accuracy": float(right.mean())}
             if generator is not None:
-                found |= packed(generator.sample(40 * test.classes, make_key(1_000 + seed)), shown=8)
+                found |= pack_images(generator.sample(40 * test.classes, make_key(1_000 + seed)), shown=8)
         said.append(told(posterior, members, others, np.random.default_rng([seed, number, 1])))
     shadow = Scored(
         features=np.concatenate([each.features for each in said[1:]]),
@@ -233,17 +243,12 @@ def _published(data: str, name: str, gamma: Any) -> str:
     return "-" if found is None else f"{found[0]:.3f} / {found[1]:.3f}"
 
 
-def _kind(result: Result) -> tuple[str, str]:
-    """Trust and unit: what must not share a table or a chart."""
-    return str(result.get("trust", "-")), str(result.get("unit", "-"))
-
-
 def views(data: str, results: Sequence[Result]) -> list[View]:
     """Table 1: each scale by itself, and what is not private apart."""
     found = []
-    kinds = dict.fromkeys(_kind(result) for result in results)
+    kinds = dict.fromkeys(trust_and_unit(result) for result in results)
     for (size, scale), (trust, unit) in itertools.product((("full", FULL), ("small", SMALL)), kinds):
-        some = [r for r in results if r["cell"]["scale"] == size and _kind(r) == (trust, unit)]
+        some = [r for r in results if r["cell"]["scale"] == size and trust_and_unit(r) == (trust, unit)]
         claims = {(r["cell"]["method"], r["cell"]["gamma"]): str(r.get("guarantee", "-")) for r in some}
         body = [
             [
@@ -275,14 +280,12 @@ def charts(data: str, results: Sequence[Result]) -> list[Chart]:
     some = [r for r in results if r["cell"]["scale"] == scale]
     found = []
     for (metric, up), kind in itertools.product(
-        (("accuracy", "test accuracy"), ("precision", "precision of the attack")), dict.fromkeys(map(_kind, some))
+        (("accuracy", "test accuracy"), ("precision", "precision of the attack")),
+        dict.fromkeys(map(trust_and_unit, some)),
     ):
-        means = mean_over_seeds([r for r in some if _kind(r) == kind], (metric,), ("method", "gamma"))
-        values = {key: each[metric] for key, each in means.items() if each[metric] is not None}
-        lines: dict[str, list[tuple[float, float]]] = {}
-        for (name, gamma), value in values.items():
-            if gamma is not None:
-                lines.setdefault(str(name), []).append((float(gamma), float(value)))
+        mine = [r for r in some if trust_and_unit(r) == kind]
+        lines = lines_over(mine, metric, "gamma")
+        without = mean_over_seeds([r for r in mine if r["cell"]["gamma"] is None], (metric,), ("method",))
         if lines:
             found.append(
                 Chart(
@@ -290,8 +293,8 @@ def charts(data: str, results: Sequence[Result]) -> list[Chart]:
                     title=f"{up} by the share of generated examples, trust: {kind[0]}, unit: {kind[1]}",
                     across="gamma",
                     up=up,
-                    lines={name: sorted(points) for name, points in lines.items()},
-                    level={str(name): float(value) for (name, gamma), value in values.items() if gamma is None},
+                    lines=lines,
+                    level={str(name): each[metric] for (name,), each in without.items() if each[metric] is not None},
                 )
             )
     return found
@@ -299,14 +302,11 @@ def charts(data: str, results: Sequence[Result]) -> list[Chart]:
 
 def pictures(data: str, results: Sequence[Result]) -> list[Picture]:
     """Images of the generators by class, at the largest scale there is."""
-    scale = largest(results)
-    found = []
-    for result in results:
-        cell = result["cell"]
-        if cell["scale"] == scale and cell["seed"] == 0 and "images" in result:
-            name = f"{data}-{cell['method']}-gamma-{cell['gamma']:g}".replace(" ", "-").replace(".", "")
-            found.append(Picture(name=name, pixels=framed(result)))
-    return found
+
+    def name(cell: Cell) -> str:
+        return f"{data}-{cell['method']}-gamma-{cell['gamma']:g}".replace(" ", "-").replace(".", "")
+
+    return class_pictures(results, name)
 
 
 _on = functools.partial(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -252,3 +253,22 @@ def mean_over_seeds(results: Sequence[Result], keys: Sequence[str], by: Sequence
 
 def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
+
+
+def lines_over(
+    results: Sequence[Result], metric: str, across: str, by: str = "method"
+) -> dict[str, list[tuple[float, float]]]:
+    """Means over seeds as the lines of a chart: a line for each value of `by`, a point for each value of `across`.
+
+    A value that is missing or infinite, and a cell without `across`, has no point.
+    """
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for (name, at), values in mean_over_seeds(results, (metric,), (by, across)).items():
+        if at is not None and values[metric] is not None and math.isfinite(values[metric]):
+            lines.setdefault(str(name), []).append((float(at), float(values[metric])))
+    return {name: sorted(points) for name, points in lines.items()}
+
+
+def trust_and_unit(result: Result) -> tuple[str, str]:
+    """Whom a result trusts and what it protects: results that differ in it must not share a table or a chart."""
+    return str(result.get("trust", "-")), str(result.get("unit", "-"))

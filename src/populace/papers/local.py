@@ -24,7 +24,7 @@ from populace.methods.blocks.one_report import mutual_information
 from populace.methods.marginals.graphical_model import TreeGenerator, fit_graphical_model
 from populace.methods.marginals.samprivsyn import SamPrivSyn
 from populace.methods.registry import make_protocol
-from populace.papers.grid import Benchmark, Cell, Chart, Result, View, mean_over_seeds
+from populace.papers.grid import Benchmark, Cell, Chart, Result, View, lines_over, mean_over_seeds
 from populace.runs.run import make_key
 from populace.tables import datasets
 from populace.tables.partition import split
@@ -82,10 +82,7 @@ BANK_SETTING = Setting(data="bank", wide=None, clients=(), columns=(5, 9, 13, 17
 
 @functools.lru_cache(maxsize=4)
 def load(name: str, part: datasets.Split) -> Table:
-    found = datasets.load(name, part)
-    if not isinstance(found, Table):
-        raise TypeError(f"{name} is not a table")
-    return found
+    return datasets.load_table(name, part)
 
 
 def cells(setting: Setting, quick: bool, seeds: int) -> list[Cell]:
@@ -283,12 +280,9 @@ def charts(setting: Setting, results: Sequence[Result]) -> list[Chart]:
         ("batch", "information_estimated", "batch size", "mutual information of the estimated table, nats", {}, False),
     )
     for part, key, across, up, level, logarithmic in wanted:
-        means = mean_over_seeds(_of(results, part), (key, "information_real"), (part, "method"))
-        lines: dict[str, list[tuple[float, float]]] = {}
-        for (place, method), values in means.items():
-            if values[key] is not None:
-                lines.setdefault(method, []).append((float(place), float(values[key])))
-        if part == "batch" and means:
+        lines = lines_over(_of(results, part), key, part)
+        if part == "batch" and lines:
+            means = mean_over_seeds(_of(results, part), ("information_real",), (part, "method"))
             level = {"real rows": next(iter(means.values()))["information_real"]}
         if lines:
             found.append(

@@ -21,7 +21,7 @@ import numpy as np
 from populace.engines import simulation
 from populace.methods.moments.protocol import Moments
 from populace.papers.grid import Cell, Chart, Picture, Result, View, largest, mean_over_seeds
-from populace.papers.image_grid import framed, packed
+from populace.papers.image_grid import class_pictures, epsilon_suffix, pack_images
 from populace.papers.scores import load, on_images, scores, text
 from populace.runs.run import make_key
 from populace.tables.images import Images
@@ -100,9 +100,9 @@ def measure(data: str, cell: Cell) -> Result:
     seed = int(cell["seed"] or 0)
     if cell["trust"] == REAL:
         made = load(data, "train").take(np.random.default_rng(3).permutation(60_000)[: scale.images])
-        return {**scores([made], data, **scale.judging, seed=seed), **packed(made, shown=8)}
+        return {**scores([made], data, **scale.judging, seed=seed), **pack_images(made, shown=8)}
     made, found = synthesised(data, cell, scale)
-    return {**found, **scores([made], data, **scale.judging, seed=seed), **packed(made, shown=8)}
+    return {**found, **scores([made], data, **scale.judging, seed=seed), **pack_images(made, shown=8)}
 
 
 def synthesised(data: str, cell: Cell, scale: Scale) -> tuple[Images, dict[str, Any]]:
@@ -185,17 +185,12 @@ def charts(data: str, results: Sequence[Result]) -> list[Chart]:
 
 def pictures(data: str, results: Sequence[Result]) -> list[Picture]:
     """A grid by class for each trust and epsilon at the usual number of clients."""
-    scale = largest(results)
-    found = []
-    for result in results:
-        cell = result["cell"]
+
+    def name(cell: Cell) -> str | None:
         usual = cell["clients"] in (USUAL[data], SMALL_CLIENTS, 0) and cell["spread"] == "even"
-        if cell["scale"] != scale or cell["seed"] != 0 or not usual:
-            continue
-        epsilon = "" if cell["epsilon"] is None else f"-epsilon-{cell['epsilon']:g}".replace(".", "-")
-        name = f"moments-{data}-{cell['trust']}{epsilon}"
-        found.append(Picture(name=name, pixels=framed(result)))
-    return found
+        return f"moments-{data}-{cell['trust']}{epsilon_suffix(cell).replace('.', '-')}" if usual else None
+
+    return class_pictures(results, name)
 
 
 _on = functools.partial(

@@ -85,9 +85,7 @@ A9A_SETTING = Setting(
 def load(name: str, part: datasets.Split = "train") -> Table:
     if name == "harbour":
         return embedded.harbour()
-    found = datasets.load(name, part)
-    if not isinstance(found, Table):
-        raise TypeError(f"{name} is not a table")
+    found = datasets.load_table(name, part)
     if name == "a9a" and part == "train":
         return found.take(np.random.default_rng(0).integers(0, len(found), 100_000)[:50_000])
     return found
@@ -110,7 +108,7 @@ def measure(setting: Setting, cell: Cell) -> Result:
     """One run on a CSV and its figures, under the declared schema whatever the run's was."""
     if cell["part"] == "baseline":
         train = load(setting.data)
-        return judged_rows(train, train, load(setting.data, "test"))
+        return table_scores(train, train, load(setting.data, "test"))
     table = load(str(cell.get("data") or setting.data))
     method = str(cell.get("method") or "poll")
     with_target = cell.get("target") == "schema"
@@ -121,10 +119,10 @@ def measure(setting: Setting, cell: Cell) -> Result:
     )  # fmt: skip
     test = load(setting.data, "test") if with_target else None
     bits = 8 * made.run.details["traffic"]["bytes_from_one_client_per_message"]
-    return {"bits": bits, "seconds_run": made.seconds, **judged_rows(made.table(table.schema), table, test)}
+    return {"bits": bits, "seconds_run": made.seconds, **table_scores(made.table(table.schema), table, test)}
 
 
-def judged_rows(synthetic: Table, real: Table, test: Table | None) -> dict[str, Any]:
+def table_scores(synthetic: Table, real: Table, test: Table | None) -> dict[str, Any]:
     """Distances to the real rows, and, with test rows, what models trained on the synthetic ones get right there."""
     columns = len(real.schema.columns)
     found: dict[str, Any] = {"two_way": mean_over_pairs(two_way_distances(real, synthetic))}
@@ -217,7 +215,7 @@ def measure_variant(cell: Cell) -> Result:
         given["target"] = None
     outcome = simulation.run(make_protocol("poll", given), split(table), root=make_key(seed))
     test = load("adult9", "test") if cell["target"] == "schema" else None
-    return judged_rows(outcome.generator.sample(ROWS, make_key(seed + 1_000)), table, test)
+    return table_scores(outcome.generator.sample(ROWS, make_key(seed + 1_000)), table, test)
 
 
 def ablation_views(results: Sequence[Result]) -> list[View]:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from populace.papers import poll
-from populace.papers.grid import Benchmark, Cell, Chart, Result, View, mean_over_seeds
+from populace.papers.grid import Benchmark, Cell, Chart, Result, View, lines_over, mean_over_seeds
 from populace.papers.user_path import synthesize_csv
 from populace.tables.schema import Column, Schema
 from populace.tables.table import make_table
@@ -46,7 +46,7 @@ def measure(cell: Cell) -> Result:
         seed=int(cell["seed"] or 0),
     )  # fmt: skip
     schema = binary_schema(table.schema, values)
-    judged = poll.judged_rows(made.table(schema), make_table(real, schema), None)
+    judged = poll.table_scores(made.table(schema), make_table(real, schema), None)
     return {"seconds_run": made.seconds, "two_way": judged["two_way"], "avd4": judged["avd4"]}
 
 
@@ -79,10 +79,7 @@ def views(results: Sequence[Result]) -> list[View]:
 
 
 def charts(results: Sequence[Result]) -> list[Chart]:
-    lines: dict[str, list[tuple[float, float]]] = {}
-    for (written, epsilon), values in mean_over_seeds(results, METRICS, ("written", "epsilon")).items():
-        if values["avd4"] is not None:
-            lines.setdefault(str(written), []).append((float(epsilon), float(values["avd4"])))
+    lines = lines_over(results, "avd4", "epsilon", by="written")
     return [Chart(name="avd4-by-epsilon", title=DATA, across="epsilon", up="4-way AVD", lines=lines)]
 
 

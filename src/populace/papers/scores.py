@@ -23,10 +23,8 @@ TINY = 1e-12
 
 @functools.lru_cache(maxsize=4)
 def load(data: str, part: datasets.Split) -> Images:
-    found = datasets.load(data, part)
-    if not isinstance(found, Images):
-        raise TypeError(f"{data} holds no images")
-    return found
+    """The images of a data set, read once."""
+    return datasets.load_images(data, part)
 
 
 def prepare(data: str) -> None:
@@ -48,9 +46,9 @@ def scores(sets: Sequence[Images], data: str, *, steps: int, images: int, tested
 
     `steps` are those of a classifier's training; the CNN whose features measure the distance sees `images` real ones.
     """
-    test = some_of(load(data, "test"), tested)
+    test = first_images(load(data, "test"), tested)
     found = accuracies(sets, test, steps=steps, seed=seed)
-    return {**found, "frechet": distance(sets[0], test, judge(load(data, "train"), images, steps))}
+    return {**found, "frechet": frechet_distance(sets[0], test, reference_cnn(load(data, "train"), images, steps))}
 
 
 def accuracies(sets: Sequence[Images], test: Images, *, steps: int, seed: int) -> JsonObject:
@@ -72,19 +70,19 @@ def accuracies(sets: Sequence[Images], test: Images, *, steps: int, seed: int) -
     }
 
 
-def some_of(images: Images, most: int = FEATURES) -> Images:
+def first_images(images: Images, most: int = FEATURES) -> Images:
     """The first so many, or all."""
     return images.take(np.arange(min(most, len(images))))
 
 
-def distance(made: Images, test: Images, by: Cnn) -> float:
+def frechet_distance(made: Images, test: Images, by: Cnn) -> float:
     """The Frechet distance on the features of a CNN trained on real images."""
-    return frechet(by.features(shaped(test)), by.features(shaped(some_of(made))))
+    return frechet(by.features(shaped(test)), by.features(shaped(first_images(made))))
 
 
-def seen_in(made: Images, by: Cnn, classes: int) -> JsonObject:
+def class_coverage(made: Images, by: Cnn, classes: int) -> JsonObject:
     """Shares of the classes that a CNN sees, the smallest of them, and the score exp(E KL(p(y|x) || p(y)))."""
-    posteriors = by.predict_proba(shaped(some_of(made)))
+    posteriors = by.predict_proba(shaped(first_images(made)))
     shares = np.bincount(by.classes_[posteriors.argmax(axis=1)], minlength=classes) / len(posteriors)
     ratio = np.log(posteriors + TINY) - np.log(posteriors.mean(axis=0) + TINY)
     inception = float(np.exp((posteriors * ratio).sum(axis=1).mean()))
@@ -92,7 +90,7 @@ def seen_in(made: Images, by: Cnn, classes: int) -> JsonObject:
 
 
 @functools.lru_cache(maxsize=2)
-def judge(train: Images, images: int, steps: int) -> Cnn:
+def reference_cnn(train: Images, images: int, steps: int) -> Cnn:
     """The CNN of appendix C.2 trained on so many of the real training images: its features measure Frechet distances."""
     some = train.take(np.random.default_rng(4).permutation(len(train))[:images])
     return Cnn(steps=steps, batch=BATCH).fit(shaped(some), some.y)

@@ -19,13 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from populace.errors import PopulaceError
-from populace.evaluation.judge import KS_OF, judge_values, worst_column
+from populace.evaluation.value_scores import KS_OF, value_scores, worst_column
 from populace.methods.registry import protocol_class
 from populace.papers.grid import Benchmark, Cell, Chart, Result, View
 from populace.papers.user_path import raw_rows, synthesize_csv
 from populace.tables import datasets
 from populace.tables.schema import Column, Schema
-from populace.tables.table import Table, make_table
+from populace.tables.table import make_table
 from populace.tables.widening import widened
 
 SEEDS = 3
@@ -145,21 +145,14 @@ DIABETES_SETTING = Setting(
 def load(data: str) -> Rows:
     """The published parts, or the loader's; Bank Marketing, whose rows name no person, is divided here."""
     if data == "bank":
-        whole = _table(data, "all")
+        whole = datasets.load_table(data, "all")
         order = np.random.default_rng(SPLIT_SEED).permutation(len(whole))
         cut = 3 * len(whole) // 4
         train, test = whole.take(np.sort(order[:cut])), whole.take(np.sort(order[cut:]))
     else:
-        train, test = _table(data, "train"), _table(data, "test")
+        train, test = datasets.load_table(data, "train"), datasets.load_table(data, "test")
     schema = dataclasses.replace(train.schema, others=())
     return Rows(train=raw_rows(train), test=raw_rows(test), schema=schema)
-
-
-def _table(data: str, part: datasets.Split) -> Table:
-    found = datasets.load(data, part)
-    if not isinstance(found, Table):
-        raise TypeError(f"{data} is not a table")
-    return found
 
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
@@ -204,7 +197,7 @@ def figures(setting: Setting, rows: Rows, synthetic: pa.Table) -> dict[str, Any]
     """What rows are worth, by their values: the declared schema, widened, only says which columns hold numbers."""
     schema, frames = _judged(setting, widened(rows.schema, synthetic), (synthetic, rows.train, rows.test))
     made, real, test = (make_table(frame, schema) for frame in frames)
-    judged = judge_values(made, real, test, schema.target)
+    judged = value_scores(made, real, test, schema.target)
     ratios = {key.removeprefix(RATIO_OF): value for key, value in judged.items() if key.startswith(RATIO_OF)}
     mean_column, worst = worst_ratio(ratios)
     return {
@@ -295,7 +288,7 @@ def views(setting: Setting, results: Sequence[Result]) -> list[View]:
 
 
 def charts(setting: Setting, results: Sequence[Result]) -> list[Chart]:
-    """By epsilon, for each method and schema; other methods than `poll` are points."""
+    """A plot by epsilon, for each method and schema; other methods than `poll` are points."""
     found = []
     groups = grouped(results)
     real = mean_of("auc")(groups.get((None, None, REAL), []))

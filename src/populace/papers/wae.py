@@ -26,11 +26,12 @@ from populace.evaluation.correlation import correlation_distance
 from populace.evaluation.prediction import LEARNERS, scores
 from populace.evaluation.sets import random_sets, set_distances
 from populace.methods.base import Population
-from populace.methods.blocks.dense_networks import ClassAutoencoder, Decoder
 from populace.methods.blocks.generator import Generator
+from populace.methods.blocks.networks import Decoder
 from populace.methods.registry import make_protocol
+from populace.methods.wae.autoencoders import ClassAutoencoder
 from populace.methods.wae.dp_fed_wae import DpFedWae, State
-from populace.methods.wae.natural_steps import told_slope
+from populace.methods.wae.training import reported_gradient
 from populace.papers.grid import Benchmark, Cell, Chart, Result, View, mean_over_seeds
 from populace.papers.user_path import raw_rows, synthesize_csv
 from populace.privacy.randomizers.base import MOST_EPSILON
@@ -91,10 +92,7 @@ SHOWN = ("avd_2", "avd_4", "avd_6", "cmd", "nn", "rf", "seconds_training", "seco
 
 @functools.lru_cache(maxsize=2)
 def load(part: datasets.Split) -> Table:
-    found = datasets.load(DATA, part)
-    if not isinstance(found, Table):
-        raise TypeError(f"{DATA} is not a table")
-    return found
+    return datasets.load_table(DATA, part)
 
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
@@ -193,7 +191,7 @@ def trained_without_noise(rows: Table, key: Array) -> Decoder:
         cohort, warming = state.order[number], number < protocol.first_rounds(rounds)
 
         def unit(client: Array) -> Array:
-            slope = told_slope(net, state.theta, net.read(codes[client]), ones, warming=warming)
+            slope = reported_gradient(net, state.theta, net.read(codes[client]), ones, warming=warming)
             return jnp.where(client >= 0, slope / jnp.maximum(jnp.linalg.norm(slope), 1e-12), 0.0)
 
         heard = jnp.sum(cohort >= 0)

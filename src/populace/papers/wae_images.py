@@ -8,7 +8,6 @@ with the clients' directions averaged as they are: NOT PRIVATE.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import time
 from collections.abc import Sequence
@@ -21,15 +20,14 @@ import numpy as np
 from populace.engines import simulation
 from populace.engines.runtime import population_of
 from populace.evaluation.prediction import LEARNERS, resamples, score_arrays
-from populace.methods.blocks.dense_networks import ClassAutoencoder
 from populace.methods.blocks.generator import Synthesizer
+from populace.methods.wae.autoencoders import ClassAutoencoder
 from populace.methods.wae.dp_fed_wae import DpFedWae, State
-from populace.methods.wae.local_training import adam_update
-from populace.methods.wae.natural_steps import told_slope
+from populace.methods.wae.training import adam_update, reported_gradient
 from populace.papers.grid import Benchmark, Cell, Chart, Picture, Result, View, mean_over_seeds
-from populace.papers.image_grid import GAP, packed, strip
+from populace.papers.image_grid import GAP, grid_pixels, pack_images
+from populace.papers.scores import load
 from populace.runs.run import make_key
-from populace.tables import datasets
 from populace.tables.images import Images
 from populace.tables.partition import Clients, split
 from populace.types import Array
@@ -44,14 +42,6 @@ METHODS: dict[str, dict[str, Any]] = {"dp-fed-wae": {}, "dp-fed-wae, as publishe
 REAL = "real images"
 TRAINED, TESTED = 5_000, 5_000  # images a classifier is trained on and tested on
 METRICS = ("mlp", "seconds_training")
-
-
-@functools.lru_cache(maxsize=4)
-def load(data: str, part: datasets.Split) -> Images:
-    found = datasets.load(data, part)
-    if not isinstance(found, Images):
-        raise TypeError(f"{data} holds no images")
-    return found
 
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
@@ -74,7 +64,7 @@ def measure(cell: Cell) -> Result:
     began = time.monotonic()
     if method == REAL:
         made = train.take(np.random.default_rng(3).permutation(len(train))[:TRAINED])
-        return {**_scores(made, data), **packed(made)}
+        return {**_scores(made, data), **pack_images(made)}
     order = np.random.default_rng(seed).permutation(len(train))[: RECORDS * int(cell["clients"] or 0)]
     clients = split(train.take(order), records_per_client=RECORDS)
     epsilon = cell["epsilon"]
@@ -86,7 +76,7 @@ def measure(cell: Cell) -> Result:
     trained = time.monotonic()
     made = generator.sample(TRAINED, make_key(seed + 1_000))
     jax.clear_caches()  # type: ignore[no-untyped-call]
-    return {"seconds_training": trained - began, **_scores(made, data), **packed(made)}
+    return {"seconds_training": trained - began, **_scores(made, data), **pack_images(made)}
 
 
 def trained_without_noise(protocol: DpFedWae, clients: Clients, key: Array) -> Synthesizer:
@@ -105,7 +95,7 @@ def trained_without_noise(protocol: DpFedWae, clients: Clients, key: Array) -> S
             if not isinstance(net, ClassAutoencoder):
                 coin = jax.random.fold_in(jax.random.fold_in(state.coin, state.round), number)
                 return adam_update(net, state.theta, read, there, coin, protocol.epochs, protocol.learning_rate)
-            slope = told_slope(net, state.theta, read, there, warming=warming)
+            slope = reported_gradient(net, state.theta, read, there, warming=warming)
             return slope / jnp.maximum(jnp.linalg.norm(slope), 1e-12)
 
         heard = jnp.sum(jnp.any(mask, axis=1))
@@ -176,7 +166,7 @@ def pictures(results: Sequence[Result]) -> list[Picture]:
         some = [r for r in first if (r["cell"]["data"], r["cell"]["method"]) == (data, method)]
         some = [r for r in some if r["cell"]["clients"] == max(other["cell"]["clients"] for other in some)]
         if some:
-            rows = [np.pad(strip(result), ((0, 3 * GAP), (0, 0)), constant_values=255) for result in some]
+            rows = [np.pad(grid_pixels(result), ((0, 3 * GAP), (0, 0)), constant_values=255) for result in some]
             name = f"{data}-{method}".replace(", ", "-").replace(" ", "-")
             found.append(Picture(name=name, pixels=np.concatenate(rows, axis=0)))
     return found

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from populace.evaluation.flags import flag_lines, prediction_flag, red_flags
-from populace.evaluation.judge import judge_values, worst_column
 from populace.evaluation.value_figures import RealValues, compare_two
+from populace.evaluation.value_scores import value_scores, worst_column
 from populace.evaluation.values import Categories, Numbers, ValueTable, value_tables
 from populace.tables.embedded import harbour
 from populace.tables.schema import Column, Schema
@@ -50,8 +50,8 @@ def test_the_run_that_was_called_perfect_raises_flags(adult):
 
 def test_other_real_rows_raise_none(adult):
     assert red_flags(compare_two(adult["other real"], adult["real"])) == []
-    judged = judge_values(adult["other real"], adult["real"], adult["broken"], "income")
-    broken = judge_values(adult["broken"], adult["real"], adult["other real"], "income")
+    judged = value_scores(adult["other real"], adult["real"], adult["broken"], "income")
+    broken = value_scores(adult["broken"], adult["real"], adult["other real"], "income")
     assert judged["red_flags"] == 0 < broken["red_flags"]
     assert judged["worst_ks"] < 0.08
     assert worst_column(broken) == "capital-loss"
@@ -61,7 +61,7 @@ def test_other_real_rows_raise_none(adult):
     assert (
         0.5
         < broken["boosting_auc"]
-        < judge_values(adult["real"], adult["real"], adult["other real"], "income")["boosting_auc"]
+        < value_scores(adult["real"], adult["real"], adult["other real"], "income")["boosting_auc"]
     )
 
 

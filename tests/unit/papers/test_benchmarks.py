@@ -23,12 +23,12 @@ from populace.papers.grid import (
     run_part,
     slug,
 )
+from populace.papers.plots import write_charts
 from populace.papers.registry import BENCHMARKS, find_benchmark
 from populace.privacy.randomizers.aggregate import tally
 from populace.privacy.randomizers.grr import Grr
 from populace.privacy.randomizers.hashing import Olh
 from populace.privacy.randomizers.subset import SubsetSelection
-from populace.papers.plots import write_charts
 from populace.runs.poll.tallies import tally_files
 from populace.tables.reports import write_reports
 

@@ -5,7 +5,7 @@ import pytest
 
 from populace.methods.registry import make_protocol
 from populace.papers import dpd
-from populace.papers.image_grid import packed
+from populace.papers.image_grid import pack_images
 from populace.papers.registry import find_benchmark
 from populace.tables.images import Images
 
@@ -30,7 +30,7 @@ def made_up(cell, images):
             "trust": trust,
             **({"norms": [1.0, 2.0]} if method == "fed-vae" else {}),
         }
-    return {"cell": cell, **figures, **claim, **packed(images, shown=8)}
+    return {"cell": cell, **figures, **claim, **pack_images(images, shown=8)}
 
 
 @pytest.mark.parametrize("name", ["dpd-mnist", "dpd-fashion"])

@@ -8,9 +8,9 @@ import pytest
 from populace.evaluation.attacks.scores import Scored, attack_scores
 from populace.methods.registry import make_protocol
 from populace.papers import flgan
-from populace.papers import scores as judged
+from populace.papers import scores as image_scores
 from populace.papers.grid import slug
-from populace.papers.image_grid import packed
+from populace.papers.image_grid import pack_images
 from populace.papers.registry import find_benchmark
 from populace.tables.images import Images
 
@@ -33,7 +33,7 @@ def tiny(images, monkeypatch):
     monkeypatch.setattr(flgan, "load", lambda data, part: images)
     scale = flgan.Scale(records=400, images=60, steps=2, tested=60, attacked=30)
     monkeypatch.setitem(flgan.SCALES, "small", scale)
-    monkeypatch.setattr(judged, "accuracies", lambda sets, test, **more: {"cnn": float(sets[0].classes)})
+    monkeypatch.setattr(image_scores, "accuracies", lambda sets, test, **more: {"cnn": float(sets[0].classes)})
 
 
 def cell_of(method, epsilon=8.0, split="skewed", clients=6):
@@ -44,7 +44,7 @@ def made_up(cell, images):
     """As `measure` would have it, with invented figures."""
     found = {"cell": cell, "seconds": 1.0, **dict.fromkeys(flgan.METRICS, 0.5)}
     if cell["split"] != "attack":
-        found |= packed(images)
+        found |= pack_images(images)
     if cell["method"] == flgan.REAL:
         return found
     row = flgan.ROWS[cell["method"]]
@@ -146,7 +146,7 @@ def test_a_score_is_one_where_all_look_alike_and_the_number_of_classes_where_all
 
     def seen(labels):
         x = np.broadcast_to((np.asarray(labels) * 255)[:, None, None], (len(labels), 2, 2)).astype(np.uint8)
-        return judged.seen_in(Images(x=x, y=np.zeros(len(labels), int), classes=1), Sure(), 4)
+        return image_scores.class_coverage(Images(x=x, y=np.zeros(len(labels), int), classes=1), Sure(), 4)
 
     assert seen([1, 1, 1])["inception"] == pytest.approx(1)
     assert seen([1, 1, 0])["shares"] == [0.3333, 0.6667, 0, 0]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from populace.papers import moments
-from populace.papers.image_grid import packed
+from populace.papers.image_grid import pack_images
 from populace.papers.registry import find_benchmark
 from populace.tables.images import Images
 
@@ -19,7 +19,7 @@ def images():
 def made_up(cell, images):
     figures = dict.fromkeys(moments.METRICS, 0.5)
     claim = {} if cell["trust"] == moments.REAL else {"guarantee": "(10, 1e-05)-DP", "unit": "record"}
-    return {"cell": cell, **figures, **claim, **packed(images, shown=8)}
+    return {"cell": cell, **figures, **claim, **pack_images(images, shown=8)}
 
 
 @pytest.mark.parametrize("name", ["moments-mnist", "moments-fashion"])

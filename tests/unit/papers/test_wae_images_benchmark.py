@@ -23,8 +23,8 @@ def few_images(monkeypatch):
     for name, value in small.items():
         monkeypatch.setattr(wae_images, name, value)
     monkeypatch.setattr(wae_images, "load", lambda data, part: images)
-    monkeypatch.setitem(wae_images.METHODS, "dp-fed-wae", {"classes": 1, "cohort": 4})
-    published = {"recipe": "paper", "hidden": 8, "latent": 2, "epochs": 1}
+    monkeypatch.setitem(wae_images.METHODS, "dp-fed-wae", {"latent_classes": 1, "cohort_size": 4})
+    published = {"recipe": "paper", "hidden_size": 8, "latent_size": 2, "local_epochs": 1}
     monkeypatch.setitem(wae_images.METHODS, "dp-fed-wae, as published", published)
     return images
 

@@ -106,6 +106,22 @@ def load(name: str, split: Split = "train", *, verify: bool = True) -> Table | I
     return make_table(entry.prepare(data) if entry.prepare else data, schema)
 
 
+def load_table(name: str, split: Split = "train") -> Table:
+    """A data set that is a table; raises TypeError for images."""
+    data = load(name, split)
+    if not isinstance(data, Table):
+        raise TypeError(f"{name} is not a table")
+    return data
+
+
+def load_images(name: str, split: Split = "train") -> Images:
+    """A data set of images; raises TypeError for a table."""
+    data = load(name, split)
+    if not isinstance(data, Images):
+        raise TypeError(f"{name} holds no images")
+    return data
+
+
 def _schema(entry: Dataset, frame: pa.Table) -> Schema:
     """The declared schema, with the columns that are read, in the order of the file."""
     declared = entry.schema() if entry.schema else None

@@ -14,7 +14,7 @@ from populace.tables.table import Table
 KS_OF = "ks: "
 
 
-def judge_values(synthetic: Table, real: Table, test: Table | None, target: str | None) -> dict[str, float]:
+def value_scores(synthetic: Table, real: Table, test: Table | None, target: str | None) -> dict[str, float]:
     """Figures on values of two tables under one schema; a figure that cannot be computed is NaN.
 
     worst_ks, mean_ks, ks: COLUMN        KS distances of the columns of numbers (`worst_column` names the worst)
