@@ -15,7 +15,6 @@ import itertools
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,9 +34,10 @@ from populace.runs.run import make_key
 from populace.tables.datasets import Split
 from populace.tables.images import Images
 from populace.tables.partition import Clients, split_even, split_labels
-from populace.types import Array
+from populace.types import Array, JsonObject
 
 Kind = tuple[str, str, bool]
+Lines = dict[str, list[tuple[float, float]]]
 
 METRICS = (
     "coverage", "inception", "frechet", "logistic", "mlp", "cnn", "precision", "attack_accuracy", "seconds_training",
@@ -68,7 +68,7 @@ class Row:
     """A method with the settings that make it this row."""
 
     method: str
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
     @property
     def open(self) -> bool:
@@ -96,8 +96,8 @@ ROWS: dict[str, Row] = {
     "fedavg-gan": Row(method="fedavg-gan"),
 }
 #: Of the full scale; a method's own where nothing is said.
-SETTINGS: dict[str, dict[str, Any]] = {name: {} for name in ROWS}
-NARROW: dict[str, Any] = {"batch_size": 16, "hidden_size": 8, "critic_hidden_size": 8, "basis_size": 5}
+SETTINGS: dict[str, JsonObject] = {name: {} for name in ROWS}
+NARROW: JsonObject = {"batch_size": 16, "hidden_size": 8, "critic_hidden_size": 8, "basis_size": 5}
 FEW = {  # travels or not
     True: {**NARROW, "generator_steps": 6, "critic_steps": 2},
     False: {**NARROW, "rounds": 6, "local_steps": 2},
@@ -107,7 +107,7 @@ FEW = {  # travels or not
 def cells(data: str, quick: bool, seeds: int) -> list[Cell]:
     """Small ones first; at each scale real images, the skewed split, the even one, and the attack, which has its own."""
     del data
-    found: dict[tuple[Any, ...], None] = {}
+    found: dict[tuple[str | float | None, ...], None] = {}
     for scale, seed in itertools.product(("small",) if quick else ("small", "full"), range(seeds)):
         few = scale == "small"
         runs: list[tuple[str, float, str, int]] = [(name, EPSILON, "skewed", SILOS) for name in ROWS]
@@ -151,7 +151,7 @@ def clients_of(data: str, cell: Cell) -> Clients:
     return split_even(mine, clients=silos, seed=seed)
 
 
-def settings_of(cell: Cell) -> dict[str, Any]:
+def settings_of(cell: Cell) -> JsonObject:
     """Without privacy epsilon decides nothing. The history is kept where silos differ."""
     name = str(cell["method"])
     row = ROWS[name]
@@ -181,7 +181,7 @@ def measure(data: str, cell: Cell) -> Result:
     return found
 
 
-def trained(cell: Cell, clients: Clients, seed: int) -> tuple[Outcome, dict[str, Any]]:
+def trained(cell: Cell, clients: Clients, seed: int) -> tuple[Outcome, JsonObject]:
     """A run, and what it claims and took."""
     began = time.monotonic()
     protocol = make_protocol(ROWS[str(cell["method"])].method, settings_of(cell))
@@ -197,7 +197,7 @@ def judge_of(data: str, scale: Scale) -> Cnn:
     return image_scores.reference_cnn(images_of(data, "train"), scale.images, scale.steps)
 
 
-def quality(data: str, made: Images, scale: Scale, seed: int) -> dict[str, Any]:
+def quality(data: str, made: Images, scale: Scale, seed: int) -> JsonObject:
     """What all images have, and what those with labels have."""
     test, by = first_images(images_of(data, "test"), scale.tested), judge_of(data, scale)
     found = image_scores.class_coverage(made, by, test.classes) | {
@@ -206,7 +206,7 @@ def quality(data: str, made: Images, scale: Scale, seed: int) -> dict[str, Any]:
     return found | (image_scores.accuracies([made], test, steps=scale.steps, seed=seed) if made.classes > 1 else {})
 
 
-def trail_of(outcome: Outcome, clients: Clients, by: Cnn, count: int) -> list[dict[str, Any]]:
+def trail_of(outcome: Outcome, clients: Clients, by: Cnn, count: int) -> list[JsonObject]:
     """After each visit: the classes held by the silos visited so far, and the shares of all classes among the images."""
     data, population = clients.data, population_of(clients)
     if not isinstance(data, Images):
@@ -225,11 +225,11 @@ def trail_of(outcome: Outcome, clients: Clients, by: Cnn, count: int) -> list[di
     return found
 
 
-def attacked(data: str, cell: Cell, scale: Scale) -> dict[str, Any]:
+def attacked(data: str, cell: Cell, scale: Scale) -> JsonObject:
     """Target and shadow are trained on disjoint halves, less the images of each that play the non-members."""
     every, seed = shuffled(data, cell), int(cell["seed"] or 0)
     games: list[Scored] = []
-    found: dict[str, Any] = {}
+    found: JsonObject = {}
     for number, half in enumerate(np.array_split(np.arange(len(every)), 2)):
         members = every.take(half[scale.attacked :])
         clients = split_even(members, clients=int(cell["clients"] or SILOS), seed=seed)
@@ -338,7 +338,7 @@ def charts(data: str, results: Sequence[Result]) -> list[Chart]:
         alike = [r for r in mine if r["cell"]["split"] == "even" and r["cell"]["epsilon"] in (None, EPSILON)]
         attacks = [r for r in mine if r["cell"]["split"] == "attack" and r["cell"]["epsilon"] is not None]
         figure, even = 7 if REMOVED[data] else 6, {"even share": 1 / (10 - len(REMOVED[data]))}
-        drawn: tuple[tuple[Any, ...], ...] = (
+        drawn: tuple[tuple[str, str, str, str, Lines, dict[str, float]], ...] = (
             ("score-by-silos", "score (figure 4)", "silos", "score", lines_over(alike, "inception", "clients"), {}),
             ("coverage-by-visit", f"least class of those held so far (figure {figure})", "silos visited", "share of images",
              _trails(mine), even),
@@ -352,7 +352,7 @@ def charts(data: str, results: Sequence[Result]) -> list[Chart]:
     return found
 
 
-def _trails(some: Sequence[Result]) -> dict[str, list[tuple[float, float]]]:
+def _trails(some: Sequence[Result]) -> Lines:
     """The smallest share among the classes that the silos visited so far hold: what was forgotten shows."""
     return {
         str(r["cell"]["method"]): [
@@ -379,12 +379,8 @@ def pictures(data: str, results: Sequence[Result]) -> list[Picture]:
 
 _on = functools.partial(
     on_images,
+    __name__,
     reference="Xin et al., private FL-GAN, Neurocomputing 2021, figures 2, 4 and 6 to 8",
-    cells=cells,
-    measure=measure,
-    views=views,
-    charts=charts,
-    pictures=pictures,
 )
 MNIST = _on("mnist", "flgan-mnist", "GANs that travel, on MNIST")
 FASHION = _on("fashion_mnist", "flgan-fashion", "GANs that travel, on Fashion-MNIST without coats and shirts")

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from populace.engines import simulation
 from populace.methods.registry import make_protocol
-from populace.papers.grid import Benchmark, Cell, Chart, Result, View, largest, mean_over_seeds
+from populace.papers.grid import Cell, Chart, Result, View, benchmark_of, largest, mean_over_seeds
 from populace.papers.poll import ROWS, load, table_scores
 from populace.papers.scores import text
 from populace.runs.run import make_key
 from populace.tables.partition import split, split_even
+from populace.types import JsonObject
 
 SILOS = 6
 EPSILONS = (8.0, 4.0, 1.0)
@@ -26,7 +26,7 @@ DATA = "adult9"
 SMALL_ROWS = 1_200
 TRUST = {"record": "silo", "client": "local"}
 METHODS = ("ufl-gan", "fl-gan", "poll")
-FEW: dict[str, Any] = {"generator_steps": 4, "batch_size": 16, "hidden_size": 8, "critic_hidden_size": 8}
+FEW: JsonObject = {"generator_steps": 4, "batch_size": 16, "hidden_size": 8, "critic_hidden_size": 8}
 METRICS = ("auc", "forest", "mlp", "two_way", "seconds")
 
 
@@ -105,14 +105,11 @@ def _prepare() -> None:
     load(DATA, "test")
 
 
-ADULT9 = Benchmark(
+ADULT9 = benchmark_of(
+    __name__,
     name="flgan-adult9",
     title="GANs that travel, on Adult, nine categorical columns",
     reference="no published figure: the paper has images only; our own `poll` stands beside",
     revision=1,
     prepare=_prepare,
-    cells=cells,
-    measure=measure,
-    views=views,
-    charts=charts,
 )

@@ -15,7 +15,6 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +23,7 @@ import numpy as np
 from populace.engines import simulation
 from populace.evaluation.attacks.scores import Scored, attack_scores
 from populace.evaluation.dense import Logistic
-from populace.methods.genfl.classifier import AT_ONCE, Scattering
+from populace.methods.genfl.classifier import AT_ONCE, ClassifierImages, Scattering
 from populace.methods.registry import make_protocol
 from populace.papers.grid import (
     Cell,
@@ -42,7 +41,7 @@ from populace.papers.scores import load, on_images, text
 from populace.runs.run import make_key
 from populace.tables.images import Images
 from populace.tables.partition import split
-from populace.types import Array
+from populace.types import Array, JsonObject
 
 Posterior = Callable[[Images], Array]
 
@@ -71,28 +70,28 @@ class Row:
     """A method with its settings, the shares of generated examples it is run at, and its settings at the small scale."""
 
     method: str
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
     gammas: tuple[float | None, ...]
-    small: Mapping[str, Any]
-    at: Mapping[float, Mapping[str, Any]] = dataclasses.field(default_factory=dict)  # other settings at some shares
+    small: Mapping[str, object]
+    at: Mapping[float, Mapping[str, object]] = dataclasses.field(default_factory=dict)  # other settings at some shares
 
 
 FULL = Scale(clients=10, records=5_000, outsiders=10_000, tested=10_000, shadows=1)
 SMALL = Scale(clients=3, records=80, outsiders=120, tested=300, shadows=1)
 GAMMAS = (1.0, 0.6, 0.2)
-LEARNING: dict[str, Any] = {"rounds": 60, "batch_size": 512, "clip_norm": 0.3, "learning_rate": 0.2, "features": 4}
+LEARNING: JsonObject = {"rounds": 60, "batch_size": 512, "clip_norm": 0.3, "learning_rate": 0.2, "features": 4}
 #: Steps of the GANs are few so that the grid runs on processors; they were not chosen by what they reach. The share of the
 #: budget is that of the stored figures, not the method's default, which was chosen later.
-MADE: dict[str, Any] = {**LEARNING, "generator_steps": 40, "gan_batch_size": 64, "budget_share": 0.3}
-PAPER: dict[str, Any] = {
+MADE: JsonObject = {**LEARNING, "generator_steps": 40, "gan_batch_size": 64, "budget_share": 0.3}
+PAPER: JsonObject = {
     **LEARNING, "recipe": "paper", "generator_steps": 200, "critic_steps": 3, "gan_batch_size": 64, "budget_share": 0.3,
 }  # fmt: skip
-FEW: dict[str, Any] = {"rounds": 3, "batch_size": 32, "features": 2}
-FEW_MADE: dict[str, Any] = {
+FEW: JsonObject = {"rounds": 3, "batch_size": 32, "features": 2}
+FEW_MADE: JsonObject = {
     **FEW, "generator_steps": 4, "critic_steps": 2, "gan_batch_size": 16, "hidden_size": 16, "critic_hidden_size": 16,
 }  # fmt: skip
 #: Of the classifier without privacy: L-BFGS, and what its features are multiplied by, so that its penalty is light.
-WITHOUT: dict[str, Any] = {"features": 4, "iterations": 100, "strength": 10.0}
+WITHOUT: JsonObject = {"features": 4, "iterations": 100, "strength": 10.0}
 
 ROWS: dict[str, Row] = {
     OPEN: Row(method="", settings=WITHOUT, gammas=(None,), small={"features": 2, "iterations": 10}),
@@ -101,7 +100,7 @@ ROWS: dict[str, Row] = {
     "genfl as published": Row(method="genfl", settings=PAPER, gammas=GAMMAS, small=FEW_MADE),
 }
 #: What differs between the data sets, by row.
-OTHERWISE: dict[str, dict[str, Mapping[str, Any]]] = {"mnist": {}, "fashion_mnist": {}}
+OTHERWISE: dict[str, dict[str, Mapping[str, object]]] = {"mnist": {}, "fashion_mnist": {}}
 
 #: (data, row, gamma) -> precision of the attack and test accuracy, as published. The letter's generators carry no noise.
 PUBLISHED: dict[tuple[str, str, float | None], tuple[float, float]] = {
@@ -129,10 +128,10 @@ def cells(data: str, quick: bool, seeds: int) -> list[Cell]:
     ]
 
 
-def settings_of(data: str, cell: Cell) -> dict[str, Any]:
+def settings_of(data: str, cell: Cell) -> JsonObject:
     name, gamma = str(cell["method"]), cell["gamma"]
     row = ROWS[name]
-    found: dict[str, Any] = {**row.settings, **OTHERWISE[data].get(name, {})}
+    found: JsonObject = {**row.settings, **OTHERWISE[data].get(name, {})}
     if row.method:
         found |= {"epsilon": float(cell["epsilon"] or 0), "delta": DELTA}
     if gamma is not None:
@@ -152,23 +151,27 @@ def drawn(images: Images, scale: Scale, seed: int, number: int) -> tuple[Images,
     return images.take(order[: scale.members]), images.take(order[scale.members :])
 
 
-def trained(data: str, cell: Cell, members: Images, scale: Scale, key: Array) -> tuple[Posterior, dict[str, Any], Any]:
+def trained(
+    data: str, cell: Cell, members: Images, scale: Scale, key: Array
+) -> tuple[Posterior, JsonObject, ClassifierImages | None]:
     """A model of this cell's row, what is claimed of it, and its generator if it has one."""
     settings = settings_of(data, cell)
     method = ROWS[str(cell["method"])].method
     if not method:
-        claim: dict[str, Any] = {"guarantee": "no guarantee (epsilon = inf)", "unit": "record", "trust": "not-private"}
+        claim: JsonObject = {"guarantee": "no guarantee (epsilon = inf)", "unit": "record", "trust": "not-private"}
         return without_privacy(members, **settings), claim, None
     clients = split(members, records_per_client=scale.records)
     outcome = simulation.run(make_protocol(method, settings), clients, root=key)
-    found, model = outcome.guarantee, outcome.generator
+    guarantee, model = outcome.guarantee, outcome.generator
+    if not isinstance(model, ClassifierImages):
+        raise TypeError("expected a classifier with generators")
     claim = {
-        "guarantee": found.bound,
-        "unit": found.unit,
-        "trust": "not-private" if math.isinf(found.epsilon) else found.trust,
+        "guarantee": guarantee.bound,
+        "unit": guarantee.unit,
+        "trust": "not-private" if math.isinf(guarantee.epsilon) else guarantee.trust,
         "rounds": outcome.rounds,
     }
-    return model.scores, claim, model if len(model.thetas) else None  # type: ignore[attr-defined]
+    return model.scores, claim, model if len(model.thetas) else None
 
 
 def without_privacy(members: Images, *, features: int, iterations: int, strength: float) -> Posterior:
@@ -216,7 +219,7 @@ def measure(data: str, cell: Cell) -> Result:
     train, test = load(data, "train"), load(data, "test")
     test = test.take(np.arange(min(scale.tested, len(test))))
     said: list[Scored] = []
-    found: dict[str, Any] = {}
+    found: JsonObject = {}
     for number in range(1 + scale.shadows):
         members, others = drawn(train, scale, seed, number)
         began = time.monotonic()
@@ -238,9 +241,9 @@ def measure(data: str, cell: Cell) -> Result:
     return {**found, **{name: attacked[name] for name in names}, "attack_accuracy": attacked["accuracy"]}
 
 
-def _published(data: str, name: str, gamma: Any) -> str:
-    found = PUBLISHED.get((data, name, gamma))
-    return "-" if found is None else f"{found[0]:.3f} / {found[1]:.3f}"
+def _published(data: str, name: str, gamma: float | None) -> str:
+    published = PUBLISHED.get((data, name, gamma))
+    return "-" if published is None else f"{published[0]:.3f} / {published[1]:.3f}"
 
 
 def views(data: str, results: Sequence[Result]) -> list[View]:
@@ -311,12 +314,8 @@ def pictures(data: str, results: Sequence[Result]) -> list[Picture]:
 
 _on = functools.partial(
     on_images,
+    __name__,
     reference="Li et al., DP-GenFL, Science China Information Sciences 2023, table 1",
-    cells=cells,
-    measure=measure,
-    views=views,
-    charts=charts,
-    pictures=pictures,
 )
 MNIST = _on("mnist", "genfl-mnist", "DP-GenFL on MNIST")
 FASHION = _on("fashion_mnist", "genfl-fashion", "DP-GenFL on Fashion-MNIST")

@@ -31,7 +31,7 @@ from populace.types import Array
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Updates:
-    """What both sides derive from public facts. Sums are in units of the bound, so that it may change."""
+    """What both sides derive from public facts. Sums are in units of the clipping norm, so that it may change."""
 
     delta: float
     chosen_delta: tuple[str, ...]
@@ -112,7 +112,7 @@ class ClientUpdates(Protocol):
         return self.design(population).release.whole
 
     def mean_change(self, design: Updates, ask: Ask, replies: Replies, source: Source) -> Array:
-        """The noised sum of what was sent, over the number of clients expected; in units of the bound."""
+        """The noised sum of what was sent, over the number of clients expected; in units of the clipping norm."""
         total = jnp.sum(jnp.where(replies.present[:, None], replies.values["change"], 0), axis=0, dtype=jnp.int32)
         return design.mechanism.apply(total, source) / (self.sampling_rate * len(ask.cohort))
 
@@ -154,8 +154,8 @@ class ClientUpdates(Protocol):
         return Plan(
             guarantee=self.guarantee(population), rounds=design.rounds, bytes_up=up, bytes_down=down, errors={},
             notes=(
-                f"noise multiplier {design.release.noise_multiplier:.3g}; noise on the mean update is {noise:.2g} bounds long "
-                f"in all {design.mechanism.size:,} parameters",
+                f"noise multiplier {design.release.noise_multiplier:.3g}; noise on the mean update is {noise:.2g} clipping norms "
+                f"long in all {design.mechanism.size:,} parameters",
                 NO_ERROR,
             ),
         )  # fmt: skip

@@ -41,7 +41,7 @@ TINY = 1e-12
 class Gan(abc.ABC):
     """A critic, and a generator that is the decoder of the network `generator`; labels are given to both.
 
-    Edge cases: a generator of one class is not told labels; every example then has that one.
+    Edge cases: a generator of one class is given no labels; every example then has that one.
     """
 
     generator: Vae

@@ -109,9 +109,7 @@ class FlGanLearner(Learner):
         here = jnp.any(replies.present)
         reply = jax.tree.map(lambda rows: rows[jnp.argmax(replies.present)], replies.values)
         counts = state.counts + jnp.where(here, jnp.maximum(reply.pop("counts"), 0), 0)
-        after: dict[str, Any] = {
-            name: jnp.where(here, value, getattr(state, name)) for name, value in reply.items()
-        }
+        after: dict[str, Any] = {name: jnp.where(here, value, getattr(state, name)) for name, value in reply.items()}
         history = jnp.asarray(state.history)
         if self.keep_history:
             history = history.at[number].set(after["average"])

@@ -141,8 +141,6 @@ class GenFl(GanNetworks):
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
         self.check_networks()
-        if self.recipe not in ("valid", "paper"):
-            raise SpecError(f"expected recipe in valid, paper, got {self.recipe!r}")
         check_counts(
             rounds=self.rounds, batch_size=self.batch_size, generator_steps=self.generator_steps, features=self.features,
             critic_steps=self.critic_steps, gan_batch_size=self.gan_batch_size,
@@ -158,8 +156,7 @@ class GenFl(GanNetworks):
             raise out_of_range("budget_share", "in (0, 1)", self.budget_share)
         if self.stop_accuracy and not 0 < self.synthetic_share < 1:
             raise SpecError(
-                "expected stop_accuracy 0 where synthetic_share is 0 or 1: there are no rounds to end, or no generated images "
-                "to try"
+                "expected stop_accuracy 0 where synthetic_share is 0 or 1: no rounds to end, or nothing to try"
             )
 
     @property
@@ -247,9 +244,7 @@ class GenFl(GanNetworks):
         gan = design.visit.gan
         omega, theta = start[: gan.critic_size], start[gan.critic_size :]
         nothing = jnp.zeros(0)
-        received = {
-            "visited": jnp.int32(0), "omega": omega, "theta": theta, "average": theta, "fisher": nothing, "counts": nothing,
-        }  # fmt: skip
+        received = {"visited": jnp.int32(0), "omega": omega, "theta": theta, "average": theta}
         steps, coins = source.split(2)
         examples = gan.read(shard.records, shard.mask)
         visit = Visit(self.gan_training, design.visit, received, examples, nothing, training_key(coins))
