@@ -142,7 +142,7 @@ def _path(value: object, name: str) -> Path:
 
 def _method_options(
     method: object, *, epsilon: object, delta: object, trust: object, settings: Mapping[str, object] | None
-) -> dict[str, Any]:
+) -> JsonObject:
     """What of a run's specification the method is."""
     if isinstance(method, Protocol):
         asked = asked_of(method)
@@ -268,7 +268,7 @@ def _rows_of(data: object, name: str) -> object:
     return given.frame
 
 
-def _request(kind: Any, what: object, epsilon: float | None, options: dict[str, Any]) -> Any:
+def _request(kind: Any, what: object, epsilon: float | None, options: JsonObject) -> Any:
     """A request as the command line makes it."""
     known = [field.name for field in dataclasses.fields(kind) if field.name not in ("what", "epsilon", "data")]
     unknown = [name for name in options if name not in (*known, "data")]

@@ -77,7 +77,11 @@ def _show_one(cls: type[Protocol]) -> None:
     show.table(
         ["setting", "default", "meaning"],
         [
-            [one["name"], one["default"], f"{one['meaning']} ({one['type']})" if one["meaning"] else one["type"]]
+            [
+                one["name"],
+                one["default"],
+                f"{one['meaning'].rstrip('.')} ({one['type']})" if one["meaning"] else one["type"],
+            ]
             for one in _settings(cls)
         ],
         width=WIDTH,

@@ -8,8 +8,8 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Protocol
 
 import typer
 
@@ -28,12 +28,38 @@ def say(text: str) -> None:
     typer.echo(text)
 
 
-def say_json(document: Any) -> None:
+def say_json(document: object) -> None:
     typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
 
 
+class Round(Protocol):
+    """Where a run stands, as engines report it."""
+
+    @property
+    def done(self) -> int: ...
+    @property
+    def total(self) -> int: ...
+    @property
+    def clients(self) -> int: ...
+
+
+class Cell(Protocol):
+    """Where a grid of runs stands: what was measured, or found measured."""
+
+    @property
+    def done(self) -> int: ...
+    @property
+    def total(self) -> int: ...
+    @property
+    def cell(self) -> Mapping[str, object]: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def skipped(self) -> bool: ...
+
+
 @contextlib.contextmanager
-def progress(title: str, each: str = "round") -> Iterator[Callable[[Any], None]]:
+def progress(title: str, each: str = "round") -> Iterator[Callable[[Round], None]]:
     """A callback for engine progress: a rich bar on a terminal, a plain line now and then elsewhere."""
     if not sys.stderr.isatty():
         yield _plain(title, each)
@@ -45,17 +71,17 @@ def progress(title: str, each: str = "round") -> Iterator[Callable[[Any], None]]
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=None)
 
-        def update(at: Any) -> None:
+        def update(at: Round) -> None:
             interrupts.check()
             bar.update(task, completed=at.done, total=at.total)
 
         yield update
 
 
-def _plain(title: str, each: str) -> Callable[[Any], None]:
+def _plain(title: str, each: str) -> Callable[[Round], None]:
     last = time.monotonic()
 
-    def report(at: Any) -> None:
+    def report(at: Round) -> None:
         nonlocal last
         interrupts.check()
         if at.done == at.total or time.monotonic() - last >= SECONDS_BETWEEN_LINES:
@@ -66,7 +92,7 @@ def _plain(title: str, each: str) -> Callable[[Any], None]:
 
 
 @contextlib.contextmanager
-def steps(title: str) -> Iterator[Callable[[Any], None]]:
+def steps(title: str) -> Iterator[Callable[[Cell], None]]:
     """A callback for the cells of a benchmark: a rich bar on a terminal, one line per cell measured elsewhere."""
     if not sys.stderr.isatty():
         yield lambda at: None if at.skipped else typer.echo(f"{title}: {_step(at)}", err=True)
@@ -80,7 +106,7 @@ def steps(title: str) -> Iterator[Callable[[Any], None]]:
         yield lambda at: bar.update(task, completed=at.done, total=at.total, description=_step(at))
 
 
-def _step(at: Any) -> str:
+def _step(at: Cell) -> str:
     what = ", ".join(f"{name} {value}" for name, value in at.cell.items())
     return f"cell {at.done} of {at.total} ({what}), {at.seconds:.1f} s"
 

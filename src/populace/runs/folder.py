@@ -18,9 +18,8 @@ import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from populace.engines.checkpoint import Checkpoint
 from populace.errors import RunError
@@ -30,6 +29,7 @@ from populace.privacy.guarantee import FORMAT, Guarantee
 from populace.tables.files import read_json, write_json
 from populace.tables.images import Images
 from populace.tables.table import Table
+from populace.types import JsonObject
 from populace.version import __version__
 
 #: What was made under the guarantee, may be published with it, and is needed to verify it.
@@ -56,12 +56,12 @@ def digest_of(path: Path) -> str:
         raise RunError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def where_of(document: Mapping[str, Any]) -> str:
+def where_of(document: JsonObject) -> str:
     """Where a run took place, by its run.json: at sites, in files of answers, or in a simulation."""
     return "sites" if "sites" in document else "files" if "answers" in document else "simulation"
 
 
-def claim_json(guarantee: Guarantee, history: Mapping[str, Any] | None) -> dict[str, Any]:
+def claim_json(guarantee: Guarantee, history: JsonObject | None) -> JsonObject:
     """What of privacy.json follows from the claim and from what a ledger says of other runs."""
     document = guarantee.to_json()
     return (
@@ -88,13 +88,13 @@ class RunFolder:
     def finished(self) -> bool:
         return (self / "run.json").is_file() and self._read().get("status") == "finished"
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> JsonObject:
         document = read_json(self / "run.json")
         if not isinstance(document, dict):
             raise RunError(f"{self / 'run.json'} is damaged: expected an object; remove the folder, or restore it")
         return document
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JsonObject:
         """run.json of a finished run."""
         if not (self / "run.json").is_file():
             raise RunError(f"{self.path} is not a run: it has no run.json; `populace synthesize` makes one")
@@ -107,7 +107,7 @@ class RunFolder:
         return document
 
     @contextlib.contextmanager
-    def claim(self, spec: dict[str, Any], digest: str) -> Iterator[bool]:
+    def claim(self, spec: JsonObject, digest: str) -> Iterator[bool]:
         """Take the folder for this specification; yields whether an unfinished run is being resumed."""
         self._refuse_others(digest)
         try:
@@ -210,10 +210,10 @@ class RunFolder:
     def save_privacy(
         self,
         guarantee: Guarantee,
-        document: Mapping[str, Any],
+        document: JsonObject,
         *,
         event: Event | None,
-        history: Mapping[str, Any] | None = None,
+        history: JsonObject | None = None,
     ) -> None:
         """privacy.json, after everything it lists and before run.json, whose content to be is `document`.
 
@@ -232,7 +232,7 @@ class RunFolder:
         }
         write_json(self / "privacy.json", {**claim_json(guarantee, history), **more})
 
-    def finish(self, document: dict[str, Any]) -> None:
+    def finish(self, document: JsonObject) -> None:
         """Write run.json, which makes the run finished, and remove what only a resumed one needs."""
         write_json(self / "run.json", document)
         self._sweep()

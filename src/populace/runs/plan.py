@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import jax
 import numpy as np
@@ -13,7 +12,7 @@ from populace.engines.runtime import Progress
 from populace.methods.base import Plan, Population, Protocol
 from populace.tables.partition import Clients, split
 from populace.tables.schema import Schema
-from populace.tables.table import from_codes
+from populace.tables.table import Table, from_codes
 
 TRIAL_CLIENTS = 20_000
 TRIAL_SECONDS = 10.0
@@ -59,7 +58,7 @@ def timed(protocol: Protocol, clients: Clients, *, seed: int) -> tuple[float, fl
     return time.monotonic() - began, 1.0
 
 
-def random_table(schema: Schema, rows: int) -> Any:
+def random_table(schema: Schema, rows: int) -> Table:
     rng = np.random.default_rng(0)
     codes = np.stack([rng.integers(0, size, rows) for size in schema.sizes], axis=1).astype(np.int32)
     return from_codes(codes, schema, rng)

@@ -69,7 +69,7 @@ class Run:
 
     generator: Synthesizer
     guarantee: Guarantee
-    details: Mapping[str, Any]
+    details: JsonObject
     folder: Path | None = None
     remarks: tuple[str, ...] = ()
     event: Event | None = dataclasses.field(default=None, repr=False)
@@ -81,10 +81,9 @@ class Run:
         return str(self.details["method"])
 
     @property
-    def parameters(self) -> Mapping[str, Any]:
+    def parameters(self) -> JsonObject:
         """The settings of the method."""
-        found: Mapping[str, Any] = self.details.get("parameters", {})
-        return found
+        return dict(self.details.get("parameters", {}))
 
     @property
     def lines(self) -> tuple[tuple[str, str], ...]:
@@ -148,10 +147,10 @@ def simulate(protocol: Protocol, clients: Clients, *, seed: int | None = None, p
     return Run(generator=outcome.generator, guarantee=guarantee, details=details, event=outcome.ledger.worst_event())
 
 
-def asked_of(protocol: Protocol) -> dict[str, Any]:
+def asked_of(protocol: Protocol) -> JsonObject:
     """What of a specification this method is: its name, epsilon, delta, trust and settings."""
     settings = dict(_parameters(protocol))
-    asked: dict[str, Any] = {"method": protocol.facts.name, "epsilon": float(settings.pop("epsilon", math.inf))}
+    asked = {"method": protocol.facts.name, "epsilon": float(settings.pop("epsilon", math.inf))}
     if settings.get("delta") == 0:
         settings.pop("delta")
     return {

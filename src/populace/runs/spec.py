@@ -44,7 +44,7 @@ class RunSpec(pydantic.BaseModel):
     client_column: str | None = None
     most_records: int | None = None
     silos: int | None = None
-    settings: dict[str, Any] = {}
+    settings: JsonObject = {}
     rows: int = DEFAULT_ROWS
     seed: int | None = None
 
@@ -114,7 +114,7 @@ def make_method(spec: RunSpec) -> Protocol:
     name = spec.method_name
     facts = protocol_class(name).facts
     fields = parameters(name)
-    settings: dict[str, Any] = {**spec.settings, "epsilon": spec.epsilon}
+    settings: JsonObject = {**spec.settings, "epsilon": spec.epsilon}
     if "epsilon" in spec.settings:
         raise SpecError("give epsilon with --epsilon, not with --set")
     if spec.delta is not None:

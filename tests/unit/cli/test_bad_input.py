@@ -66,7 +66,7 @@ CASES = {
     "truncated": (["truncated.parquet"], "truncated"),
     "unknown method": (["good.parquet", "--method", "magic"], "unknown method 'magic'"),
     "unknown parameter": (["good.parquet", "--set", "colour=3"], "no setting 'colour'"),
-    "bad parameter": (["good.parquet", "--set", "clients_per_batch=many"], "expected independent.clients_per_batch as a whole number"),
+    "bad parameter": (["good.parquet", "--set", "clients_per_batch=many"], "clients_per_batch as a whole number"),
     "malformed set": (["good.parquet", "--set", "batch"], "expected --set name=value"),
     "epsilon by set": (["good.parquet", "--set", "epsilon=3"], "--epsilon"),
     "delta for a pure method": (["good.parquet", "--delta", "1e-5"], "leave --delta out"),

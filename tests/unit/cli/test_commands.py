@@ -155,7 +155,9 @@ def test_methods_lists_everything(capsys):
     document = json.loads(capsys.readouterr().out)
     assert {"independent"} <= {entry["name"] for entry in document}
     assert call(["methods"]) == 0
-    assert "default for table" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "default for tables: poll" in shown
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 @pytest.mark.slow

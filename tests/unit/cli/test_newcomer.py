@@ -1,6 +1,7 @@
 """What somebody new types, with a table of their own: whatever is wrong is one sentence, and exit code 2."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -127,7 +128,8 @@ def test_tables_as_spreadsheets_write_them(name, folder, monkeypatch, tmp_path, 
 def test_a_method_shows_its_parameters(capsys):
     assert call(["methods", "poll"]) == 0
     shown = capsys.readouterr().out
-    assert "epsilon    given by --epsilon" in shown
+    assert re.search(r"epsilon +given by --epsilon +\S", shown)
+    assert max(map(len, shown.splitlines())) <= 80
     assert "Guarantee: epsilon-LDP" in shown
     assert call(["methods", "poll", "--json"]) == 0
     assert [fact["name"] for fact in json.loads(capsys.readouterr().out)] == ["poll"]

@@ -55,7 +55,9 @@ def read_settings(cls: type[Configured], settings: Mapping[str, object]) -> dict
     values = {name: read_setting(cls, name, value, text=True) for name, value in settings.items()}
     for name, field in fields_of(cls).items():
         if name not in values and dataclasses.MISSING is field.default is field.default_factory:
-            raise SpecError(f"method {cls.facts.name!r} needs {name!r}: give {name}=VALUE (with --set on the command line)")
+            raise SpecError(
+                f"method {cls.facts.name!r} needs {name!r}: give {name}=VALUE (with --set on the command line)"
+            )
     return values
 
 
