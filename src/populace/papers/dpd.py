@@ -273,13 +273,9 @@ def pictures(data: str, results: Sequence[Result]) -> list[Picture]:
 
 _on = functools.partial(
     on_images,
+    __name__,
     revision=3,  # fVAE and DPD-fVAE have other settings than in 1, and the chain than in 2
     reference="Pfitzner and Arnrich, DPD-fVAE, arXiv 2022, tables 1 and 2, figures 2 to 7",
-    cells=cells,
-    measure=measure,
-    views=views,
-    charts=charts,
-    pictures=pictures,
 )
 MNIST = _on("mnist", "dpd-mnist", "DPD-fVAE on MNIST")
 FASHION = _on("fashion_mnist", "dpd-fashion", "DPD-fVAE on Fashion-MNIST")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from populace.papers.grid import Benchmark, Cell, Chart, Result, View
+from populace.papers.grid import Cell, Chart, Result, View, benchmark_of
 from populace.privacy.accounting import epsilon_of, sampled_gaussian
 from populace.privacy.bisection import largest_that_fits
 from populace.privacy.gaussian import gaussian_epsilon
@@ -84,14 +84,11 @@ def charts(results: Sequence[Result]) -> list[Chart]:
     ]
 
 
-CLAIMS = Benchmark(
+CLAIMS = benchmark_of(
+    __name__,
     name="flgan-claims",
     title="What FL-GAN's own settings cost",
     reference="the FL-GAN paper states epsilon 4, 6 and 8",
     revision=1,
     prepare=lambda: None,
-    cells=cells,
-    measure=measure,
-    views=views,
-    charts=charts,
 )

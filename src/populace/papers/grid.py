@@ -8,10 +8,12 @@ another, so that several processes can share one folder, each with a part of the
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
 import re
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -77,6 +79,19 @@ class Benchmark:
     views: Callable[[Sequence[Result]], Sequence[View]]
     charts: Callable[[Sequence[Result]], Sequence[Chart]]
     pictures: Callable[[Sequence[Result]], Sequence[Picture]] = lambda _: ()
+
+
+def benchmark_of(
+    module: str, *first: object, name: str, title: str, reference: str, revision: int = 1, prepare: Callable[[], None]
+) -> Benchmark:
+    """The benchmark of a module with the functions `cells`, `measure`, `views`, `charts` and, if any, `pictures`.
+
+    `first`, where given, is the first argument of each of them: what differs between the benchmarks of the module.
+    """
+    home = sys.modules[module]
+    parts = ("cells", "measure", "views", "charts", *(("pictures",) if hasattr(home, "pictures") else ()))
+    functions = {part: functools.partial(getattr(home, part), *first) for part in parts}
+    return Benchmark(name=name, title=title, reference=reference, revision=revision, prepare=prepare, **functions)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from populace.methods.blocks.one_report import mutual_information
 from populace.methods.marginals.graphical_model import TreeGenerator, fit_graphical_model
 from populace.methods.marginals.samprivsyn import SamPrivSyn
 from populace.methods.registry import make_protocol
-from populace.papers.grid import Benchmark, Cell, Chart, Result, View, lines_over, mean_over_seeds
+from populace.papers.grid import Benchmark, Cell, Chart, Result, View, benchmark_of, lines_over, mean_over_seeds
 from populace.runs.run import make_key
 from populace.tables import datasets
 from populace.tables.partition import split
@@ -300,16 +300,14 @@ def _benchmark(setting: Setting, title: str) -> Benchmark:
             if name is not None:
                 load(name, part)  # type: ignore[arg-type]
 
-    return Benchmark(
+    return benchmark_of(
+        __name__,
+        setting,
         name=f"local-{setting.data}",
         title=title,
         reference="Chen et al., Sci. China Inf. Sci. 66, 112101 (2023), figures 5 to 8: curves; few numbers are printed",
         revision=1,
         prepare=prepare,
-        cells=functools.partial(cells, setting),
-        measure=functools.partial(measure, setting),
-        views=functools.partial(views, setting),
-        charts=functools.partial(charts, setting),
     )
 
 

@@ -195,12 +195,8 @@ def pictures(data: str, results: Sequence[Result]) -> list[Picture]:
 
 _on = functools.partial(
     on_images,
+    __name__,
     reference="no paper: populace's own method; published figures of others stand beside, with their trust and unit",
-    cells=cells,
-    measure=measure,
-    views=views,
-    charts=charts,
-    pictures=pictures,
 )
 MNIST = _on("mnist", "moments-mnist", "One noisy message per client on MNIST")
 FASHION = _on("fashion_mnist", "moments-fashion", "One noisy message per client on Fashion-MNIST")

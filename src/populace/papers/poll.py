@@ -23,7 +23,7 @@ from populace.evaluation.marginals import mean_over_pairs, two_way_distances
 from populace.evaluation.prediction import scores
 from populace.evaluation.sets import random_sets, set_distances
 from populace.methods.registry import make_protocol
-from populace.papers.grid import Benchmark, Cell, Chart, Result, View, mean_over_seeds
+from populace.papers.grid import Benchmark, Cell, Chart, Result, View, benchmark_of, mean_over_seeds
 from populace.papers.user_path import raw_rows, synthesize_csv
 from populace.runs.run import make_key
 from populace.tables import datasets, embedded
@@ -234,16 +234,14 @@ def _benchmark(setting: Setting, title: str) -> Benchmark:
         for name in setting.compared:
             load(name)
 
-    return Benchmark(
+    return benchmark_of(
+        __name__,
+        setting,
         name=f"poll-{setting.data}",
         title=title,
         reference="our own method; figures to reach are beside",
         revision=3,
         prepare=prepare,
-        cells=functools.partial(cells, setting),
-        measure=functools.partial(measure, setting),
-        views=functools.partial(views, setting),
-        charts=functools.partial(charts, setting),
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from populace.papers import poll
-from populace.papers.grid import Benchmark, Cell, Chart, Result, View, lines_over, mean_over_seeds
+from populace.papers.grid import Cell, Chart, Result, View, benchmark_of, lines_over, mean_over_seeds
 from populace.papers.user_path import synthesize_csv
 from populace.tables.schema import Column, Schema
 from populace.tables.table import make_table
@@ -87,14 +87,11 @@ def prepare() -> None:
     poll.load(DATA)
 
 
-A9A = Benchmark(
+A9A = benchmark_of(
+    __name__,
     name="representation-a9a",
     title="one table written in two ways: 124 binary columns, 50,000 clients",
     reference="our own; both ways must do alike",
     revision=1,
     prepare=prepare,
-    cells=cells,
-    measure=measure,
-    views=views,
-    charts=charts,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from populace.evaluation.cnn import Cnn
 from populace.evaluation.dense import Logistic, Mlp
 from populace.evaluation.images import frechet
-from populace.papers.grid import Benchmark, Cell, Chart, Picture, Result, View
+from populace.papers.grid import Benchmark, benchmark_of
 from populace.tables import datasets
 from populace.tables.images import Images
 from populace.types import JsonObject, NumpyArray
@@ -100,22 +100,14 @@ def text(value: float | None, digits: int = 3) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def on_images(
-    data: str,
-    name: str,
-    title: str,
-    reference: str,
-    *,
-    cells: Callable[..., list[Cell]],
-    measure: Callable[..., Result],
-    views: Callable[..., list[View]],
-    charts: Callable[..., list[Chart]],
-    pictures: Callable[..., list[Picture]],
-    revision: int = 1,
-) -> Benchmark:
-    """A grid on one of the image data sets; its functions take the data's name first."""
-    about = functools.partial
-    return Benchmark(
-        name=name, title=title, reference=reference, revision=revision, prepare=about(prepare, data), cells=about(cells, data),
-        measure=about(measure, data), views=about(views, data), charts=about(charts, data), pictures=about(pictures, data),
-    )  # fmt: skip
+def on_images(module: str, data: str, name: str, title: str, reference: str, revision: int = 1) -> Benchmark:
+    """The benchmark of a module on one of the image data sets; the module's functions take the data's name first."""
+    return benchmark_of(
+        module,
+        data,
+        name=name,
+        title=title,
+        reference=reference,
+        revision=revision,
+        prepare=functools.partial(prepare, data),
+    )

@@ -32,7 +32,7 @@ from populace.methods.registry import make_protocol
 from populace.methods.wae.autoencoders import ClassAutoencoder
 from populace.methods.wae.dp_fed_wae import DpFedWae, State
 from populace.methods.wae.training import reported_gradient
-from populace.papers.grid import Benchmark, Cell, Chart, Result, View, mean_over_seeds
+from populace.papers.grid import Cell, Chart, Result, View, benchmark_of, mean_over_seeds
 from populace.papers.user_path import raw_rows, synthesize_csv
 from populace.privacy.randomizers.base import MOST_EPSILON
 from populace.runs.run import make_key
@@ -326,14 +326,11 @@ def prepare() -> None:
     load("test")
 
 
-A9A = Benchmark(
+A9A = benchmark_of(
+    __name__,
     name="wae-a9a",
     title="DP-Fed-WAE on a9a (the paper's Adult)",
     reference="Jiang, Zhou and Grossklags, PoPETs 2022 (1), figures 4 to 6, 8 to 10, tables 3 and 5: numbers in table 5 only",
     revision=3,
     prepare=prepare,
-    cells=cells,
-    measure=measure,
-    views=views,
-    charts=charts,
 )

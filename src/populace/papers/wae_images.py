@@ -24,7 +24,7 @@ from populace.methods.blocks.generator import Synthesizer
 from populace.methods.wae.autoencoders import ClassAutoencoder
 from populace.methods.wae.dp_fed_wae import DpFedWae, State
 from populace.methods.wae.training import adam_update, reported_gradient
-from populace.papers.grid import Benchmark, Cell, Chart, Picture, Result, View, mean_over_seeds
+from populace.papers.grid import Cell, Chart, Picture, Result, View, benchmark_of, mean_over_seeds
 from populace.papers.image_grid import GAP, grid_pixels, pack_images
 from populace.papers.scores import load
 from populace.runs.run import make_key
@@ -177,15 +177,11 @@ def prepare() -> None:
         load(data, part)  # type: ignore[arg-type]
 
 
-IMAGES = Benchmark(
+IMAGES = benchmark_of(
+    __name__,
     name="wae-images",
     title="DP-Fed-WAE on images",
     reference="Jiang, Zhou and Grossklags, PoPETs 2022 (1), figure 11: pictures, no numbers",
     revision=1,
     prepare=prepare,
-    cells=cells,
-    measure=measure,
-    views=views,
-    charts=charts,
-    pictures=pictures,
 )
