@@ -12,7 +12,7 @@ from populace.privacy.randomizers.signds import mark_top
 
 SIZE, LIMIT = 7, 5.5
 VECTOR = np.array([3, -1, 0, 5, -7, 0, 2], np.float32)
-SETTINGS = {"size": SIZE, "epsilon": 1.5, "chosen": 3, "told": 2}
+SETTINGS = {"size": SIZE, "epsilon": 1.5, "chosen": 3, "reported": 2}
 REPORTS = {"simulate": 200_000, "release": 10_000}
 PLACES = {pair: i for i, pair in enumerate(itertools.combinations(range(SIZE), 2))}
 

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from populace.errors import SpecError, out_of_range
 from populace.privacy import events
 from populace.privacy.bisection import bisect, largest_that_fits
 from populace.privacy.events import Event
 from populace.privacy.sampled_loss import sampled_gaussian_loss
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 Accountant = Literal["pld", "rdp"]
 RELATIVE_TOLERANCE = 1e-3
@@ -57,7 +61,7 @@ def contains_non_private(event: Event) -> bool:
     return isinstance(event, events.Repeated | events.PoissonSampled) and contains_non_private(event.event)
 
 
-def _loss_distribution(event: Event, interval: float) -> Any:
+def _loss_distribution(event: Event, interval: float) -> PrivacyLossDistribution:
     """The privacy loss distribution of an event, add-or-remove; what is unknown is refused."""
     from dp_accounting.pld import common
     from dp_accounting.pld import privacy_loss_distribution as pld
@@ -82,7 +86,7 @@ def _loss_distribution(event: Event, interval: float) -> Any:
     raise SpecError(f"the accountant does not know the event {event}")
 
 
-def _renyi_event(event: Event) -> Any:
+def _renyi_event(event: Event) -> DpEvent:
     """The event in the vocabulary of dp-accounting's Renyi accountant; what is unknown is refused."""
     import dp_accounting
 

@@ -11,12 +11,15 @@ import dataclasses
 import functools
 import logging
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 from populace.errors import SpecError
 from populace.privacy import events
 from populace.privacy.accounting import INTERVAL, epsilon_of
 from populace.privacy.events import Event
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 LOST = 0.004  # the share of epsilon that rounding down may hide, where a grid of so many points allows it
 MOST_POINTS = 4e5
@@ -86,11 +89,11 @@ def releases(event: Event) -> int:
     return 1
 
 
-def _rounded_down(event: Event, interval: float) -> Any:
+def _rounded_down(event: Event, interval: float) -> PrivacyLossDistribution:
     """dp-accounting's privacy loss distribution of an event, rounded down; what is unknown is refused."""
     from dp_accounting.pld import privacy_loss_distribution as pld
 
-    grid: dict[str, Any] = {"value_discretization_interval": interval, "pessimistic_estimate": False}
+    grid: dict[str, float | bool] = {"value_discretization_interval": interval, "pessimistic_estimate": False}
     if isinstance(event, events.Pure):
         return pld.from_randomized_response(2 / (1 + math.exp(min(event.epsilon, 700.0))), 2, **grid)
     if isinstance(event, events.Gaussian):

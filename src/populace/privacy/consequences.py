@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from scipy.stats import binom
@@ -23,6 +23,9 @@ from populace.privacy.accounting import contains_non_private
 from populace.privacy.bisection import bisect
 from populace.privacy.events import Event
 from populace.privacy.guarantee import Guarantee, best_guess
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 GROUPS = (2, 5)
 INTERVAL = 1e-3  # of the privacy loss, for one unit replaced
@@ -60,7 +63,7 @@ def _sampled(event: Event) -> bool:
     return isinstance(event, events.PoissonSampled) and event.probability < 1
 
 
-def _by_two_steps(loss: Any, delta: float) -> float:
+def _by_two_steps(loss: PrivacyLossDistribution, delta: float) -> float:
     """Replacement as two steps, one content out and another in: 2 e at (1 + exp(e)) delta(e), for the least e that fits.
 
     Which pair of contents is the worst under Poisson sampling is not proved; two steps bound every pair.
@@ -88,7 +91,7 @@ def best_test(event: Event, *, change: Change) -> float:
     return min(1.0, (1 + float(_changed_loss(event, change).get_delta_for_epsilon(0.0))) / 2)
 
 
-def _changed_loss(event: Event, change: Change, steps: int = 1) -> Any:
+def _changed_loss(event: Event, change: Change, steps: int = 1) -> PrivacyLossDistribution:
     """The privacy loss distribution of an event under another change than zeroing out one unit."""
     from dp_accounting import privacy_accountant
     from dp_accounting.pld import common
@@ -140,7 +143,7 @@ class Consequences:
     expected_failures: float | None
 
     def sentences(self) -> tuple[str, ...]:
-        """For a statement; every number is rounded against the statement."""
+        """The sentences of a statement; every number is rounded against the statement."""
         unit, found = self.guarantee.unit_in_words, []
         if self.presence is not None:
             found.append(

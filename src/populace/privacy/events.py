@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 from populace.errors import SpecError
+from populace.types import JsonObject
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,8 +84,8 @@ KNOWN: dict[str, type[Event]] = {
 }
 
 
-def to_json(event: Event) -> dict[str, Any]:
-    document: dict[str, Any] = {"kind": type(event).__name__}
+def to_json(event: Event) -> JsonObject:
+    document: JsonObject = {"kind": type(event).__name__}
     for field in dataclasses.fields(event):
         value = getattr(event, field.name)
         if isinstance(value, Event):
@@ -96,12 +96,12 @@ def to_json(event: Event) -> dict[str, Any]:
     return document
 
 
-def from_json(document: dict[str, Any]) -> Event:
+def from_json(document: JsonObject) -> Event:
     name = document.get("kind", "")
     kind = KNOWN.get(name)
     if kind is None:
         raise SpecError(f"expected an event in {', '.join(KNOWN)}, got {name!r}")
-    values: dict[str, Any] = {}
+    values: JsonObject = {}
     for field in dataclasses.fields(kind):
         value = document[field.name]
         if isinstance(value, dict):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -99,7 +98,7 @@ class GaussianSum:
         return math.floor(MOST_TOTAL * self.grid / self.bound)
 
     def noise(self, source: Source, shape: tuple[int, ...] | None = None) -> Array:
-        """Noise in units of the grid, int32; of `size` coordinates unless told, and of any leading axes."""
+        """Noise in units of the grid, int32; of `size` coordinates unless given, and of any leading axes."""
         shape = (self.size,) if shape is None else shape
         if isinstance(source, Keyed):
             if source.exact:
@@ -111,7 +110,7 @@ class GaussianSum:
 
     def on_grid(self, vector: Array) -> Array:
         """A float vector in whole units of the grid, int32; traceable. Of NumPy's float64 no digit is lost."""
-        numpy: Any = np if isinstance(vector, np.ndarray | np.generic) else jnp  # JAX would cut 64 bits to 32
+        numpy = np if isinstance(vector, np.ndarray | np.generic) else jnp  # JAX would cut 64 bits to 32
         vector = vector.astype(numpy.promote_types(vector.dtype, numpy.float32))
         most = MOST_TOTAL * self.grid
         within = numpy.clip(numpy.where(numpy.isnan(vector), 0, vector), -most, most)
@@ -221,7 +220,7 @@ def quantile_step(bound: Array, noisy_fraction_below: Array, target: float, rate
 
 
 def count_sum(count_multiplier: float) -> GaussianSum:
-    """The noisy count of units below the bound, each told as below - 1/2, so that one unit changes it by 1/2.
+    """The noisy count of units below the bound, each reported as below - 1/2, so that one unit changes it by 1/2.
 
     `count_multiplier` is the standard deviation of the count's noise, in units.
     """

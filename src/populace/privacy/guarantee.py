@@ -6,9 +6,10 @@ import dataclasses
 import math
 from collections.abc import Iterable
 from decimal import ROUND_CEILING, Decimal
-from typing import Any, Literal
+from typing import Literal
 
 from populace.errors import out_of_range
+from populace.types import JsonObject
 
 Unit = Literal["client", "record"]
 Neighbours = Literal["replace", "zero-out", "add-remove"]
@@ -212,8 +213,8 @@ class Guarantee:
             lines.append(f"randomness: {self.randomness}")
         return "\n".join(lines)
 
-    def to_json(self) -> dict[str, Any]:
-        document: dict[str, Any] = {
+    def to_json(self) -> JsonObject:
+        document: JsonObject = {
             "format": FORMAT,
             "statement": self.statement,
             "bound": self.bound,
@@ -276,7 +277,7 @@ def _upwards(number: float) -> str:
     return str(float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 4), rounding=ROUND_CEILING)))
 
 
-def guarantee_from_json(document: dict[str, Any]) -> Guarantee:
+def guarantee_from_json(document: JsonObject) -> Guarantee:
     """The guarantee in a privacy.json, of this version or of 0.1.0.
 
     Version 0.1.0 said "local" of every method whose noise is not the server's. Where a record is protected that is a silo's

@@ -192,13 +192,13 @@ def alias_table(masses: list[int]) -> tuple[list[int], list[int]]:
 
 
 def discrete_weights(level: Level) -> list[int]:
-    """In proportion to the probabilities of magnitudes 0, 1, .. of a discrete normal."""
+    """Weights in proportion to the probabilities of magnitudes 0, 1, .. of a discrete normal."""
     zero, *others = bell(level.variance, level.most + 1)
     return [zero, *(2 * weight for weight in others)]
 
 
 def rounded_weights(level: Level) -> list[int]:
-    """In proportion to the probabilities of magnitudes 0, 1, .. of a rounded normal.
+    """Weights in proportion to the probabilities of magnitudes 0, 1, .. of a rounded normal.
 
     Units are divided into an odd number of parts, at most 1/FINE of a standard deviation wide. Over a part of half width h
     around x, all in standard deviations, the density's mean is phi(x) sum_j He_2j(x) h^2j / (2j + 1)!, of which `TERMS` are

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -18,8 +17,8 @@ from populace.privacy import events
 from populace.privacy.accounting import epsilon_of
 from populace.privacy.events import Event
 from populace.privacy.guarantee import Unit
+from populace.types import JsonObject, NumpyArray
 
-Array = np.ndarray[Any, Any]
 MOST_AHEAD = 2**16  # charges looked ahead
 COARSE = 1e-3  # discretisation of the privacy loss that is tried first
 ROUNDING = 1e-12  # relative, of sums of epsilons
@@ -89,16 +88,16 @@ class MemoryLedger:
         self.budget = budget
         self.clients = clients
         self._kinds: list[Event] = []
-        self._counts: list[Array] = []
+        self._counts: list[NumpyArray] = []
         self._entries: list[tuple[int, int, int]] = []
-        self._afforded: list[Array] = []  # counts of each kind that were found to be within the budget
+        self._afforded: list[NumpyArray] = []  # counts of each kind that were found to be within the budget
 
     @property
     def entries(self) -> tuple[tuple[int, int, int], ...]:
         """What was booked, in order: (round, number of clients, which event)."""
         return tuple(self._entries)
 
-    def book(self, cohort: Array, charge: Charge, *, round_id: int) -> None:
+    def book(self, cohort: NumpyArray, charge: Charge, *, round_id: int) -> None:
         """Charge every client of the cohort once, or none of them. Raises before anything is released."""
         check_unit(charge, self.budget)
         cohort = np.asarray(cohort)
@@ -112,7 +111,7 @@ class MemoryLedger:
         self._counts[kind][cohort] += 1
         self._entries.append((round_id, len(cohort), kind))
 
-    def _check(self, spent: Array, kind: int, *, who: str) -> None:
+    def _check(self, spent: NumpyArray, kind: int, *, who: str) -> None:
         """Raise if these counts pass the budget. What is affordable is kept, as far ahead as it goes: accounting is slow."""
         if any((spent <= known).all() for known in self._afforded):
             return
@@ -128,7 +127,7 @@ class MemoryLedger:
                 most[kind] += step
         self._afforded.append(most)
 
-    def _affordable(self, counts: Array, kind: int, more: int) -> bool:
+    def _affordable(self, counts: NumpyArray, kind: int, more: int) -> bool:
         counts = counts.copy()
         counts[kind] += more
         try:
@@ -137,7 +136,7 @@ class MemoryLedger:
             return False
         return True
 
-    def _check_counts(self, counts: Array, who: str) -> None:
+    def _check_counts(self, counts: NumpyArray, who: str) -> None:
         check_affordable(composed(list(zip(self._kinds, counts.tolist(), strict=True))), self.budget, who=who)
 
     def _kind(self, event: Event) -> int:
@@ -147,7 +146,7 @@ class MemoryLedger:
             self._afforded = [np.append(known, 0) for known in self._afforded]
         return self._kinds.index(event)
 
-    def spent(self, clients: slice = slice(None)) -> dict[str, Any]:
+    def spent(self, clients: slice = slice(None)) -> JsonObject:
         """Epsilon of the account that spent most, and how many accounts were charged; of all clients, or of some."""
         if not self._kinds:
             return {"epsilon": 0.0, "delta": self.budget.delta, "accounts_charged": 0, "charges": 0}
@@ -165,17 +164,17 @@ class MemoryLedger:
             return None
         return max(self._totals(np.stack(self._counts)), key=lambda each: each[0], default=(0.0, None))[1]
 
-    def _totals(self, counts: Array) -> list[tuple[float, Event]]:
+    def _totals(self, counts: NumpyArray) -> list[tuple[float, Event]]:
         """Epsilon and event of every different account that was charged."""
         totals = (composed(list(zip(self._kinds, row.tolist(), strict=True))) for row in np.unique(counts, axis=1).T)
         return [(epsilon_of(total, delta=self.budget.delta), total) for total in totals if total is not None]
 
-    def snapshot(self) -> tuple[dict[str, Array], dict[str, Any]]:
+    def snapshot(self) -> tuple[dict[str, NumpyArray], JsonObject]:
         """Arrays and a JSON document from which `restore` makes the same ledger."""
         arrays = {f"ledger_counts_{i}": counts for i, counts in enumerate(self._counts)}
         return arrays, {"kinds": [events.to_json(kind) for kind in self._kinds], "entries": self._entries}
 
-    def restore(self, arrays: dict[str, Array], document: dict[str, Any]) -> None:
+    def restore(self, arrays: dict[str, NumpyArray], document: JsonObject) -> None:
         self._kinds = [events.from_json(kind) for kind in document["kinds"]]
         self._counts = [np.array(arrays[f"ledger_counts_{i}"]) for i in range(len(self._kinds))]
         self._entries = [(int(a), int(b), int(c)) for a, b, c in document["entries"]]

@@ -15,7 +15,6 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from populace.errors import RunError
 from populace.privacy.ledger import Budget
@@ -69,7 +68,7 @@ class Head:
     chain: str
 
 
-def link(before: str, row: tuple[Any, ...]) -> str:
+def link(before: str, row: tuple[*tuple[object, ...], bytes, float]) -> str:
     """The chain after one more entry: its account, run, round, question, unit, event, neighbours, trust, reply, time."""
     *words, reply, at = row
     content = json.dumps([before, *words, hashlib.sha256(bytes(reply)).hexdigest(), float(at)])
@@ -77,6 +76,7 @@ def link(before: str, row: tuple[Any, ...]) -> str:
 
 
 def head_path(path: Path) -> Path:
+    """Where the head of a ledger's chain is kept."""
     return path.with_name(f"{path.name}.head")
 
 
@@ -93,7 +93,7 @@ def read_head(path: Path) -> Head | None:
 
 
 def write_head(path: Path, head: Head) -> None:
-    """On disk, whole, and readable by its owner alone, when this returns."""
+    """Write text to disk: whole, and readable by its owner alone, when this returns."""
     place = head_path(path)
     temporary = place.with_name(f".{place.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:

@@ -42,7 +42,7 @@ class NoisedSteps:
 
     @property
     def noise_multiplier(self) -> float:
-        """Of vector and count together: squared sensitivities, each in units of its own noise, add up."""
+        """The noise multiplier of vector and count together: squared sensitivities, each in units of its own noise, add up."""
         if self.count is None:
             return self.mechanism.noise_multiplier
         return float((self.mechanism.noise_multiplier**-2 + self.count.noise_multiplier**-2) ** -0.5)

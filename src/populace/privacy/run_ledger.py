@@ -17,15 +17,15 @@ import sqlite3
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from populace.errors import BudgetError, RunError
 from populace.privacy import events
 from populace.privacy.run_totals import Cost
+from populace.types import JsonObject, NumpyArray
 
-Array = np.ndarray[Any, Any]
 #: What a set of digests tells apart: whole rows over the columns named, their core, values of an id column, clients of a
 #: column, or simulated clients of so many rows each.
 Kind = Literal["rows", "core", "id", "client", "block"]
@@ -84,7 +84,7 @@ class Booked:
     rows: int
     method: str
     cost: Cost
-    history: Mapping[str, Any]
+    history: JsonObject
     used: Mapping[tuple[Kind, str], str]
     finished: bool
     released_in: str
@@ -232,7 +232,7 @@ class RunLedger:
     def run(self, booking: str) -> Booked | None:
         return next((run for run in self.runs() if run.booking == booking), None)
 
-    def members(self, name: str) -> Array:
+    def members(self, name: str) -> NumpyArray:
         """A set of digests, sorted."""
         with self._readable():
             row = self._db.execute("SELECT digests FROM members WHERE id = ?", (name,)).fetchone()
@@ -249,8 +249,8 @@ class RunLedger:
         rows: int,
         method: str,
         cost: Cost,
-        history: Mapping[str, Any],
-        used: Mapping[tuple[Kind, str], Array],
+        history: JsonObject,
+        used: Mapping[tuple[Kind, str], NumpyArray],
     ) -> None:
         """Add a run, inside a transaction. A set of digests that is there already is stored once."""
         cursor = self._db.execute(
@@ -343,30 +343,30 @@ class RunLedger:
             )
 
 
-def distinct(digests: Array) -> Array:
+def distinct(digests: NumpyArray) -> NumpyArray:
     """Every digest once, sorted: several times as fast as `np.unique`."""
     ordered = np.sort(digests.astype("<u8", copy=False))
-    kept: Array = ordered[np.append(np.ones(min(1, len(ordered)), bool), ordered[1:] != ordered[:-1])]
+    kept: NumpyArray = ordered[np.append(np.ones(min(1, len(ordered)), bool), ordered[1:] != ordered[:-1])]
     return kept
 
 
-def _packed(digests: Array) -> bytes:
+def _packed(digests: NumpyArray) -> bytes:
     return distinct(digests).tobytes()
 
 
-def set_name(digests: Array) -> str:
+def set_name(digests: NumpyArray) -> str:
     """The name a set of digests is kept under."""
     return hashlib.sha256(_packed(digests)).hexdigest()
 
 
-def _cost_to_json(cost: Cost) -> dict[str, Any]:
+def _cost_to_json(cost: Cost) -> JsonObject:
     document = dataclasses.asdict(dataclasses.replace(cost, event=None))
     document["epsilon"] = "inf" if math.isinf(cost.epsilon) else cost.epsilon
     document["event"] = None if cost.event is None else events.to_json(cost.event)
     return document
 
 
-def _cost_from_json(document: dict[str, Any]) -> Cost:
+def _cost_from_json(document: JsonObject) -> Cost:
     event = document["event"]
     return Cost(
         **{

@@ -8,18 +8,22 @@ its own.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from populace.errors import SpecError
 from populace.types import Array
 
+if TYPE_CHECKING:
+    from dp_accounting.pld.pld_pmf import PLDPmf
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
 LARGE = 50.0  # e to it has no use for a 1 beside it
 MOST_POINTS = 10**8  # of a grid; what has more loses thousands of epsilons
 
 
-def sampled_gaussian_loss(noise_multiplier: float, probability: float, interval: float) -> Any:
+def sampled_gaussian_loss(noise_multiplier: float, probability: float, interval: float) -> PrivacyLossDistribution:
     """dp-accounting's `from_gaussian_mechanism(noise_multiplier, sampling_prob=probability)`, add-or-remove one unit.
 
     Tested against it in `tests/unit/privacy/test_sampled_loss.py`.
@@ -28,7 +32,7 @@ def sampled_gaussian_loss(noise_multiplier: float, probability: float, interval:
     from dp_accounting.pld import privacy_loss_distribution as pld
     from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 
-    def masses(removed: bool) -> Any:
+    def masses(removed: bool) -> PLDPmf:
         kind = AdjacencyType.REMOVE if removed else AdjacencyType.ADD
         loss = GaussianPrivacyLoss(noise_multiplier, sampling_prob=probability, adjacency_type=kind)
         bounds = loss.connect_dots_bounds()
@@ -53,10 +57,10 @@ def _where_lost(epsilons: Array, noise_multiplier: float, probability: float, re
     losses = epsilons
     if probability < 1:
         sign = 1 if removed else -1
-        told = sign * epsilons
-        small = np.minimum(told, LARGE)
+        signed = sign * epsilons
+        small = np.minimum(signed, LARGE)
         with np.errstate(divide="ignore", invalid="ignore"):
             whole = np.log1p(np.maximum(np.expm1(small) / probability, -1.0))  # log of 0: no outcome, or every one
-        whole = np.where(told <= LARGE, whole, told - math.log(probability))
+        whole = np.where(signed <= LARGE, whole, signed - math.log(probability))
         losses = sign * whole
     return (0.0 if removed else 1.0) - 0.5 - losses * noise_multiplier**2

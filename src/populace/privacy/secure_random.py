@@ -15,13 +15,11 @@ import math
 import os
 from decimal import ROUND_CEILING, Decimal, localcontext
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
 from populace.errors import out_of_range
-
-Array = np.ndarray[Any, Any]
+from populace.types import NumpyArray
 
 RESOLUTION = 2**63  # denominators of rounded probabilities
 DIGITS = 60
@@ -36,14 +34,14 @@ PLACE_DOUBT = 2.0**-47  # places, in standard deviations, to 2^-48
 BLOCK = 2**16  # normals at a time: few enough to stay in the cache
 
 
-def integers_below(bound: int, shape: tuple[int, ...] | int = ()) -> Array:
+def integers_below(bound: int, shape: tuple[int, ...] | int = ()) -> NumpyArray:
     """Uniform whole numbers in [0, bound), int64."""
     if not 1 <= bound <= RESOLUTION:
         raise out_of_range("bound", f"in [1, {RESOLUTION}]", bound)
     shape = (shape,) if isinstance(shape, int) else shape
     wanted = int(np.prod(shape, dtype=np.int64))
     mask = np.uint64((1 << (bound - 1).bit_length()) - 1)
-    kept: list[Array] = []
+    kept: list[NumpyArray] = []
     have = 0
     while have < wanted:
         drawn = np.frombuffer(os.urandom(8 * (2 * (wanted - have) + 8)), np.uint64) & mask
@@ -54,7 +52,7 @@ def integers_below(bound: int, shape: tuple[int, ...] | int = ()) -> Array:
     return flat.astype(np.int64).reshape(shape)
 
 
-def bernoulli(probability: Fraction, shape: tuple[int, ...] | int = ()) -> Array:
+def bernoulli(probability: Fraction, shape: tuple[int, ...] | int = ()) -> NumpyArray:
     """True with exactly this probability, whose denominator must divide `RESOLUTION`."""
     scaled = probability * RESOLUTION
     if scaled.denominator != 1 or not 0 <= probability <= 1:
@@ -62,7 +60,7 @@ def bernoulli(probability: Fraction, shape: tuple[int, ...] | int = ()) -> Array
     return integers_below(RESOLUTION, shape) < int(scaled)
 
 
-def subsets(size: int, chosen: int, count: int) -> Array:
+def subsets(size: int, chosen: int, count: int) -> NumpyArray:
     """`count` uniformly random subsets of {0, .., size - 1} with `chosen` elements, as rows of booleans.
 
     Each row is the `chosen` first places of a random order, made by Fisher-Yates swaps with exact draws.
@@ -81,7 +79,7 @@ def subsets(size: int, chosen: int, count: int) -> Array:
     return mask
 
 
-def permutation(size: int) -> Array:
+def permutation(size: int) -> NumpyArray:
     """A random order of 0, .., size - 1, every one equally likely, int64.
 
     The order of independent 64-bit words, drawn anew where two are the same: given that all differ, every order of them is
@@ -109,7 +107,7 @@ def rounded_down(probability: Fraction) -> Fraction:
     return Fraction((probability * RESOLUTION).__floor__(), RESOLUTION)
 
 
-def rounded_normal(deviation: float, shape: tuple[int, ...] | int = ()) -> Array:
+def rounded_normal(deviation: float, shape: tuple[int, ...] | int = ()) -> NumpyArray:
     """Whole numbers distributed as round(N(0, deviation^2)), int64.
 
     Guarantee: the total variation distance of one draw from the law is at most `NORMAL_DISTANCE`, all of it from the tail
@@ -140,8 +138,8 @@ class Staircase:
     """
 
     height: int
-    slots: Array
-    cells: Array  # of each slot
+    slots: NumpyArray
+    cells: NumpyArray  # of each slot
 
 
 @functools.cache
@@ -163,7 +161,9 @@ def staircase() -> Staircase:
     return Staircase(height=height, slots=counts, cells=cells)
 
 
-def draw_normals(words: Array, deviation: float, *, doubt: float = DOUBT, place_doubt: float = PLACE_DOUBT) -> Array:
+def draw_normals(
+    words: NumpyArray, deviation: float, *, doubt: float = DOUBT, place_doubt: float = PLACE_DOUBT
+) -> NumpyArray:
     """Rounded normals from two rows of random 64-bit words: those of the columns that are accepted, in order.
 
     A word of the first row is slot, place in the cell, and sign; one of the second is the coin that accepts. Both are known to
@@ -187,7 +187,7 @@ def draw_normals(words: Array, deviation: float, *, doubt: float = DOUBT, place_
         kept[index] = settled is not None
         draws[index] = settled or 0
     negative = (word & np.uint64(1)).astype(bool)
-    found: Array = np.where(negative, -draws, draws)[kept]
+    found: NumpyArray = np.where(negative, -draws, draws)[kept]
     return found
 
 

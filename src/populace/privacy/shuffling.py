@@ -73,6 +73,7 @@ def shuffled_epsilon(*, local_epsilon: float, clients: int, delta: float = USUAL
     """The smallest epsilon proved for `delta`; never above the local one, which holds whatever anybody learns."""
     if not LEAST_DELTA <= delta < 1:
         raise out_of_range("delta", f"in [{LEAST_DELTA:g}, 1)", delta)
+    check_epsilon(local_epsilon)
 
     def enough(epsilon: float) -> bool:
         return shuffled_delta(local_epsilon=local_epsilon, clients=clients, epsilon=epsilon) <= delta

@@ -14,18 +14,19 @@ import sqlite3
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from populace.errors import BudgetError, RunError
 from populace.privacy import events
 from populace.privacy.accounting import epsilon_of
 from populace.privacy.events import Event
+from populace.privacy.guarantee import Unit
 from populace.privacy.ledger import Budget, Charge, check_affordable, check_unit, composed
 from populace.privacy.ledger_file import LAYOUT as LAYOUT
 from populace.privacy.ledger_file import RolledBackError as RolledBackError
 from populace.privacy.ledger_file import keep_head, last_of, link, open_file, transaction
 from populace.privacy.ledger_file import kept_budget as kept_budget
 from populace.privacy.relation import UNKNOWN, Relation, assumed, check_same_relation
+from populace.types import JsonObject
 
 
 class RunLimitError(BudgetError):
@@ -104,7 +105,8 @@ class SqliteLedger:
             raise RunError(f"cannot open the ledger {path}: {error}") from error
         self._keep_budget(kept, raise_budget=raise_budget)
 
-    def _keep_budget(self, kept: tuple[float, float, Any] | None, *, raise_budget: bool) -> None:
+    def _keep_budget(self, kept: tuple[float, float, Unit] | None, *, raise_budget: bool) -> None:
+        """Write the budget, or refuse one that differs from the budget kept."""
         wanted = (float(self.budget.epsilon), float(self.budget.delta), self.budget.unit)
         if kept == wanted:
             return
@@ -263,7 +265,7 @@ class SqliteLedger:
             self._db.execute("INSERT OR IGNORE INTO relation VALUES (1, ?, ?)", (relation.neighbours, relation.trust))
 
     def link_names(self, names: Iterable[tuple[str, str]]) -> None:
-        """From now on the charges of each name count on its account: (name, account)."""
+        """Count the charges of each name on its account from now on: (name, account)."""
         with self._transaction():
             self._db.executemany("INSERT OR IGNORE INTO alias VALUES (?, ?)", names)
 
@@ -325,8 +327,8 @@ class SqliteLedger:
         total = composed(self._spent(account))
         return 0.0 if total is None else epsilon_of(total, delta=self.budget.delta)
 
-    def summary(self) -> dict[str, Any]:
-        """Of all accounts: how many were charged, the most one has spent, and the charges of each run.
+    def summary(self) -> JsonObject:
+        """A summary of all accounts: how many were charged, the most one has spent, and the charges of each run.
 
         Charges of another unit than the budget's stand apart, under `other_units`.
         """
@@ -344,7 +346,7 @@ class SqliteLedger:
             "runs": [dict(zip(names, row, strict=True)) for row in runs],
         }
 
-    def _summary_of(self, unit: str) -> dict[str, Any]:
+    def _summary_of(self, unit: str) -> JsonObject:
         spent: dict[str, list[tuple[str, int]]] = {}
         for account, event, count in self._db.execute(
             "SELECT owner, event, COUNT(*) FROM charged WHERE unit = ? GROUP BY owner, event ORDER BY event", (unit,)

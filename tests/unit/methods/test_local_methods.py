@@ -241,8 +241,8 @@ def test_cells_vary_as_said(oracle):
         supports = rng.binomial(clients, member.p) + rng.binomial(1_000 - clients, member.q)
     else:
         half = halves_for(schema, 5.0).members[0]
-        told = channel(half.p, half.q, 3) @ weights @ channel(half.p, half.q, 3)
-        supports = rng.multinomial(1_000, told.ravel(), 4_000)
+        reported = channel(half.p, half.q, 3) @ weights @ channel(half.p, half.q, 3)
+        supports = rng.multinomial(1_000, reported.ravel(), 4_000)
     counts = [SupportCounts(supports=row[None], answers=np.array([1_000])) for row in supports]
     measured = np.var([protocol.pair_tables(c, schema, "unbiased")[0] for c in counts], axis=0)
     singles = [NoisyTable((c,), table, 1e-3) for c, table in enumerate(truth)]

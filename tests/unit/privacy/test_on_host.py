@@ -35,7 +35,7 @@ PRIMITIVES = {
     ),
     "hadamard": lambda source: Hadamard(size=200, epsilon=0.5).apply(jnp.int32(3), source),
     "signds": lambda source: SignDS(size=40, chosen=20, epsilon=0.5).apply(VECTOR, source),
-    "several signds": lambda source: SeveralSignDS(size=40, chosen=20, told=3, epsilon=0.5).apply(VECTOR, source),
+    "several signds": lambda source: SeveralSignDS(size=40, chosen=20, reported=3, epsilon=0.5).apply(VECTOR, source),
     "fedsel": lambda source: FedSel(size=40, chosen=20, epsilon=0.5, bound=1.0).apply(VECTOR, source),
     "rappor": lambda source: Rappor(size=20, epsilon=0.5).apply(jnp.int32(3), source),
     "local hashing": lambda source: Olh(size=20, epsilon=0.5).apply(jnp.int32(3), source),
@@ -138,7 +138,7 @@ def test_reports_about_vectors_follow_their_exact_laws() -> None:
     shares = np.array(selected.probabilities(np.asarray(vector)), float)
     assert chisquare(np.bincount(told(selected, vector), minlength=10), shares * len(KEYS)).pvalue > 1e-6
 
-    several = SeveralSignDS(size=5, chosen=2, told=2, epsilon=1.0)
+    several = SeveralSignDS(size=5, chosen=2, reported=2, epsilon=1.0)
     pairs = told(several, vector)
     up = pairs[pairs[:, 0] % 2 == 1] // 2
     law_of_sets = several.law(np.array([True, False, False, True, False]))

@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from populace.methods.base import Ask, Facts, Plan, Population, Replies, Shard
+from populace.methods.base import Ask, Facts, Memory, Plan, Population, Replies, Shard
 from populace.methods.baselines.marginals import Marginals
 from populace.methods.blocks import one_report as survey
 from populace.methods.blocks.frequency_estimation import project_to_simplex
@@ -23,7 +23,7 @@ from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.source import Source
 from populace.tables.schema import Schema
-from populace.types import Array
+from populace.types import Array, ArrayTree
 
 
 @jax.tree_util.register_dataclass
@@ -69,18 +69,20 @@ class Independent(survey.OneShot):
     }
     compiles: ClassVar[bool] = True
 
-    def begin(self, population: Population, key: Array, warm: Any = None) -> State:
+    def begin(self, population: Population, key: Array, warm: object = None) -> State:
         del warm
         asked = survey_for(population.table_schema, self.epsilon)
         return State(round=jnp.int32(0), coin=key, counts=survey.no_counts(asked))
 
-    def own_questions(self, state: Any, population: Population, slots: Array) -> Array:
+    def own_questions(self, state: State, population: Population, slots: Array) -> Array:
         return survey.balanced_questions(state.coin, slots, len(population.table_schema.columns))
 
     def charge(self, ask: Ask, population: Population) -> Charge:
         return Charge(event=survey_for(population.table_schema, self.epsilon).panel.event, unit="client")
 
-    def answer(self, common: Any, own: Array, shard: Shard, memory: Any, source: Source) -> tuple[Array, Any]:
+    def answer(
+        self, common: ArrayTree, own: Array, shard: Shard, memory: Memory, source: Source
+    ) -> tuple[Array, Memory]:
         return survey_for(shard.table_schema, self.epsilon).answer(own, shard, source), memory
 
     def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:

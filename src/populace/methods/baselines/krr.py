@@ -9,14 +9,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from populace.errors import out_of_range
-from populace.methods.base import Ask, Facts, Plan, Population, Replies, Shard, choose_record
+from populace.methods.base import Ask, Facts, Memory, Plan, Population, Replies, Shard, choose_record
 from populace.methods.blocks import one_report as survey
 from populace.methods.blocks.frequency_estimation import regress
 from populace.methods.blocks.records_generator import Records
@@ -25,7 +25,7 @@ from populace.privacy.ledger import Charge
 from populace.privacy.randomizers.grr import GrrPanel
 from populace.privacy.source import Source
 from populace.tables.schema import Schema
-from populace.types import Array
+from populace.types import Array, ArrayTree
 
 
 @jax.tree_util.register_dataclass
@@ -75,18 +75,20 @@ class Krr(survey.OneShot):
         if self.combinations < 1:
             raise out_of_range("combinations", "at least 1", self.combinations)
 
-    def begin(self, population: Population, key: Array, warm: Any = None) -> State:
+    def begin(self, population: Population, key: Array, warm: object = None) -> State:
         columns = len(population.table_schema.columns)
         return State(round=jnp.int32(0), reports=jnp.full((population.clients, columns), -1, jnp.int32))
 
-    def own_questions(self, state: Any, population: Population, slots: Array) -> Array:
+    def own_questions(self, state: State, population: Population, slots: Array) -> Array:
         return jnp.zeros_like(slots)
 
     def charge(self, ask: Ask, population: Population) -> Charge:
         schema = population.table_schema
         return Charge(event=panel_for(schema, self.epsilon).event(len(schema.columns)), unit="client")
 
-    def answer(self, common: Any, own: Array, shard: Shard, memory: Any, source: Source) -> tuple[Array, Any]:
+    def answer(
+        self, common: ArrayTree, own: Array, shard: Shard, memory: Memory, source: Source
+    ) -> tuple[Array, Memory]:
         panel = panel_for(shard.table_schema, self.epsilon)
         which, empty, noise = source.split(3)
         record, any_record = choose_record(shard, which)

@@ -10,14 +10,14 @@ import abc
 import dataclasses
 import functools
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from populace.errors import out_of_range
-from populace.methods.base import Ask, Population, Protocol, Replies, Shard, choose_record
+from populace.methods.base import Ask, Population, Protocol, Replies, Shard, State, choose_record
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.randomizers.hashing import hash_values
@@ -214,7 +214,7 @@ class OneShot(Protocol):
             raise out_of_range("clients_per_batch", "at least 1", self.clients_per_batch)
 
     @abc.abstractmethod
-    def own_questions(self, state: Any, population: Population, slots: Array) -> Array:
+    def own_questions(self, state: State, population: Population, slots: Array) -> Array:
         """What the clients in these slots are asked; traceable where the method compiles."""
 
     def clients_per_round(self, population: Population) -> int:
@@ -223,12 +223,12 @@ class OneShot(Protocol):
     def round_count(self, population: Population) -> int:
         return -(-population.clients // self.clients_per_round(population))
 
-    def cohorts(self, population: Population, state: Any, first: int, count: int) -> Array:
+    def cohorts(self, population: Population, state: State, first: int, count: int) -> Array:
         size = self.clients_per_round(population)
         slots = np.arange(first * size, (first + count) * size).reshape(count, size)
         return np.asarray(self._seated(state, population, slots))
 
-    def ask(self, state: Any, population: Population, source: Source) -> Ask | None:
+    def ask(self, state: State, population: Population, source: Source) -> Ask | None:
         if not isinstance(state.round, jax.core.Tracer) and int(state.round) >= self.round_count(population):
             return None
         size = self.clients_per_round(population)
@@ -236,7 +236,7 @@ class OneShot(Protocol):
         cohort = self._seated(state, population, slots)
         return Ask(round=state.round, cohort=cohort, common=(), own=self.own_questions(state, population, slots))
 
-    def _seated(self, state: Any, population: Population, slots: Array) -> Array:
+    def _seated(self, state: State, population: Population, slots: Array) -> Array:
         """The client in each slot; -1 where there are more slots than clients."""
         clients = jnp.asarray(arrival(state.coin, population.clients))[slots] if self.shuffles else slots
         return jnp.where(slots < population.clients, clients, -1)

@@ -8,13 +8,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from populace.methods.base import Ask, Plan, Population, Replies, Shard, choose_record
+from populace.methods.base import Ask, Memory, Plan, Population, Replies, Shard, choose_record
 from populace.methods.blocks import one_report as survey
 from populace.methods.blocks.frequency_estimation import maximise_likelihood, pair_likelihoods, regress
 from populace.privacy.events import Event, Pure, Repeated
@@ -23,7 +23,7 @@ from populace.privacy.ledger import Charge
 from populace.privacy.randomizers.rappor import Rappor
 from populace.privacy.source import Source
 from populace.tables.schema import Column, Schema
-from populace.types import Array, NumpyArray
+from populace.types import Array, ArrayTree, NumpyArray
 
 MOST_REPORTS_FOR_EM = 20_000
 
@@ -171,16 +171,18 @@ class BloomProtocol(survey.OneShot):
     def estimates(self, state: Bits, schema: Schema) -> Estimates:
         return Estimates(self.filters(schema), state, self.estimator)
 
-    def begin(self, population: Population, key: Array, warm: Any = None) -> Bits:
+    def begin(self, population: Population, key: Array, warm: object = None) -> Bits:
         return no_bits(population.clients, len(population.table_schema.columns), self.bits)
 
-    def own_questions(self, state: Any, population: Population, slots: Array) -> Array:
+    def own_questions(self, state: Bits, population: Population, slots: Array) -> Array:
         return jnp.zeros_like(slots)
 
     def charge(self, ask: Ask, population: Population) -> Charge:
         return Charge(event=self.filters(population.table_schema).event, unit="client")
 
-    def answer(self, common: Any, own: Array, shard: Shard, memory: Any, source: Source) -> tuple[Array, Any]:
+    def answer(
+        self, common: ArrayTree, own: Array, shard: Shard, memory: Memory, source: Source
+    ) -> tuple[Array, Memory]:
         return self.filters(shard.table_schema).answer(shard, source), memory
 
     def absorb(self, state: Bits, ask: Ask, replies: Replies, source: Source) -> Bits:

@@ -11,14 +11,14 @@ import functools
 import itertools
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from populace.errors import out_of_range
-from populace.methods.base import Ask, Facts, Plan, Population, Replies, Shard
+from populace.methods.base import Ask, Facts, Memory, Plan, Population, Replies, Shard
 from populace.methods.blocks import one_report as survey
 from populace.methods.blocks.frequency_estimation import NoisyTable
 from populace.methods.marginals.graphical_model import TreeGenerator
@@ -27,7 +27,7 @@ from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.source import Source
 from populace.tables.schema import Schema
-from populace.types import Array
+from populace.types import Array, ArrayTree
 
 MOST_CELLS = 20_000
 MOST_GROUPS = 2_000
@@ -143,16 +143,18 @@ class Calm(survey.OneShot):
         width = self.marginal_size or best_width(schema.sizes, self.epsilon, population.clients)
         return survey_for(schema, self.epsilon, width)
 
-    def begin(self, population: Population, key: Array, warm: Any = None) -> State:
+    def begin(self, population: Population, key: Array, warm: object = None) -> State:
         return State(round=jnp.int32(0), coin=key, counts=survey.no_counts(self.survey(population)))
 
-    def own_questions(self, state: Any, population: Population, slots: Array) -> Array:
+    def own_questions(self, state: State, population: Population, slots: Array) -> Array:
         return survey.balanced_questions(state.coin, slots, len(self.survey(population).groups))
 
     def charge(self, ask: Ask, population: Population) -> Charge:
         return Charge(event=self.survey(population).panel.event, unit="client")
 
-    def answer(self, common: Any, own: Array, shard: Shard, memory: Any, source: Source) -> tuple[Array, Any]:
+    def answer(
+        self, common: ArrayTree, own: Array, shard: Shard, memory: Memory, source: Source
+    ) -> tuple[Array, Memory]:
         return self.survey(shard.population).answer(own, shard, source), memory
 
     def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import itertools
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from types import ModuleType
+from typing import TYPE_CHECKING, ClassVar
 
 import jax
 import numpy as np
@@ -24,6 +26,9 @@ from populace.methods.blocks.frequency_estimation import NoisyTable, marginal, p
 from populace.methods.blocks.generator import Generator
 from populace.tables.schema import Schema
 from populace.types import Array, NumpyArray
+
+if TYPE_CHECKING:
+    from mbi import MarkovRandomField
 
 Columns = tuple[int, ...]
 #: A table over some columns, one axis per column.
@@ -335,12 +340,11 @@ def elimination_cells(sizes: Columns, cliques: Sequence[Columns]) -> int:
     return cells
 
 
-def _mbi() -> Any:
+def _mbi() -> ModuleType:
     """mbi, without its remarks on import about precision and caches: the frequencies fitted here sum to 1."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import mbi
-    return mbi
+        return importlib.import_module("mbi")
 
 
 def _junction_tree(sizes: Columns, cliques: Sequence[Columns]) -> list[tuple[Columns, int]]:
@@ -359,7 +363,7 @@ def _junction_tree(sizes: Columns, cliques: Sequence[Columns]) -> list[tuple[Col
     return ordered
 
 
-def _fit(sizes: Columns, tables: Sequence[NoisyTable], iterations: int) -> Any:
+def _fit(sizes: Columns, tables: Sequence[NoisyTable], iterations: int) -> MarkovRandomField | None:
     mbi = _mbi()
     domain = mbi.Domain(range(len(sizes)), sizes)
     linear = [
@@ -371,7 +375,7 @@ def _fit(sizes: Columns, tables: Sequence[NoisyTable], iterations: int) -> Any:
     return mbi.estimation.MirrorDescent().estimate(domain, linear, known_total=1.0, iters=iterations, tol=TOLERANCE)
 
 
-def _as_tree(sizes: Columns, tree: list[tuple[Columns, int]], fitted: Any) -> CliqueTree:
+def _as_tree(sizes: Columns, tree: list[tuple[Columns, int]], fitted: MarkovRandomField | None) -> CliqueTree:
     """The tree's tables, from the potentials that were fitted, by one pass of messages."""
     cliques = tuple(clique for clique, _ in tree)
     if fitted is None:

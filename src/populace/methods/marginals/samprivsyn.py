@@ -14,13 +14,13 @@ import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from populace.methods.base import Ask, Facts, Plan, Population, Replies, Shard, choose_record
+from populace.methods.base import Ask, Facts, Memory, Plan, Population, Replies, Shard, choose_record
 from populace.methods.blocks import one_report as survey
 from populace.methods.blocks.frequency_estimation import (
     NoisyTable,
@@ -46,7 +46,7 @@ from populace.privacy.ledger import Charge
 from populace.privacy.randomizers.grr import GrrPanel
 from populace.privacy.source import Source
 from populace.tables.schema import Schema
-from populace.types import Array, NumpyArray
+from populace.types import Array, ArrayTree, NumpyArray
 
 MOST_ROWS = 60_000
 LEAST_SHARE = 0.02  # of an even choice, under mutual information: no pair is ever written off
@@ -126,7 +126,7 @@ class SamPrivSyn(survey.OneShot):
     def _splits(self, schema: Schema) -> bool:
         return self.oracle == "split-krr" and len(schema.columns) > 1
 
-    def begin(self, population: Population, key: Array, warm: Any = None) -> State:
+    def begin(self, population: Population, key: Array, warm: object = None) -> State:
         asked = self.questions(population.table_schema)
         return State(round=jnp.int32(0), coin=key, counts=survey.no_counts(asked))
 
@@ -141,7 +141,9 @@ class SamPrivSyn(survey.OneShot):
             return Charge(event=halves_for(schema, self.epsilon).event(2), unit="client")
         return Charge(event=self.questions(schema).panel.event, unit="client")
 
-    def answer(self, common: Any, own: Array, shard: Shard, memory: Any, source: Source) -> tuple[Array, Any]:
+    def answer(
+        self, common: ArrayTree, own: Array, shard: Shard, memory: Memory, source: Source
+    ) -> tuple[Array, Memory]:
         asked = self.questions(shard.table_schema)
         if not self._splits(shard.table_schema):
             return asked.answer(own, shard, source), memory
@@ -245,7 +247,7 @@ class SamPrivSyn(survey.OneShot):
         return variances
 
     def _pair_variance(self, pair: tuple[int, ...], schema: Schema) -> float:
-        """Of an average cell from one report of the split oracle, sampling of clients included."""
+        """The variance of an average cell from one report of the split oracle, sampling of clients included."""
         members = halves_for(schema, self.epsilon).members
         first, second = ((members[c].p, members[c].q, members[c].size) for c in pair)
         return pair_variance(first, second)

@@ -13,14 +13,14 @@ import functools
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from populace.errors import SpecError, out_of_range
-from populace.methods.base import Ask, Facts, Plan, Population, Replies, Shard
+from populace.methods.base import Ask, Facts, Memory, Plan, Population, Replies, Shard
 from populace.methods.blocks import one_report as survey
 from populace.methods.blocks.one_report import Survey, has_views
 from populace.methods.poll.answer_counts import count_answers, layout_of, mean_gains, merge_counts, question_gains
@@ -39,7 +39,7 @@ from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.source import Source
 from populace.tables.schema import Schema
-from populace.types import Array
+from populace.types import Array, ArrayTree
 
 HELD_OUT = 10  # every tenth client's answer is kept for choosing settings
 TIED_ONE_IN = 2  # chains take the target's effect on other columns as direct, the others as one through classes
@@ -197,7 +197,7 @@ class Poll(survey.OneShot):
         later = population.clients - self.first_clients(population)
         return self.first_rounds(population) - (-later // self.clients_per_round(population))
 
-    def begin(self, population: Population, key: Array, warm: Any = None) -> State:
+    def begin(self, population: Population, key: Array, warm: object = None) -> State:
         asked = self.survey(population)
         rows = 2 * len(asked.groups)
         counts = survey.SupportCounts(
@@ -208,7 +208,7 @@ class Poll(survey.OneShot):
             turn=jnp.int32(self.first_rounds(population)),
         )  # fmt: skip
 
-    def own_questions(self, state: Any, population: Population, slots: Array) -> Array:
+    def own_questions(self, state: State, population: Population, slots: Array) -> Array:
         """The questions of the first stage."""
         schedule = jnp.asarray(self.design(population).schedule, jnp.int32)
         return schedule[survey.balanced_questions(state.coin, slots, len(schedule))]
@@ -238,7 +238,9 @@ class Poll(survey.OneShot):
     def charge(self, ask: Ask, population: Population) -> Charge:
         return Charge(event=self.survey(population).panel.event, unit="client")
 
-    def answer(self, common: Any, own: Array, shard: Shard, memory: Any, source: Source) -> tuple[Array, Any]:
+    def answer(
+        self, common: ArrayTree, own: Array, shard: Shard, memory: Memory, source: Source
+    ) -> tuple[Array, Memory]:
         return self.survey(shard.population).answer(own, shard, source), memory
 
     def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:

@@ -1,4 +1,4 @@
-"""FedSel: of a long vector, tell one coordinate among its largest in size, then that coordinate's value as one bit.
+"""FedSel: of a long vector, report one coordinate among its largest in size, then that coordinate's value as one bit.
 
 Two stages that share epsilon (Liu, Cao, Yoshikawa and Chen, DASFAA 2020; perturbed sampling): with the first part the
 coordinate, one of the k largest in absolute value with probability p = e^eps1 k / (d - k + e^eps1 k), otherwise another; with
@@ -89,7 +89,7 @@ class FedSel:
         return self.coordinate.worst_ratio() * float((1 - self.exact_low) / self.exact_low)
 
     def one_probability(self, value: float) -> Fraction:
-        """The exact probability of a 1 for this value of the coordinate told."""
+        """The exact probability of a 1 for this value of the coordinate reported."""
         value = 0.0 if math.isnan(value) else min(max(value, -self.bound), self.bound)
         place = (Fraction(value) / Fraction(self.bound) + 1) / 2
         return secure_random.rounded_down(self.exact_low + (1 - 2 * self.exact_low) * place)

@@ -1,4 +1,4 @@
-"""Generalised randomised response (kRR): tell the own value with probability p, otherwise another one, evenly."""
+"""Generalised randomised response (kRR): report the own value with probability p, otherwise another one, evenly."""
 
 from __future__ import annotations
 
@@ -125,8 +125,8 @@ class GrrPanel:
             keep = jax.random.bits(keep_key, jnp.shape(values)) < heads
             shift = jax.random.randint(other_key, jnp.shape(values), 1, jnp.maximum(size, 2))
             return jnp.where(keep, values, (values + shift) % size)
-        told = [self.members[int(d)].release(np.array([int(v)]))[0] for v, d in zip(values, domains, strict=True)]
-        return np.array(told, np.int32)
+        reports = [self.members[int(d)].release(np.array([int(v)]))[0] for v, d in zip(values, domains, strict=True)]
+        return np.array(reports, np.int32)
 
     def release_rows(self, count: int, values: Array, domains: Array) -> Array:
         """Exact reports of many clients, as the host draws them for compiled code."""

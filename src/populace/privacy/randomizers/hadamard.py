@@ -29,7 +29,7 @@ from populace.types import Array
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hadamard(FrequencyOracle):
-    """A report supports the values whose sign in the told row is the told one: p = e^eps/(e^eps + 1), q = 1/2.
+    """A report supports the values whose sign in the reported row is the reported one: p = e^eps/(e^eps + 1), q = 1/2.
 
     Two columns of a Hadamard matrix agree in exactly half of the rows, hence q, hence the variance for rare values,
     ((e^eps + 1)/(e^eps - 1))^2 per report. It sends the least and loses to the others above epsilon 1.
@@ -65,7 +65,7 @@ class Hadamard(FrequencyOracle):
         return 0.5
 
     def worst_ratio(self) -> float:
-        """For any one row: of the probabilities of one sign."""
+        """The largest ratio, for any one row, of the probabilities of one sign."""
         return float(self.exact_p / (1 - self.exact_p)) if self.size > 1 else 1.0
 
     @property
@@ -92,8 +92,8 @@ class Hadamard(FrequencyOracle):
     def counts(self, reports: Array) -> Array:
         """Sign sums per row, then one fast Walsh-Hadamard transform: linear in the reports, whatever the domain."""
         reports = np.asarray(reports, np.int64).reshape(-1, 2)
-        told = np.bincount(2 * reports[:, 0] + reports[:, 1], minlength=2 * self.rows).reshape(-1, 2)
-        agreement = transform(told[:, 1] - told[:, 0])[: self.size]
+        signs = np.bincount(2 * reports[:, 0] + reports[:, 1], minlength=2 * self.rows).reshape(-1, 2)
+        agreement = transform(signs[:, 1] - signs[:, 0])[: self.size]
         return (len(reports) + agreement) // 2
 
     @property

@@ -87,7 +87,7 @@ class Olh(FrequencyOracle):
         return 1.0 / self.buckets
 
     def worst_ratio(self) -> float:
-        """For any one seed: of the probabilities of one hash."""
+        """The largest ratio, for any one seed, of the probabilities of one hash."""
         if self.size == 1:
             return 1.0
         return float(self.exact_p * (self.buckets - 1) / (1 - self.exact_p))
@@ -100,8 +100,8 @@ class Olh(FrequencyOracle):
         seed, coin, other = words
         true = hash_values(seed, jnp.asarray(value).astype(jnp.uint32), self.buckets)
         shift = 1 + below(other, np.uint32(self.buckets - 1))
-        told = jnp.where(coin < threshold(self.p), true, (true + shift) % np.uint32(self.buckets))
-        return jnp.stack([seed, told])
+        bucket = jnp.where(coin < threshold(self.p), true, (true + shift) % np.uint32(self.buckets))
+        return jnp.stack([seed, bucket])
 
     def release(self, values: Array) -> Array:
         values = check_values(values, self.size)
@@ -109,11 +109,11 @@ class Olh(FrequencyOracle):
         true = hash_values(seeds, values.astype(np.uint32), self.buckets).astype(np.int64)
         keep = secure_random.bernoulli(self.exact_p, len(values))
         shift = 1 + secure_random.integers_below(self.buckets - 1, len(values))
-        told = np.where(keep, true, (true + shift) % self.buckets)
-        return np.stack([seeds, told.astype(np.uint32)], axis=-1)
+        buckets = np.where(keep, true, (true + shift) % self.buckets)
+        return np.stack([seeds, buckets.astype(np.uint32)], axis=-1)
 
     def support(self, reports: Array) -> Array:
-        """The values whose hash under the report's seed is the one told."""
+        """The values whose hash under the report's seed is the one reported."""
         reports = jnp.asarray(reports, jnp.uint32)
         hashes = hash_values(reports[..., :1], jnp.arange(self.size, dtype=jnp.uint32), self.buckets)
         return hashes == reports[..., 1:]
@@ -134,8 +134,8 @@ class Olh(FrequencyOracle):
         return SEED_BYTES + number_bytes(self.buckets)
 
     def encode(self, report: Array | np.int64) -> bytes:
-        seed, told = (int(number) for number in np.asarray(report))
-        return seed.to_bytes(SEED_BYTES, "little") + told.to_bytes(number_bytes(self.buckets), "little")
+        seed, bucket = (int(number) for number in np.asarray(report))
+        return seed.to_bytes(SEED_BYTES, "little") + bucket.to_bytes(number_bytes(self.buckets), "little")
 
     def _read(self, message: bytes) -> Array:
         seed = read_number(message[:SEED_BYTES], 2**32)

@@ -1,13 +1,13 @@
-"""SignDS that tells several coordinates at once (Jiang et al. 2022, section 5.3.1): a set of `told` of them, and one sign.
+"""SignDS that reports several coordinates at once (Jiang et al. 2022, section 5.3.1): a set of them, and one sign.
 
 A set J has the weight e^(eps u), u a number in [0, 1] that grows with its overlap with the k top coordinates S:
 
     least >= 1   u = 1 if |J & S| >= least, else 0
-    least = 0    u = |J & S| / told
+    least = 0    u = |J & S| / reported
 
 Given that S has exactly k coordinates the weights of all sets add up to the same whatever the vector, so a set's probability
-changes by at most e^eps between vectors, not e^(2 eps); with u = |J & S| itself it would be e^(told eps). At the matched share
-of one coordinate several gain nothing; at the paper's fixed 5 % and epsilon 8 two are worth 1.6 times the clients.
+changes by at most e^eps between vectors, not e^(2 eps); with u = |J & S| itself it would be e^(reported eps). At the matched
+share of one coordinate several gain nothing; at the paper's fixed 5 % and epsilon 8 two count as much as 1.6 times the clients.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from populace.privacy.randomizers.signds import NORMAL, mark_top
 from populace.privacy.source import Keyed, Source
 from populace.types import Array
 
-MOST_TOLD = 64
+MOST_REPORTED = 64
 SCALE = 2**64  # of the whole-number weights
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SeveralSignDS:
-    """A set of `told` coordinates and one sign of a vector of `size` coordinates, `chosen` of which are its top.
+    """A set of `reported` coordinates and one sign of a vector of `size` coordinates, `chosen` of which are its top.
 
     Guarantee: epsilon-LDP, pure, for the whole vector and all it was made from. `release` draws the overlap with whole-number
     weights whose largest ratio is below e^epsilon exactly, then the coordinates evenly; `simulate` the overlap to 2^-32.
-    Edge cases: ties, NaN and minus zero as in `SignDS`. The coordinates are told in rising order, so that their order says
-    nothing. Where all overlaps a set can have are worth the same (all coordinates top) a report says nothing.
+    Edge cases: ties, NaN and minus zero as in `SignDS`. The coordinates are reported in rising order, so that their order says
+    nothing. Where all overlaps a set can have are quality the same (all coordinates top) a report says nothing.
     """
 
     size: int
     epsilon: float
     chosen: int
-    told: int
+    reported: int
     least: int = 0
 
     def __post_init__(self) -> None:
@@ -57,22 +57,22 @@ class SeveralSignDS:
         check_size(self.size)
         if not 1 <= self.chosen <= self.size:
             raise out_of_range("chosen", f"in [1, {self.size}]", self.chosen)
-        if not 1 <= self.told <= min(self.size, MOST_TOLD):
-            raise out_of_range("told", f"in [1, {min(self.size, MOST_TOLD)}]", self.told)
-        if not 0 <= self.least <= self.told:
-            raise out_of_range("least", f"in [0, {self.told}]", self.least)
+        if not 1 <= self.reported <= min(self.size, MOST_REPORTED):
+            raise out_of_range("reported", f"in [1, {min(self.size, MOST_REPORTED)}]", self.reported)
+        if not 0 <= self.least <= self.reported:
+            raise out_of_range("least", f"in [0, {self.reported}]", self.least)
 
     def _set_weight(self, overlap: int) -> int:
-        """Of one set with this overlap: e^(eps u), rounded down, times SCALE."""
-        worth = float(overlap >= self.least) if self.least else overlap / self.told
-        return SCALE if worth == 0 else int(secure_random.exp_below(self.epsilon * worth) * SCALE)
+        """The weight of one set with this overlap: e^(eps u), rounded down, times SCALE."""
+        quality = float(overlap >= self.least) if self.least else overlap / self.reported
+        return SCALE if quality == 0 else int(secure_random.exp_below(self.epsilon * quality) * SCALE)
 
     @functools.cached_property
     def weights(self) -> tuple[int, ...]:
-        """Of each overlap 0 .. told: its sets, counted, times their weight."""
+        """The weight of each overlap from 0 on: the number of its sets times the weight of one."""
         return tuple(
-            math.comb(self.chosen, n) * math.comb(self.size - self.chosen, self.told - n) * self._set_weight(n)
-            for n in range(self.told + 1)
+            math.comb(self.chosen, n) * math.comb(self.size - self.chosen, self.reported - n) * self._set_weight(n)
+            for n in range(self.reported + 1)
         )
 
     @property
@@ -91,7 +91,7 @@ class SeveralSignDS:
         marked = np.asarray(top, bool)
         return {
             subset: Fraction(self._set_weight(int(marked[list(subset)].sum())), total)
-            for subset in itertools.combinations(range(self.size), self.told)
+            for subset in itertools.combinations(range(self.size), self.reported)
         }
 
     @property
@@ -105,36 +105,36 @@ class SeveralSignDS:
         if share == 1:
             return 0.0
         density = NORMAL.pdf(NORMAL.inv_cdf(1 - share))
-        return self.mean_overlap * density / share - (self.told - self.mean_overlap) * density / (1 - share)
+        return self.mean_overlap * density / share - (self.reported - self.mean_overlap) * density / (1 - share)
 
     @property
     def gain(self) -> float:
         """`pull` beside the noise of so many coordinates: what `SignDS.gain` is for one."""
-        return self.pull / math.sqrt(self.told)
+        return self.pull / math.sqrt(self.reported)
 
     @functools.cached_property
     def _thresholds(self) -> Array:
-        """Of a 32-bit word: the overlap is the number of thresholds at or below it."""
+        """Thresholds of a 32-bit word: the overlap is the number of those at or below it."""
         total = sum(self.weights)
         sums = itertools.accumulate(self.weights[:-1])
         return np.array([threshold(Fraction(part, total)) for part in sums], np.uint32)
 
     def simulate(self, vector: Array, key: Array, start: Array | int = 0) -> Array:
-        """One report about one vector, [told] numbers 2 * coordinate + (1 if the sign is +), from a JAX key; traceable."""
+        """One report about one vector, [reported] numbers 2 * coordinate + (1 if the sign is +), from a JAX key; traceable."""
         coins, ranks = jax.random.split(key)
         words = jax.random.bits(coins, (2,))
         positive = (words[0] >> 31).astype(bool)
         top = mark_top(jnp.where(positive, vector, -vector), self.chosen, start)
         overlap = jnp.minimum(jnp.sum(words[1] >= jnp.asarray(self._thresholds)), self.chosen)
-        return self._told(top, positive, overlap, jax.random.permutation(ranks, self.size))
+        return self._report(top, positive, overlap, jax.random.permutation(ranks, self.size))
 
-    def _told(self, top: Array, positive: Array, overlap: Array, order: Array) -> Array:
-        """In a random order the first of the top coordinates, and the first of the others, are an even choice of each."""
+    def _report(self, top: Array, positive: Array, overlap: Array, order: Array) -> Array:
+        """The report: in a random order the first of the top coordinates, and the first of the others, are an even choice."""
         marked = top[order]
         inside = marked & (jnp.cumsum(marked) <= overlap)
-        outside = ~marked & (jnp.cumsum(~marked) <= self.told - overlap)
+        outside = ~marked & (jnp.cumsum(~marked) <= self.reported - overlap)
         picked = jnp.zeros(self.size, bool).at[order].set(inside | outside)
-        return (2 * jnp.flatnonzero(picked, size=self.told) + positive).astype(jnp.int32)
+        return (2 * jnp.flatnonzero(picked, size=self.reported) + positive).astype(jnp.int32)
 
     def release(self, vector: Array, start: Array | int = 0) -> Array:
         """One report about one vector, from the operating system's generator, exactly."""
@@ -146,7 +146,7 @@ class SeveralSignDS:
         drawn = secrets.randbelow(sum(self.weights))
         overlap = sum(drawn >= part for part in itertools.accumulate(self.weights[:-1]))
         picked = []
-        for pool, count in ((np.flatnonzero(top), overlap), (np.flatnonzero(~top), self.told - overlap)):
+        for pool, count in ((np.flatnonzero(top), overlap), (np.flatnonzero(~top), self.reported - overlap)):
             picked.append(pool[secure_random.subsets(len(pool), count, 1)[0]])
         return (2 * np.sort(np.concatenate(picked)) + positive).astype(np.int32)
 
@@ -160,7 +160,7 @@ class SeveralSignDS:
         positive = sign.below(2) == 1
         top = mark_top(jnp.where(positive, vector, -vector), self.chosen, start)
         drawn = on_host.drawn(self, order.key, (1 + self.size,), jnp.int32)  # type: ignore[union-attr]
-        return self._told(top, positive, drawn[0], drawn[1:])
+        return self._report(top, positive, drawn[0], drawn[1:])
 
     def release_rows(self, count: int) -> Array:
         """Exact draws of many overlaps, each with an order of all coordinates, as the host makes them for compiled code."""
@@ -173,7 +173,7 @@ class SeveralSignDS:
         return rows
 
     def add_up(self, reports: Array, present: Array) -> Array:
-        """The sum of the signed unit vectors the present reports, [reports, told], stand for."""
+        """The sum of the signed unit vectors the present reports, [reports, reported], stand for."""
         place = jnp.where(jnp.asarray(present)[:, None], reports // 2, self.size)  # absent ones fall off the end
         signs = jnp.where(reports % 2 == 1, 1.0, -1.0).astype(jnp.float32)
         return jnp.zeros(self.size, jnp.float32).at[place].add(signs, mode="drop")
@@ -181,7 +181,7 @@ class SeveralSignDS:
     @property
     def wire_bytes(self) -> int:
         """Bytes of one report as sent: one whole number, the coordinates its digits, the sign its last bit."""
-        return number_bytes(2 * self.size**self.told)
+        return number_bytes(2 * self.size**self.reported)
 
     def encode(self, report: Array) -> bytes:
         numbers = [int(number) for number in np.asarray(report)]
@@ -194,9 +194,9 @@ class SeveralSignDS:
         """The inverse of `encode`; refuses what no client could have sent."""
         if len(message) != self.wire_bytes:
             raise DataError(f"expected a report of {self.wire_bytes} bytes, got {len(message)}")
-        whole, positive = divmod(read_number(message, 2 * self.size**self.told), 2)
+        whole, positive = divmod(read_number(message, 2 * self.size**self.reported), 2)
         places = []
-        for _ in range(self.told):
+        for _ in range(self.reported):
             whole, place = divmod(whole, self.size)
             places.append(place)
         if any(low >= high for low, high in itertools.pairwise(places[::-1])):

@@ -1,6 +1,6 @@
-"""SignDS: of a long vector, tell one coordinate among its largest (or smallest) and which of the two (Jiang et al. 2022).
+"""SignDS: of a long vector, report one coordinate among its largest (or smallest) and which of the two (Jiang et al. 2022).
 
-A client draws a sign s by a fair coin, marks the k largest coordinates of s times its vector, and tells one marked coordinate
+A client draws a sign s by a fair coin, marks the k largest coordinates of s times its vector, and reports one marked coordinate
 with probability p = e^eps k / (d - k + e^eps k), evenly, otherwise one of the others, evenly, and s. A report is one whole
 number, 2 * coordinate + (1 if s is +).
 
@@ -99,7 +99,7 @@ class SignDS:
 
     @property
     def p(self) -> float:
-        """Probability that the coordinate told is one of the top."""
+        """Probability that the coordinate reported is one of the top."""
         return float(self.exact_p)
 
     @property

@@ -1,4 +1,4 @@
-"""Subset selection: tell w values, among them the own one with probability p. With w = 1 it is randomised response.
+"""Subset selection: report w values, among them the own one with probability p. With w = 1 it is randomised response.
 
 Ye and Barg 2018; at the best w, near k/(e^eps + 1), no epsilon-LDP report estimates a table with less total variance
 (Pan 2026). A report is a set of exactly w values, here a row of booleans.
@@ -114,8 +114,8 @@ class SubsetSelection(FrequencyOracle):
             return reports
         own = secure_random.bernoulli(self.exact_p, len(values))
         others = np.zeros((len(values), self.size - 1), bool)
-        for told, count in ((True, self.chosen - 1), (False, self.chosen)):
-            others[own == told] = secure_random.subsets(self.size - 1, count, int((own == told).sum()))
+        for included, count in ((True, self.chosen - 1), (False, self.chosen)):
+            others[own == included] = secure_random.subsets(self.size - 1, count, int((own == included).sum()))
         place = np.arange(self.size - 1)[None, :]
         place = place + (place >= values[:, None])  # skip the own value
         np.put_along_axis(reports, place, others, axis=1)

@@ -190,7 +190,7 @@ def _assignment(wanted: Fit, terms: list[Terms]) -> Assignment:
 
 
 def _spec(wanted: Fit, assignment: Assignment) -> RunSpec:
-    """As `synthesize` would say it, for the commands that read runs."""
+    """The specification `synthesize` would have, for the commands that read runs."""
     defaults = {field.name: field.default for field in dataclasses.fields(Poll)}
     parameters = dataclasses.asdict(assignment.protocol)
     settings = {name: value for name, value in parameters.items() if name != "epsilon" and value != defaults[name]}
