@@ -5,8 +5,17 @@ import numpy as np
 import pytest
 
 from populace.errors import DataError
-from populace.methods.moments.deformation import MOVES, TRIED, deformed
-from populace.methods.moments.features import Estimates, ImageFeatures, Sums, estimate, shrunk, spikes
+from populace.methods.moments.features import (
+    MOVES,
+    TRIED,
+    Estimates,
+    ImageFeatures,
+    Sums,
+    deformed,
+    estimate,
+    shrunk,
+    spikes,
+)
 from populace.methods.moments.generator import Gaussians, ImageGaussians, fit, move_sizes
 
 SIZE = 40

@@ -18,8 +18,7 @@ import numpy as np
 from populace.errors import DataError
 from populace.methods.blocks.generator import Generator, ImageGenerator
 from populace.methods.blocks.matrices import power_of
-from populace.methods.moments.deformation import MOVES, TRIED
-from populace.methods.moments.features import Estimates, Features, ImageFeatures, TableFeatures
+from populace.methods.moments.features import MOVES, TRIED, Estimates, Features, ImageFeatures, TableFeatures
 from populace.tables.schema import Schema
 from populace.types import Array, NumpyArray
 

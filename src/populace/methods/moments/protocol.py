@@ -23,8 +23,7 @@ from populace.methods.blocks.generator import Synthesizer
 from populace.methods.blocks.releases import GaussianRelease, Wording
 from populace.methods.blocks.schedules import OneShot
 from populace.methods.blocks.whole_numbers import on_grid
-from populace.methods.moments.deformation import MOVES
-from populace.methods.moments.features import Features, ImageFeatures, TableFeatures, estimate
+from populace.methods.moments.features import MOVES, Features, ImageFeatures, TableFeatures, estimate
 from populace.methods.moments.generator import ImageGaussians, RowGaussians, fit
 from populace.methods.moments.sums import DIAGONAL, LARGEST, Layout, layout_of, summed, unpacked
 from populace.privacy.accounting import noise_multiplier_for, resolved_delta
