@@ -184,9 +184,11 @@ def test_a_critic_that_knows_its_members_is_caught_wherever_its_zero_is():
         y = rng.integers(0, 10, 400).astype(np.int32)
         score = zero + gain * members + y + rng.normal(0, 0.5, 400)
         gan = SimpleNamespace(
-            read=lambda records: (score, None), parts=lambda omega: None, score=lambda parts, seen, y: seen
-        )
-        outcome = SimpleNamespace(state=SimpleNamespace(design=SimpleNamespace(gan=gan), omega=None))
+            read=lambda records, mask: SimpleNamespace(x=score, y=None), arrays=lambda omega: None,
+            score=lambda arrays, features, y: features,
+        )  # fmt: skip
+        learner = SimpleNamespace(design=SimpleNamespace(gan=gan), omega=None)
+        outcome = SimpleNamespace(state=SimpleNamespace(learner=learner))
         asked = Images(x=np.zeros((400, 2, 2), np.uint8), y=y, classes=10)
         return Scored(features=flgan.critic_features(outcome, asked), members=members)
 
