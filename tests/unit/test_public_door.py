@@ -1,6 +1,7 @@
 """What a Python user calls: frames in and out, silos, methods by class and by name, and one sentence for what is wrong."""
 
 import dataclasses
+import json
 import re
 
 import numpy as np
@@ -12,6 +13,8 @@ import pytest
 import populace as pop
 from populace.errors import DataError, InputError, PopulaceError, RunError, SpecError
 from populace.methods.registry import BUILT_IN
+from populace.runs.run import asked_of
+from populace.runs.spec import make_method, make_spec, spec_from_file
 from populace.runs.verify.checks import verify_papers
 from populace.runs.verify.documents import read_papers
 
@@ -55,6 +58,18 @@ def test_every_method_is_a_class_and_has_a_name():
         assert made == cls(epsilon=4)
     with pytest.raises(AttributeError, match="has no 'Magic'"):
         pop.methods.Magic  # noqa: B018
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_method_that_was_made_is_the_same_after_a_file(name):
+    made = pop.method(name, epsilon=4)
+    if name == "chain":
+        made = pop.methods.Chain(epsilon=4, first=pop.methods.Moments(epsilon=4, side=5), then="l-dpd-vae:net=small")
+    if name == "poll":
+        made = pop.methods.Poll(epsilon=4, workload=[("age", "income")])
+    if made.makes_data:
+        spec = json.loads(json.dumps(make_spec(data="memory:table", **asked_of(made)).model_dump()))
+        assert make_method(spec_from_file(spec)) == made
 
 
 def test_frames_go_in_and_come_out(frame, run):

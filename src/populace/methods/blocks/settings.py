@@ -145,6 +145,8 @@ def in_words(hint: object) -> str:
     if _is_sequence(hint):
         inner = next(iter(typing.get_args(hint)), str)
         return "groups of column names" if _is_sequence(inner) else "a list"
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return "a mapping"
     if isinstance(hint, type) and hint not in KINDS:
         return "a method" if hasattr(hint, "facts") or hint.__name__ == "Protocol" else f"a {hint.__name__}"
     return KINDS.get(hint, str(hint))
