@@ -133,7 +133,7 @@ class Bench:
 
     def __init__(self, folder: Path, sites: int, agreements: list[Agreement]) -> None:
         self.federation = Federation(folder / "coordinator")
-        fingerprint = self.federation.found(agreements[0], name="bench", host="localhost", port=free_port())
+        fingerprint = self.federation.create(agreements[0], name="bench", host="localhost", port=free_port())
         self.sites = [SiteFolder(folder / f"site-{i}") for i in range(sites)]
         pq.write_table(pa.table({"c": ["a", "b"]}), folder / "rows.parquet")
 

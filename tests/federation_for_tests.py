@@ -76,7 +76,7 @@ class TestFederation:
         )
         self.federation = Federation(folder / "federation")
         agreements = [Agreement(protocol=protocol, schema=self.schema) for protocol in self.protocols]
-        self.fingerprint = self.federation.found(agreements[0], name=name, host="localhost", port=free_port())
+        self.fingerprint = self.federation.create(agreements[0], name=name, host="localhost", port=free_port())
         self._make_hostile()
         self.sites = {site: SiteFolder(folder / site) for site in SITES}
         edges = (0, len(table) // 2, 3 * len(table) // 4, len(table))

@@ -71,7 +71,7 @@ def test_bad_input_is_one_sentence(words, sentence, schema_file, tmp_path, monke
 def test_without_flare_the_install_line_is_given(monkeypatch, tmp_path):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(MissingExtra, match=r"pip install 'populace\[federation\]'"):
-        kits.found(tmp_path, federation="f", host="localhost", port=8002)
+        kits.make_root(tmp_path, federation="f", host="localhost", port=8002)
 
 
 def test_a_proposal_needs_a_declared_schema(small_schema, tmp_path):
@@ -103,7 +103,7 @@ def founded(tmp_path_factory, small_schema):
     folder = tmp_path_factory.mktemp("founded")
     federation = Federation(folder / "federation")
     agreement = Agreement(protocol=make_protocol("independent", {"epsilon": 2.0, "batch": 100}), schema=small_schema)
-    fingerprint = federation.found(agreement, name="study", host="localhost", port=18999)
+    fingerprint = federation.create(agreement, name="study", host="localhost", port=18999)
     site = SiteFolder(folder / "site")
     _, signed = federation.approve(site.request(name="ward", org="clinic", federation="study"))
     return federation, site, signed, fingerprint
@@ -408,7 +408,7 @@ def test_a_request_holds_no_private_key_and_is_made_once(founded, tmp_path):
     with pytest.raises(RunError, match="holds a site already"):
         site.request(name="ward", org="clinic", federation="study")
     with pytest.raises(RunError, match="holds a federation already"):
-        founded[0].found(founded[0].agreement(), name="study", host="localhost", port=18999)
+        founded[0].create(founded[0].agreement(), name="study", host="localhost", port=18999)
 
 
 def test_a_run_needs_a_running_server(founded, tmp_path, capsys):

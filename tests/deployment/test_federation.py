@@ -32,7 +32,7 @@ PROTOCOLS = {
         {"epsilon": 2.0, "clients_per_batch": 5, "latent_classes": 4, "prior_scale": 1.0, "chains": 1, "langevin_steps": 24},
     ),
     "samprivsyn": make_protocol("samprivsyn", {"epsilon": 2.0, "clients_per_batch": 5}),
-    "dp-fed-wae": make_protocol("dp-fed-wae", {"epsilon": 2.0, "cohort": 6, "classes": 2}),
+    "dp-fed-wae": make_protocol("dp-fed-wae", {"epsilon": 2.0, "cohort_size": 6, "latent_classes": 2}),
     "relay": Relay(epsilon=2.0, passes=2),
 }
 DRILL = Relay(epsilon=3.0, passes=3)
@@ -197,7 +197,7 @@ def test_a_foreign_certificate_does_not_connect(federation, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     port = federation.federation.document["port"]
-    fingerprint = kits.found(other, federation="study", host="localhost", port=port)
+    fingerprint = kits.make_root(other, federation="study", host="localhost", port=port)
     site = SiteFolder(tmp_path / "stranger")
     signed = tmp_path / "stranger.signed.zip"
     kits.approve(other, site.request(name="stranger", org="org", federation="study"), signed)

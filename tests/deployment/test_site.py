@@ -14,7 +14,7 @@ from populace.methods.registry import make_protocol
 from populace.privacy.source import Keyed
 from populace.privacy.sqlite_ledger import SqliteLedger
 
-WAE = make_protocol("dp-fed-wae", {"epsilon": 2.0, "cohort_size": 4, "classes": 2})
+WAE = make_protocol("dp-fed-wae", {"epsilon": 2.0, "cohort_size": 4, "latent_classes": 2})
 
 
 @pytest.fixture
@@ -287,7 +287,7 @@ def test_facts_are_told_to_who_names_agreed_terms_only(six, make_site):
     agreement = Agreement(protocol=INDEPENDENT, schema=six.schema)
     facts = messages.read_facts(site.reply(messages.make_facts_request(agreement, run="r")))
     assert facts == messages.Facts(clients=3, records=2, seeded=False, hosts="rows", records_read=False)
-    assert said == ["told the public facts"]
+    assert said == ["reported the public facts"]
     other = Agreement(protocol=make_protocol("krr", {"epsilon": 2.0}), schema=six.schema)
     assert code_of(site.reply(messages.make_facts_request(other, run="r"))) == "method"
 

@@ -55,8 +55,8 @@ class Copies(Generator):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Told:
-    """What was heard: a row of codes per client, -1 before it answered."""
+class Received:
+    """The rows received so far: codes for each client, -1 before it answered."""
 
     round: Array
     rows: Array
@@ -82,11 +82,11 @@ class Memorise(Protocol):
     def round_count(self, population: Population) -> int:
         return 1
 
-    def begin(self, population: Population, key: Array, warm: ArrayTree = None) -> Told:
+    def begin(self, population: Population, key: Array, warm: ArrayTree = None) -> Received:
         columns = len(population.table_schema.columns)
-        return Told(round=jnp.int32(0), rows=jnp.full((population.clients, columns), -1, jnp.int32))
+        return Received(round=jnp.int32(0), rows=jnp.full((population.clients, columns), -1, jnp.int32))
 
-    def ask(self, state: Told, population: Population, source: Source) -> Ask | None:
+    def ask(self, state: Received, population: Population, source: Source) -> Ask | None:
         if int(state.round) >= 1:
             return None
         everybody = jnp.arange(population.clients, dtype=jnp.int32)
@@ -101,11 +101,11 @@ class Memorise(Protocol):
         record, any_record = choose_record(shard, source)
         return jnp.where(any_record, jnp.asarray(record), 0), memory
 
-    def absorb(self, state: Told, ask: Ask, replies: Replies, source: Source) -> Told:
+    def absorb(self, state: Received, ask: Ask, replies: Replies, source: Source) -> Received:
         slot = jnp.where(replies.present, replies.clients, len(state.rows))
-        return Told(round=state.round + 1, rows=jnp.asarray(state.rows).at[slot].set(replies.values, mode="drop"))
+        return Received(round=state.round + 1, rows=jnp.asarray(state.rows).at[slot].set(replies.values, mode="drop"))
 
-    def finish(self, state: Told, population: Population, key: Array) -> Copies:
+    def finish(self, state: Received, population: Population, key: Array) -> Copies:
         """The rows keep the schema's rules already, and must not be drawn again until values inside their bins do."""
         rows = np.asarray(state.rows)
         schema = dataclasses.replace(population.table_schema, forbidden=(), comparisons=())

@@ -49,7 +49,7 @@ def init(
         settings=show.settings(pairs),
     )
     federation = Federation(folder)
-    fingerprint = federation.found(agreement, name=name, host=host, port=port)
+    fingerprint = federation.create(agreement, name=name, host=host, port=port)
     show.say(f"{federation.proposal_path}  the proposal; send it to every site")
     show.say(
         f"fingerprint of the root certificate; send it to every site over another channel, such as a call:\n{fingerprint}"

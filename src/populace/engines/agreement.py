@@ -79,7 +79,7 @@ def schema_digest(schema: Schema | ImageShape) -> str:
 
 
 def agreement_from_json(document: object, *, where: str) -> Agreement:
-    """An agreement from a file of one's own. The class named in it is imported: never read one that came with a request."""
+    """Read an agreement from a file of one's own. Its class is imported: never read one that came with a request."""
     if not isinstance(document, Mapping) or document.get("format") != FORMAT:
         raise RunError(f"{where} holds no agreement of format {FORMAT}")
     try:
@@ -102,7 +102,7 @@ def agreement_from_json(document: object, *, where: str) -> Agreement:
 
 
 def _present_home(document: Mapping[str, str]) -> str:
-    """Where the method's class is now: files written by 0.2.0 and before name a module that has moved."""
+    """The present module and name of the method's class; files of 0.2.0 and before name its former module."""
     home: str = document["class"]
     return METHODS.get(document["method"], home) if home.startswith(OLD_HOME) else home
 
@@ -114,7 +114,7 @@ def frozen(value: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shapes:
-    """Shapes and types of all that travels in a round, derived alike by both sides."""
+    """Shapes and types of everything that is sent in a round; both sides derive them from the method."""
 
     common: ArrayTree
     own: ArrayTree

@@ -34,7 +34,7 @@ class Asked:
 
 
 def read_ask(request: Request, shapes: Shapes, *, hosted: int) -> Asked:
-    """The content of an ask for a site that hosts so many clients; raises WireError or RefusedError for anything else."""
+    """Read the content of an ask for a site with `hosted` clients; raises WireError or RefusedError for anything else."""
     arrays = request.message.arrays
     clients, heard = (arrays.get(name) for name in ("clients", "heard"))
     if clients is None or heard is None or clients.ndim != 1 or heard.shape != clients.shape or not len(clients):
@@ -55,7 +55,7 @@ def read_ask(request: Request, shapes: Shapes, *, hosted: int) -> Asked:
 
 
 def _digests(request: Request, common: ArrayTree, own: ArrayTree, clients: NumpyArray) -> list[str]:
-    """What each client is asked, as a hash: the same question has the same one in every round, any other another."""
+    """A hash of what each client is asked: equal questions have equal hashes in every round."""
     shared = hashlib.sha256(json.dumps([request.run, request.terms], sort_keys=True).encode())
     for name, array in wire.leaves(common, "common").items():
         shared.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())

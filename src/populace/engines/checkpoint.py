@@ -77,7 +77,7 @@ class Checkpoint:
         )
 
     def root(self) -> Array:
-        """The key the interrupted run started from, so that its replies are made again, not anew."""
+        """The root key of the interrupted run: its replies are reproduced, not drawn anew."""
         return _key(self._read()["root"])
 
     def _read(self) -> dict[str, NumpyArray]:

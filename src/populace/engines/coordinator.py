@@ -52,7 +52,7 @@ Watch = Callable[[Round], bool]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Progressed:
-    """Where the loop stopped: `over` when the protocol asks nothing more."""
+    """The state in which the loop stopped; `over` is true when the protocol has no further round."""
 
     over: bool
     rounds: int
@@ -84,7 +84,7 @@ class Coordinator:
         return self.agreement.population(clients=self.roster.clients, records=self.roster.records)
 
     def start(self) -> tuple[Keys, ArrayTree, NumpyArray, MemoryLedger, Traffic, int]:
-        """Keys, state, replies heard of each client, ledger, traffic and rounds done: from the checkpoint if there is one."""
+        """Return keys, state, replies received per client, ledger, traffic and rounds done; from the checkpoint, if any."""
         protocol, population, saved = self.agreement.protocol, self.population, self.checkpoint
         if protocol.secret_cohorts and not self.seeded:
             raise SpecError(
@@ -104,11 +104,11 @@ class Coordinator:
 
     @property
     def _released(self) -> Path:
-        """Where it is written how many rounds have had noise added at the server."""
+        """The file that counts the rounds to which the server has added noise."""
         return self.checkpoint.path.with_suffix(".released")
 
     def _check_released(self, done: int) -> None:
-        """A round whose sum was noised here and then forgotten would be noised anew, and noise that differs averages out."""
+        """Refuse to release a round again: a second draw of noise for the same sum would average out."""
         if not self._released.is_file():
             return
         released = int(read_json(self._released)["rounds"])
@@ -123,7 +123,7 @@ class Coordinator:
             write_json(self._released, {"rounds": done}, mode=0o600)
 
     def go(self, watch: Watch = lambda _: True) -> Progressed:
-        """Rounds until the protocol is over, or until `watch`, told of every round after its checkpoint, says to stop."""
+        """Run rounds until the protocol is over, or until `watch`, which is called after every checkpoint, returns False."""
         protocol, population = self.agreement.protocol, self.population
         keys, state, heard, ledger, traffic, done = self.start()
         going = True
@@ -151,7 +151,7 @@ class Coordinator:
         return Progressed(over=False, rounds=done, state=state, ledger=ledger, traffic=traffic)
 
     def _gather(self, ask: Ask, round_id: int, heard: NumpyArray) -> _Gathered:
-        """Ask until the quorum is there; sites that have answered are not asked again."""
+        """Ask until the quorum is reached; sites that have answered are not asked again."""
         protocol, population = self.agreement.protocol, self.population
         self._check_sendable(ask, round_id)
         gathered = _Gathered(np.asarray(ask.cohort), shapes_of(protocol, population, round_id).reply)
@@ -186,7 +186,7 @@ class Coordinator:
             )
 
     def _asks(self, ask: Ask, round_id: int, heard: NumpyArray, *, without: set[str]) -> dict[str, bytes]:
-        """Each seated site's part of an ask, batched."""
+        """The part of an ask that goes to each site, as one message."""
         members, here = np.asarray(ask.cohort), set(self.link.sites())
         asks: dict[str, bytes] = {}
         for seat in self.roster.seats:
@@ -218,7 +218,7 @@ class Coordinator:
         )  # fmt: skip
 
     def _spent(self, ledger: MemoryLedger) -> dict[str, float]:
-        """The most any client of each site has been asked for, in this run."""
+        """The largest epsilon charged to a client of each site in this run."""
         return {
             seat.site: ledger.spent(clients=slice(seat.first, seat.first + seat.clients))["epsilon"]
             for seat in self.roster.seats
@@ -226,7 +226,7 @@ class Coordinator:
 
 
 class _Gathered:
-    """Replies of one round as they come in."""
+    """The replies of one round, collected as they arrive."""
 
     def __init__(self, cohort: NumpyArray, like: ArrayTree) -> None:
         self.cohort = cohort
@@ -246,7 +246,7 @@ class _Gathered:
         run: str,
         round_id: int,
     ) -> None:
-        """Take in what came back; garbage, and what nobody asked for, counts as a refusal."""
+        """Add the answers that arrived; malformed ones, and those for clients that were not asked, count as refusals."""
         for site, data in answers.items():
             try:
                 if not isinstance(data, bytes):

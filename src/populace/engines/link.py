@@ -12,11 +12,11 @@ from populace.errors import PopulaceError
 
 
 class LinkClosedError(PopulaceError):
-    """The link is gone in the middle of an exchange; nothing of the round is absorbed."""
+    """The link closed during an exchange; nothing of the round is absorbed."""
 
 
 class Link(abc.ABC):
-    """What carries requests to sites and brings replies back."""
+    """A transport that carries requests to sites and brings their replies back."""
 
     @abc.abstractmethod
     def sites(self) -> list[str]:
@@ -28,7 +28,7 @@ class Link(abc.ABC):
 
 
 class InProcess(Link):
-    """Sites in this very process, asked one after the other."""
+    """A link to sites in this process, asked one after the other."""
 
     def __init__(self, sites: Mapping[str, Callable[[bytes], bytes]]) -> None:
         self._sites = sites

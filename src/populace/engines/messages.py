@@ -52,7 +52,7 @@ RUN = re.compile(r"[a-z0-9][a-z0-9.-]{0,79}")
 
 
 class RefusedError(PopulaceError):
-    """A site's no: one word of a closed list, which leaves, and a sentence, which stays in the site's log."""
+    """A site's refusal: one word of a closed list, which is sent, and a sentence, which stays in the site's log."""
 
     def __init__(self, code: Code, sentence: str) -> None:
         super().__init__(sentence)
@@ -74,7 +74,7 @@ class Request:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a site tells before a run: how many clients it hosts, how many records one may hold, whether it is seeded.
+    """What a site reports before a run: how many clients it hosts, how many records one may hold, whether it is seeded.
 
     `hosts` says what a client is there, `records_read` whether the number of records was read from the data rather than
     declared; None where a site does not tell, as in version 0.1.0.
@@ -143,14 +143,14 @@ def _check_run(run: str) -> None:
 
 
 def _check_terms(terms: JsonObject) -> None:
-    """What is named is kept with the run, so nothing more may ride along."""
+    """Check that terms hold nothing but what they must: they are kept with the run."""
     if set(terms) != set(TERMS):
         raise WireError(f"the terms of a request are {', '.join(TERMS)}, and nothing else")
 
 
 def make_facts(facts: Facts) -> bytes:
-    told = {name: value for name, value in dataclasses.asdict(facts).items() if value is not None}
-    return wire.pack(Message(kind="facts", fields=told))
+    known = {name: value for name, value in dataclasses.asdict(facts).items() if value is not None}
+    return wire.pack(Message(kind="facts", fields=known))
 
 
 def make_refusal(code: Code) -> bytes:
@@ -172,14 +172,14 @@ def read_facts(data: bytes) -> Facts:
     """A site's facts; raises RefusedError where it said no, WireError for anything else."""
     message = _unpack_or_refuse(data, "facts")
     kinds: dict[str, type] = {"clients": int, "records": int, "seeded": bool}
-    told = "hosts" in message.fields
-    more: dict[str, type] = {"hosts": str, "records_read": bool} if told else {}
+    with_hosts = "hosts" in message.fields
+    more: dict[str, type] = {"hosts": str, "records_read": bool} if with_hosts else {}
     clients, records, seeded, *hosting = wire.take_fields(message, {**kinds, **more})
     if message.arrays or not (1 <= clients <= MOST_CLIENTS and 1 <= records <= MOST_RECORDS):
         raise WireError("a site's facts are out of range")
-    if told and hosting[0] not in HOSTS:
+    if with_hosts and hosting[0] not in HOSTS:
         raise WireError("a site says what its clients are in a word outside the closed list")
-    hosts, read = hosting if told else (None, None)
+    hosts, read = hosting if with_hosts else (None, None)
     return Facts(clients=clients, records=records, seeded=seeded, hosts=hosts, records_read=read)
 
 
@@ -231,7 +231,7 @@ def _reply_values(
 
 
 def check_outgoing(data: bytes, agreements: Mapping[str, Agreement]) -> bytes:
-    """The same message, rebuilt from what was checked, so that nothing rides along; raises WireError for anything else.
+    """The same message, rebuilt from what was checked, so that nothing else is sent; raises WireError for anything else.
 
     `agreements` are the site's own, by digest.
     """

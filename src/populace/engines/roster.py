@@ -13,7 +13,7 @@ from populace.types import JsonObject
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Seat:
-    """A site's place in a run: the numbers `first` to `first + clients - 1` are its clients; `hosts` says what they are."""
+    """A site's clients in a run: those numbered `first` to `first + clients - 1`; `hosts` says what one client is."""
 
     site: str
     first: int
@@ -55,7 +55,7 @@ def roster_from_json(document: JsonObject) -> Roster:
 
 
 def enrol(agreement: Agreement, link: Link, *, run: str, least: int, timeout: float) -> Roster:
-    """Ask the sites for their public facts, and seat those that agree; raises RunError with fewer than `least`."""
+    """Ask the sites for their public facts and enrol those that agree; raises RunError with fewer than `least`."""
     request = messages.make_facts_request(agreement, run=run)
     answers = link.exchange(dict.fromkeys(link.sites(), request), timeout)
     seats: list[Seat] = []

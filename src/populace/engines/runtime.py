@@ -27,7 +27,7 @@ SAMPLERS_SHARE = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Where a run stands."""
+    """The progress of a run."""
 
     done: int
     total: int
@@ -61,7 +61,7 @@ class Traffic:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a run leaves: the generator, what was spent for it, and what it cost.
+    """The result of a run: the generator, the privacy budget spent, and the traffic.
 
     `noise` says where noise, reports and coins came from: `exact` from the operating system, `keyed` from the root key.
     """
@@ -143,7 +143,7 @@ def shape_of(clients: Clients) -> Schema | ImageShape:
 
 
 def check_kind(protocol: Protocol, population: Population) -> None:
-    """One sentence for a method that does not take this kind of data."""
+    """Raise SpecError for a method that does not take this kind of data."""
     if population.kind not in protocol.facts.kinds:
         raise SpecError(
             f"method {protocol.facts.name!r} takes {' and '.join(protocol.facts.kinds)} data, and the data are "

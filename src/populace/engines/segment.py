@@ -107,7 +107,7 @@ def coordinator_of(folder: Path, link: Link) -> Coordinator:
 
 
 def advance(folder: Path, link: Link) -> State:
-    """One segment: rounds until the protocol is over, the link is closed, or somebody asks to stop. Never two at once."""
+    """Run one segment: rounds until the protocol is over, the link closes, or a stop is requested. Never two at once."""
     with _alone(folder):
         (folder / "stop").unlink(missing_ok=True)
         _note(folder, "running")

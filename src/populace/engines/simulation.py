@@ -148,7 +148,7 @@ def _shard(tree: ArrayTree) -> ArrayTree:
 
 
 def _pad_cohort(ask: Ask) -> Ask:
-    """Empty slots at the end, so that the cohort divides over the devices."""
+    """The cohort with empty slots at the end, so that it divides evenly over the devices."""
     slots = -len(ask.cohort) % len(jax.devices())
     if not slots:
         return ask
@@ -179,7 +179,7 @@ def _working_only(protocol: Protocol, ask: Ask) -> Ask:
 def _answer_held(
     protocol: Protocol, population: Population, keys: Keys, ask: Ask, records: ArrayTree, mask: Array, held: ArrayTree
 ) -> tuple[Replies, ArrayTree]:
-    """Every client of a cohort at once, each with what it keeps; an empty slot computes and is marked absent."""
+    """Answer for every client of a cohort at once, each with its memory; an empty slot computes and is marked absent."""
     sources = keys.source(jax.vmap(lambda client: keys.answer(ask.round, client))(ask.cohort))
     shards = Shard(records=records, mask=mask, population=population)
     each = (ask.own, shards, held, sources)
@@ -194,7 +194,7 @@ def _answer_held(
 
 
 def _training_at_once(clients: int) -> int:
-    """As many as may be, and if it can be a divisor, so that no remainder is compiled by itself."""
+    """The number of clients trained at once: as many as allowed, a divisor if possible, so that no remainder is compiled."""
     most = min(clients, MOST_TRAINING_AT_ONCE)
     return next((count for count in range(most, most // 2, -1) if clients % count == 0), most)
 
@@ -203,7 +203,7 @@ def _training_at_once(clients: int) -> int:
 def _answer_cohort(
     protocol: Protocol, population: Population, keys: Keys, ask: Ask, records: ArrayTree, mask: Array, memory: ArrayTree
 ) -> tuple[Replies, ArrayTree]:
-    """The same with everybody's memory on the device."""
+    """Answer for a cohort when all client memories are on the device."""
     held = jax.tree.map(lambda leaf: leaf[jnp.maximum(ask.cohort, 0)], memory)
     replies, kept = _answer_held(protocol, population, keys, ask, records, mask, held)
     place = jnp.where(replies.present, ask.cohort, population.clients)  # empty slots write nowhere
@@ -213,7 +213,7 @@ def _answer_cohort(
 def _answer_from_host(
     protocol: Protocol, population: Population, keys: Keys, ask: Ask, records: ArrayTree, mask: Array, memory: ArrayTree
 ) -> tuple[Replies, ArrayTree]:
-    """The same with everybody's memory on the host, changed in place: only the cohort's travels."""
+    """Answer for a cohort when client memories are on the host, updated in place: only the cohort's are moved."""
     cohort = np.asarray(ask.cohort)
     there = cohort >= 0
     held = jax.tree.map(lambda leaf: leaf[np.maximum(cohort, 0)], memory)
@@ -231,7 +231,7 @@ def _on_host(memory: ArrayTree) -> bool:
 
 
 class _RoundByRound:
-    """Gather on the host, answer in one compiled call, absorb."""
+    """Runs round by round: gather on the host, answer in one compiled call, absorb."""
 
     def __init__(
         self, protocol: Protocol, clients: Clients, population: Population, keys: Keys, ledger: MemoryLedger
@@ -267,7 +267,7 @@ class _RoundByRound:
 
 
 class _Compiled:
-    """Data on the device, many rounds in one compiled loop; the ledger is booked ahead for all of them."""
+    """Runs many rounds in one compiled loop with the data on the device; the ledger is charged for all of them first."""
 
     def __init__(
         self, protocol: Protocol, clients: Clients, population: Population, keys: Keys, ledger: MemoryLedger
@@ -300,7 +300,7 @@ class _Compiled:
 
 
 def _padded(cohorts: Array, multiple: int) -> Array:
-    """More empty rounds at the end, so that few lengths, and few compilations, occur."""
+    """Cohorts with empty rounds at the end, so that there are few lengths, and few compilations."""
     return np.concatenate([cohorts, np.full((-len(cohorts) % multiple, cohorts.shape[1]), -1, cohorts.dtype)])
 
 

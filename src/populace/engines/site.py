@@ -81,7 +81,7 @@ class Hosted:
 
     @functools.cached_property
     def digest(self) -> str:
-        """Of the accounts in their order; a run goes on only with those it was begun with."""
+        """A hash of the accounts in their order; a run continues only with those it began with."""
         found = hashlib.sha256()
         for account in self.accounts:
             text = account.encode(errors="surrogatepass")
@@ -113,7 +113,7 @@ class Site:
                 return self._answer(request)
             self._agreed(request)
             hosted = self.hosted
-            self.log("told the public facts")
+            self.log("reported the public facts")
             facts = Facts(
                 clients=len(hosted.accounts), records=hosted.records, seeded=self.root is not None, hosts=hosted.by,
                 records_read=hosted.records_read,
@@ -172,12 +172,12 @@ class Site:
         limit: Budget,
         relation: Relation,
     ) -> dict[int, bytes]:
-        """Replies by slot: the stored ones, and fresh ones that are booked before this returns."""
+        """Replies by slot: stored ones, and new ones that are charged before this returns."""
         batch = self._batch(self._begun(ledger, request), request, asked)
-        replies, fresh = self._look_up(ledger, request, batch, charge, limit)
-        if fresh:
+        replies, new_slots = self._look_up(ledger, request, batch, charge, limit)
+        if new_slots:
             ledger.check_relation(relation)
-        able = self._able(ledger, batch, fresh, charge)
+        able = self._able(ledger, batch, new_slots, charge)
         if not replies and not able:
             raise RefusedError("budget", f"nobody asked in round {request.round} of run {request.run} may answer")
         keep = []
@@ -190,7 +190,7 @@ class Site:
             keep.append((batch.accounts[slot], batch.questions[slot], reply, stored))
             replies[slot] = reply
         ledger.commit_many(
-            keep, charge, run=request.run, round_id=request.round, limit=limit, before=[fresh[slot] for slot in able],
+            keep, charge, run=request.run, round_id=request.round, limit=limit, before=[new_slots[slot] for slot in able],
             relation=relation,
         )  # fmt: skip
         return replies
@@ -259,7 +259,7 @@ class Site:
         return agreement.population(clients=request.clients_in_all, records=request.records)
 
     def _batch(self, begun: Begun, request: Request, asked: Asked) -> _Batch:
-        """Whom the numbers of a request stand for in its run."""
+        """The clients that the numbers of a request stand for in its run."""
         places = asked.numbers
         if begun.numbers:
             order = np.frombuffer(begun.numbers, NUMBERS)
@@ -279,15 +279,15 @@ class Site:
         Refuses what contradicts the ledger, and what the run's own guarantee does not cover.
         """
         replies: dict[int, bytes] = {}
-        fresh: dict[int, int] = {}
+        new_slots: dict[int, int] = {}
         try:
             for slot, (account, question) in enumerate(zip(batch.accounts, batch.questions, strict=True)):
                 reply = ledger.stored(account, run=request.run, round_id=request.round, question=question)
                 if reply is not None:
                     replies[slot] = reply
                     continue
-                fresh[slot] = ledger.entries(account, run=request.run)
-                if fresh[slot] < batch.heard[slot]:
+                new_slots[slot] = ledger.entries(account, run=request.run)
+                if new_slots[slot] < batch.heard[slot]:
                     raise RefusedError(
                         "rolled-back", f"account {account!r} has fewer charges in {request.run} than were heard"
                     )
@@ -296,14 +296,14 @@ class Site:
         except BudgetError as error:
             raise RefusedError("changed", str(error)) from error
         try:
-            for slot in fresh:
+            for slot in new_slots:
                 ledger.check_run(batch.accounts[slot], charge, run=request.run, limit=limit)
         except RunLimitError as error:
             raise RefusedError("guarantee", str(error)) from error
-        return replies, fresh
+        return replies, new_slots
 
     def _able(self, ledger: SqliteLedger, batch: _Batch, slots: Iterable[int], charge: Charge) -> list[int]:
-        """Who can pay under the site's own limit; of the others the log says how many, and of one of them why."""
+        """The slots whose accounts can pay under the site's limit; the log says how many cannot, and why for one of them."""
         able, unable = [], []
         for slot in slots:
             try:

@@ -186,7 +186,7 @@ def own_accounts(file: SiteFile, hosted: Hosted, *, other_clients: bool = False)
 
 
 def allow_other_clients(file: SiteFile) -> None:
-    """Write down that the owner said so: who was charged until now need not be in the data any more."""
+    """Record the owner's statement that clients charged so far need not be in the data any more."""
     with SqliteLedger(file.ledger, file.budget, create=False) as ledger:
         said = {"after": ledger.last, "at": time.time()}
     kept = read_json(_data_path(file))
@@ -200,7 +200,7 @@ def _keyed(account: str, salt: str) -> str:
 
 
 def begin_accounts(file: SiteFile, hosted: Hosted) -> None:
-    """Write down, while nothing is spent, whom the accounts belong to."""
+    """Record, before anything is spent, whom the accounts belong to."""
     salt = secrets.token_hex(32)
     write_json(
         _data_path(file), {"salt": salt, **_hosting(file), "fingerprint": _fingerprint(hosted, salt)}, mode=0o600
@@ -235,7 +235,7 @@ def _data_path(file: SiteFile) -> Path:
 
 
 def _hosting(file: SiteFile) -> JsonObject:
-    """How clients are told apart, as far as it matters for `by`."""
+    """The part of the settings that decides which rows make a client, for this value of `by`."""
     rows = file.records_per_client if file.by == "rows" else None
     return {
         "by": file.by,
@@ -270,7 +270,7 @@ def log_of(path: Path) -> Callable[[str], None]:
 
 
 def _log(path: Path) -> Callable[[str], None]:
-    """Lines for the site's people alone; a log that cannot be written keeps no refusal back."""
+    """Write lines for the site's staff; a log that cannot be written does not prevent a refusal."""
 
     def write(text: str) -> None:
         with contextlib.suppress(OSError):

@@ -95,8 +95,8 @@ class Federation:
     def run_folder(self, run: str) -> Path:
         return self.path / "runs" / run
 
-    def found(self, agreement: Agreement, *, name: str, host: str, port: int) -> str:
-        """Make root certificate, server and lead; returns the fingerprint that sites must be told by another way."""
+    def create(self, agreement: Agreement, *, name: str, host: str, port: int) -> str:
+        """Make the root certificate, the server and the lead; return the fingerprint to be sent to sites over another channel."""
         kits.check_name(name, "a federation's name")
         if (self.path / "federation.json").exists():
             raise RunError(f"{self.path} holds a federation already; choose another folder")
@@ -104,7 +104,7 @@ class Federation:
             raise InputError(f"expected a port in 1024 to 65535, got {port}")
         self.path.mkdir(parents=True, exist_ok=True)
         self.path.chmod(0o700)
-        fingerprint = kits.found(self.path, federation=name, host=host, port=port)
+        fingerprint = kits.make_root(self.path, federation=name, host=host, port=port)
         policy.write_server_policy(self.server_kit, self.path / "store")
         Proposal(federation=name, server=f"{host}:{port}", fingerprint=fingerprint, agreement=agreement).save(
             self.path / f"{name}.proposal.json"

@@ -46,7 +46,7 @@ def play(out: Path, *, epsilon: float, watch: Watch, say: Say) -> Played:
     federation = Federation(out / "coordinator")
     say("coordinator: founds the federation (root certificate, server, proposal)")
     agreement = propose(schema=str(schema), epsilon=epsilon, settings=QUICK)
-    fingerprint = federation.found(agreement, name=NAME, host="localhost", port=free_port())
+    fingerprint = federation.create(agreement, name=NAME, host="localhost", port=free_port())
     sites = tuple(SiteFolder(out / name) for name in SITES)
     edges = np.round(np.cumsum([0.0, *SHARES]) * len(table)).astype(int)
     say(f"{', '.join(SITES)}: make keys and requests; the coordinator signs; each joins with its own rows")

@@ -38,7 +38,7 @@ REFUSED = "refused by the site"
 
 
 class SilentAgent:
-    """In place of FLARE's network agent, which tells a server about processes and settings and stops cells."""
+    """A replacement of FLARE's network agent, which would report processes and settings to a server and stop cells."""
 
     def __init__(self, *_: object, **__: object) -> None:
         pass
@@ -48,7 +48,7 @@ class SilentAgent:
 
 
 def may_pass(origin: object, topic: object, job: object, kit: Path) -> bool:
-    """Whether a command is one a site takes: of the kept ones, from the server, about a job with a number of FLARE's form."""
+    """Whether a site accepts a command: one of those kept, from the server, about a job with a number of FLARE's form."""
     if topic not in KEPT or origin != FQCN.ROOT_SERVER:
         return False
     if job is not None and not _is_number(job):
@@ -71,7 +71,7 @@ def _is_number(job: object) -> bool:
 
 
 def guard(kit: Path) -> None:
-    """Take away what a job does not need; before FLARE's client is started."""
+    """Remove what a job does not need; called before FLARE's client is started."""
     ClientRequestProcessors.request_processors = [
         processor for processor in ClientRequestProcessors.request_processors if set(processor.get_topics()) <= KEPT
     ]

@@ -28,7 +28,7 @@ SECONDS_BETWEEN_LOOKS = 0.02
 
 
 class FlareLink(Link):
-    """Requests as FLARE tasks. A site that missed the last exchange is asked, but not waited for."""
+    """A link that sends requests as FLARE tasks. A site that missed the last exchange is asked, but not waited for."""
 
     def __init__(self, controller: Controller, fl_ctx: FLContext, abort: Signal) -> None:
         self._controller, self._fl_ctx, self._abort = controller, fl_ctx, abort

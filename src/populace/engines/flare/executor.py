@@ -69,7 +69,7 @@ class SiteExecutor(Executor):  # type: ignore[misc]
 
 
 def _stands(*paths: Path | None) -> list[tuple[int, ...]]:
-    """What changes when a file is written, replaced or touched."""
+    """Marks that change when a file is written, replaced or touched."""
     found = [path.stat() for path in paths if path is not None]
     return [(each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns) for each in found]
 
@@ -93,7 +93,7 @@ class Gate(Filter):  # type: ignore[misc]
         return reply
 
     def _agreed(self, file: Path) -> Mapping[str, Agreement]:
-        """What the site's file says now; nothing, where it cannot be read: then refusals alone leave."""
+        """The agreements in the site's file now; none where it cannot be read, so that only refusals leave."""
         try:
             changed = file.stat().st_mtime_ns
             if changed != self._read_at:

@@ -48,8 +48,8 @@ def check_name(name: str, what: str) -> str:
     return name
 
 
-def found(folder: Path, *, federation: str, host: str, port: int) -> str:
-    """A new root certificate, and kits of the server and of the coordinator's lead; returns the root's fingerprint."""
+def make_root(folder: Path, *, federation: str, host: str, port: int) -> str:
+    """Make a root certificate, and the kits of the server and of the coordinator's lead; returns the root's fingerprint."""
     server = {"host": host, "fed_learn_port": port, "admin_port": port}
     profile = {"name": federation, "scheme": "tcp", "connection_security": "mtls", "server": server}
     write_json(folder / "profile.yml", profile)

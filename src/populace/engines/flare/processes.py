@@ -66,7 +66,7 @@ def was_stopped(kit: Path) -> bool:
 
 
 def family(kit: Path) -> list[psutil.Process]:
-    """The process and all it started, eldest first."""
+    """The process and all its descendants, oldest first."""
     process = _process(kit)
     if process is None:
         return []
@@ -76,7 +76,7 @@ def family(kit: Path) -> list[psutil.Process]:
 
 
 def stop(kit: Path) -> bool:
-    """End the process and all it started, gently and then not; says whether there was one."""
+    """Terminate the process and all it started, then kill what is left; return whether there was one."""
     members = family(kit)
     for member in members:
         with contextlib.suppress(psutil.Error):

@@ -112,7 +112,7 @@ def write_job(folder: Path, *runs: Path) -> Path:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """FLARE's client prints and logs to the terminal; what matters comes back as a value or an error."""
+    """Silence FLARE's client, which prints and logs to the terminal; results come back as values or errors."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
