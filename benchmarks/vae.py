@@ -92,8 +92,12 @@ def _answer(
 def compare(clients: int, images: int, rounds: int) -> list[dict[str, Any]]:
     data = made_up(clients, images, (28, 28), 10)
     methods: dict[str, Protocol] = {
-        "fed-vae, one epoch, every client": FedVae(turns=rounds + 1, share=1.0, epochs=1, batch=images),
-        "l-dpd-vae, one noised step, every client": LDpdVae(epsilon=10.0, participations=rounds + 1, batch=images // 2),
+        "fed-vae, one epoch, every client": FedVae(
+            rounds=rounds + 1, sampling_rate=1.0, local_epochs=1, batch_size=images
+        ),
+        "l-dpd-vae, one noised step, every client": LDpdVae(
+            epsilon=10.0, participations=rounds + 1, batch_size=images // 2
+        ),
     }
     found = []
     for name, protocol in methods.items():
@@ -110,7 +114,14 @@ def compare(clients: int, images: int, rounds: int) -> list[dict[str, Any]]:
 
 def celeba() -> dict[str, Any]:
     protocol = CDpdVae(
-        epsilon=10.0, turns=2, share=CELEBA_SHARE, epochs=10, batch=8, rate=1e-2, bound=0.5, momentum=0.9
+        epsilon=10.0,
+        rounds=2,
+        sampling_rate=CELEBA_SHARE,
+        local_epochs=10,
+        batch_size=8,
+        learning_rate=1e-2,
+        clip_norm=0.5,
+        momentum=0.9,
     )
     data = made_up(CELEBA_CLIENTS, CELEBA_IMAGES, CELEBA_SHAPE, 2)
     population = population_of(data)

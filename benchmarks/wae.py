@@ -133,9 +133,9 @@ def main() -> None:
     if arguments.sweep:
         few = people(arguments.sweep)
         for cohort in (10, 100, 1_000):
-            add(DpFedWae(epsilon=8.0, recipe="paper", cohort=cohort), few)
+            add(DpFedWae(epsilon=8.0, recipe="paper", cohort_size=cohort), few)
         for hidden in (370, 3_700):
-            add(DpFedWae(epsilon=8.0, recipe="paper", hidden=hidden), people(max(20, 200_000 // hidden)))
+            add(DpFedWae(epsilon=8.0, recipe="paper", hidden_size=hidden), people(max(20, 200_000 // hidden)))
     if arguments.million:
         add(DpFedWae(epsilon=8.0), people(1_000_000))
     server = {recipe: at_the_server(DpFedWae(epsilon=8.0, recipe=recipe), everybody) for recipe in ("paper", "best")}  # type: ignore[arg-type]

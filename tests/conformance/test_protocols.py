@@ -15,7 +15,7 @@ from populace.engines.checkpoint import Checkpoint
 from populace.engines.runtime import Keys, population_of
 from populace.errors import BudgetError, PopulaceError
 from populace.methods.base import Replies
-from populace.methods.blocks.generator import load_generator
+from populace.methods.registry import load_generator
 from populace.privacy.accounting import contains_non_private
 from populace.privacy.bracket import TOLERANCE, bracket
 from populace.privacy.source import Keyed

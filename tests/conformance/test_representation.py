@@ -174,7 +174,7 @@ LEARNING = {
     **{name: {} for name in ("independent", "samprivsyn", "calm", "krr", "lopub")},
     "poll": {"latent_classes": 4, "prior_scale": 1.0, "chains": 1, "langevin_steps": 24},
     "moments": {"trust": "central"},
-    "central-vae": {"steps": 400, "width": 16, "latent": 4},
+    "central-vae": {"training_steps": 400, "hidden_size": 16, "latent_size": 4},
 }
 LIMIT = 5.0  # standard errors; a planted break lies at thirty
 

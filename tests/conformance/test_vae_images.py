@@ -5,26 +5,31 @@ import numpy as np
 import pytest
 
 from populace.engines import debug, simulation
-from populace.methods.blocks.generator import load_generator
-from populace.methods.registry import make_protocol
+from populace.methods.registry import load_generator, make_protocol
 from populace.tables.images import Images
 from populace.tables.partition import split
 
 LABELS, SHAPE = 3, (6, 6)
-TINY = {"width": 2, "latent": 2}
-LOCAL = {"participations": 2, "batch": 1, "asleep": 1, **TINY}
-FEDERATED = {"turns": 2, "epochs": 1, "batch": 2, **TINY}
+TINY = {"hidden_size": 2, "latent_size": 2}
+LOCAL = {"participations": 2, "batch_size": 1, "sleep_steps": 1, **TINY}
+FEDERATED = {"rounds": 2, "local_epochs": 1, "batch_size": 2, **TINY}
 METHODS = {
-    "central-vae": {"steps": 2, "net": "basis", **TINY},
+    "central-vae": {"training_steps": 2, "net": "basis", **TINY},
     "l-dpd-vae, joint": {"encoder": "joint", **LOCAL},
     "l-dpd-vae, sleep": {"encoder": "sleep", **LOCAL},
     "l-dpd-vae, frozen": {"encoder": "frozen", **LOCAL},
     "l-dpd-vae, paper": {"encoder": "paper", **LOCAL},
-    "l-dpd-vae, quantile": {"encoder": "frozen", "quantile": 0.5, "steps": 2, "local": "adam", **LOCAL},
-    "c-dpd-vae": {"share": 0.5, "net": "basis", **FEDERATED},
-    "c-dpd-vae, whole": {"share": 0.5, "shared": "whole", "quantile": 0.5, **FEDERATED},
-    "fed-vae": {"share": 1.0, **FEDERATED},
-    "fed-vae, whole": {"share": 0.5, "shared": "whole", "clip": 0.1, "noise": 0.01, **FEDERATED},
+    "l-dpd-vae, quantile": {
+        "encoder": "frozen",
+        "clip_quantile": 0.5,
+        "local_steps": 2,
+        "local_optimizer": "adam",
+        **LOCAL,
+    },
+    "c-dpd-vae": {"sampling_rate": 0.5, "net": "basis", **FEDERATED},
+    "c-dpd-vae, whole": {"sampling_rate": 0.5, "shared": "whole", "clip_quantile": 0.5, **FEDERATED},
+    "fed-vae": {"sampling_rate": 1.0, **FEDERATED},
+    "fed-vae, whole": {"sampling_rate": 0.5, "shared": "whole", "clip_norm": 0.1, "noise_deviation": 0.01, **FEDERATED},
 }
 QUICK = ("central-vae",)  # the others have quicker neighbours: their tables in test_protocols
 

@@ -134,7 +134,7 @@ def test_a_lost_or_older_checkpoint_of_a_run_with_noise_at_the_server_is_refused
 
 
 def test_secret_cohorts_are_not_drawn_from_coins_that_sites_could_learn(plan, rows, make_sites):
-    protocol = make_protocol("c-dpd-vae", {"epsilon": 2.0, "share": 0.5, "turns": 2})
+    protocol = make_protocol("c-dpd-vae", {"epsilon": 2.0, "sampling_rate": 0.5, "rounds": 2})
     place, sites = plan(protocol, seed=None), make_sites(rows, protocol, seed=None)
     with pytest.raises(SpecError, match="must stay secret"):
         coordinator_of(place, Closing(sites, after=99)).go()

@@ -18,14 +18,15 @@ from populace.privacy.sqlite_ledger import SqliteLedger
 from populace.tables.partition import split
 
 RECORDS = 2
-TINY = {"width": 3, "latent": 2}
+TINY = {"hidden_size": 3, "latent_size": 2}
 LOCAL = LDpdVae(
-    epsilon=4.0, encoder="joint", participations=3, batch=1, bound=0.3, encoder_rate=0.5, server="sgd", rate=1.0,
-    average=0.0, **TINY,
+    epsilon=4.0, encoder="joint", participations=3, batch_size=1, clip_norm=0.3, encoder_learning_rate=0.5,
+    server_optimizer="sgd", server_learning_rate=1.0,
+    ema_decay=0.0, **TINY,
 )  # fmt: skip
-CENTRAL = CDpdVae(epsilon=2.0, turns=3, share=0.6, epochs=1, batch=RECORDS, average=0.0, **TINY)
-FEDERATED = FedVae(turns=3, share=1.0, epochs=1, batch=RECORDS, **TINY)
-POOLED = CentralVae(steps=2, **TINY)
+CENTRAL = CDpdVae(epsilon=2.0, rounds=3, sampling_rate=0.6, local_epochs=1, batch_size=RECORDS, ema_decay=0.0, **TINY)
+FEDERATED = FedVae(rounds=3, sampling_rate=1.0, local_epochs=1, batch_size=RECORDS, **TINY)
+POOLED = CentralVae(training_steps=2, **TINY)
 
 
 @pytest.fixture(scope="module")

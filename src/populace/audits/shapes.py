@@ -24,18 +24,23 @@ Records = ArrayTree
 
 SIDE, CLASSES = 8, 3  # of invented images
 GAN = {"hidden_size": "8", "critic_hidden_size": "16", "latent_size": "4", "basis_size": "4"}
-BEGUN = "participations=1,width=4,latent=2,asleep=1,fitting=2,batch=3,waves=4"
+BEGUN = (
+    "l-dpd-vae:participations=1,hidden_size=4,latent_size=2,sleep_steps=1,fitting_steps=2,batch_size=3,basis_size=4"
+)
 #: Few steps, small networks, and batches of three of four records.
 FEW_STEPS: dict[str, dict[str, str]] = {
     "poll": {"classes": "4", "chains": "1", "moves": "8"},
-    "dp-fed-wae": {"classes": "2"},
-    "fedsel-wae": {"hidden": "6", "latent": "2", "epochs": "2"},
+    "dp-fed-wae": {"latent_classes": "2"},
+    "fedsel-wae": {"hidden_size": "6", "latent_size": "2", "local_epochs": "2"},
     "moments": {"side": "4"},
-    "l-dpd-vae": {"participations": "2", "batch": "3", "asleep": "1", "width": "4", "latent": "2", "waves": "4"},
-    "c-dpd-vae": {
-        "rounds": "3", "sampling_rate": "0.7", "epochs": "1", "batch": "4", "bound": "0.001", "width": "4", "latent": "2",
+    "l-dpd-vae": {
+        "participations": "2", "batch_size": "3", "sleep_steps": "1", "hidden_size": "4", "latent_size": "2", "basis_size": "4",
     },
-    "chain": {"then_set": BEGUN, "first_set": "side=4"},
+    "c-dpd-vae": {
+        "rounds": "3", "sampling_rate": "0.7", "local_epochs": "1", "batch_size": "4", "clip_norm": "0.001",
+        "hidden_size": "4", "latent_size": "2",
+    },
+    "chain": {"then": BEGUN, "first": "moments:side=4"},
     "fl-gan": {"generator_steps": "1", "critic_steps": "2", "batch_size": "3", **GAN},
     "ufl-gan": {"generator_steps": "1", "critic_steps": "2", "batch_size": "3", **GAN},
     "fedavg-gan": {
@@ -52,9 +57,9 @@ FEW_STEPS: dict[str, dict[str, str]] = {
 WIDE: dict[str, dict[str, str]] = {
     "fl-gan": {"critic_hidden_size": "128"}, "ufl-gan": {"critic_hidden_size": "128"},
     "fedavg-gan": {"critic_hidden_size": "128"},
-    "l-dpd-vae": {"width": "128", "latent": "16"}, "c-dpd-vae": {"width": "32", "latent": "8"},
+    "l-dpd-vae": {"hidden_size": "128", "latent_size": "16"}, "c-dpd-vae": {"hidden_size": "32", "latent_size": "8"},
     "genfl": {"critic_hidden_size": "64"}, "moments": {"side": "8"},
-    "chain": {"then_set": BEGUN.replace("width=4,latent=2", "width=128,latent=16"), "first_set": "side=8"},
+    "chain": {"then": BEGUN.replace("size=4,latent_size=2", "size=128,latent_size=16"), "first": "moments:side=8"},
 }  # fmt: skip
 
 

@@ -50,9 +50,9 @@ WIDTHS = (2, 3, 4, 5, 6)
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "dp-fed-wae": ("dp-fed-wae", {}),
     "dp-fed-wae, as published": ("dp-fed-wae", {"recipe": "paper"}),
-    "dp-fed-wae, as published, alpha .1": ("dp-fed-wae", {"recipe": "paper", "share": 0.1}),
-    "dp-fed-wae, as published, alpha .25": ("dp-fed-wae", {"recipe": "paper", "share": 0.25}),
-    "dp-fed-wae, as published, pre-trained": ("dp-fed-wae", {"recipe": "paper", "pretraining": 2_000}),
+    "dp-fed-wae, as published, alpha .1": ("dp-fed-wae", {"recipe": "paper", "top_share": 0.1}),
+    "dp-fed-wae, as published, alpha .25": ("dp-fed-wae", {"recipe": "paper", "top_share": 0.25}),
+    "dp-fed-wae, as published, pre-trained": ("dp-fed-wae", {"recipe": "paper", "pretraining_steps": 2_000}),
     "dp-fed-wae, as published, two indices": ("dp-fed-wae", {"recipe": "paper", "indices": 2, "overlap": 2}),
     "fedsel-wae": ("fedsel-wae", {}),
     "independent": ("independent", {}),
@@ -148,7 +148,7 @@ def _synthesized(cell: Cell) -> tuple[Generator, Table, dict[str, Any]]:
     times = CLIENTS // clients if part == "participations" else 1
     name, settings = METHODS[str(cell["method"])]
     if times > 1:
-        settings = {**settings, "participations": times, "cohort": 50 if settings.get("recipe") != "paper" else 10}
+        settings = {**settings, "participations": times, "cohort_size": 50 if settings.get("recipe") != "paper" else 10}
     rows = people(clients, RECORDS * times)
     made = synthesize_csv(
         raw_rows(rows), None if part == "proposed" else rows.schema, method=name, epsilon=float(cell["epsilon"] or 0),
@@ -191,12 +191,12 @@ def trained_without_noise(rows: Table, key: Array) -> Decoder:
         cohort, warming = state.order[number], number < protocol.first_rounds(rounds)
 
         def unit(client: Array) -> Array:
-            slope = reported_gradient(net, state.theta, net.read(codes[client]), ones, warming=warming)
-            return jnp.where(client >= 0, slope / jnp.maximum(jnp.linalg.norm(slope), 1e-12), 0.0)
+            gradient = reported_gradient(net, state.theta, net.read(codes[client]), ones, warming=warming)
+            return jnp.where(client >= 0, gradient / jnp.maximum(jnp.linalg.norm(gradient), 1e-12), 0.0)
 
         heard = jnp.sum(cohort >= 0)
-        told = jnp.sum(jax.vmap(unit)(cohort), axis=0) / heard
-        return protocol.learn(state, net, told, heard, warming), None
+        mean = jnp.sum(jax.vmap(unit)(cohort), axis=0) / heard
+        return protocol.learn(state, net, mean, heard, warming), None
 
     state, _ = jax.jit(lambda start: jax.lax.scan(one, start, jnp.arange(rounds)))(state)
     return Decoder(schema=rows.schema, layers=jax.tree.map(np.asarray, net.tables(state.theta)))

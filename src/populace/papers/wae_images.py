@@ -94,16 +94,21 @@ def trained_without_noise(protocol: DpFedWae, clients: Clients, key: Array) -> S
             read = design.read(images)
             if not isinstance(net, ClassAutoencoder):
                 coin = jax.random.fold_in(jax.random.fold_in(state.coin, state.round), number)
-                return adam_update(net, state.theta, read, there, coin, protocol.epochs, protocol.learning_rate)
-            slope = reported_gradient(net, state.theta, read, there, warming=warming)
-            return slope / jnp.maximum(jnp.linalg.norm(slope), 1e-12)
+                return adam_update(
+                    net, state.theta, read, there, coin,
+                    epochs=protocol.local_epochs, learning_rate=protocol.learning_rate,
+                )  # fmt: skip
+            gradient = reported_gradient(net, state.theta, read, there, warming=warming)
+            return gradient / jnp.maximum(jnp.linalg.norm(gradient), 1e-12)
 
         heard = jnp.sum(jnp.any(mask, axis=1))
         each = jax.vmap(direction)(records, here, jnp.arange(len(here)))
-        told = jnp.sum(each * jnp.any(mask, axis=1)[:, None], axis=0) / jnp.maximum(heard, 1)
+        mean = jnp.sum(each * jnp.any(mask, axis=1)[:, None], axis=0) / jnp.maximum(heard, 1)
         if isinstance(net, ClassAutoencoder):
-            return protocol.learn(state, net, told, heard, warming)
-        return dataclasses.replace(state, round=state.round + 1, theta=state.theta + protocol.step * told)
+            return protocol.learn(state, net, mean, heard, warming)
+        return dataclasses.replace(
+            state, round=state.round + 1, theta=state.theta + protocol.server_learning_rate * mean
+        )
 
     state = protocol.begin(population, key)
     for cohort in np.asarray(state.order):

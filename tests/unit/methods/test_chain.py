@@ -1,6 +1,7 @@
 """A chain: both methods under one budget, the second begun from the first."""
 
 import dataclasses
+import json
 
 import dp_accounting
 import jax
@@ -13,19 +14,23 @@ from populace.engines.checkpoint import Checkpoint
 from populace.engines.runtime import population_of
 from populace.errors import SpecError
 from populace.methods.base import Replies
-from populace.methods.blocks.code_law import make_standard_law
+from populace.methods.blocks.vae_generator import make_standard_law
 from populace.methods.blocks.vae_networks import BasisVae
 from populace.methods.chain import LARGER, Chain
-from populace.methods.registry import make_protocol
+from populace.methods.moments.protocol import Moments
+from populace.methods.registry import make_protocol, settings_from_file
 from populace.methods.vae import l_dpd_vae
-from populace.methods.vae import rounds as vae_rounds
-from populace.methods.vae.training import BATCH
+from populace.methods.vae.l_dpd_vae import LDpdVae
+from populace.methods.vae.training import BATCH_SIZE, warm_samples
 from populace.privacy.source import Keyed
 from populace.tables.images import Images
 from populace.tables.partition import split
 
-THEN = "net=basis,width=2,waves=2,latent=2,participations=2,batch=2,codes=1,asleep=1,fitting=3"
-CHAIN = Chain(epsilon=5.0, share=0.7, then_set=THEN)
+THEN = (
+    "l-dpd-vae:net=basis,hidden_size=2,basis_size=2,latent_size=2,participations=2,batch_size=2,codes_per_example=1,sleep_steps=1,"
+    "fitting_steps=3"
+)
+CHAIN = Chain(epsilon=5.0, budget_share=0.7, then=THEN)
 KEY = jax.random.key(5)
 
 
@@ -70,7 +75,7 @@ def test_a_larger_share_gives_the_first_method_less_noise(clients):
     population = population_of(clients)
     noises = [
         (links.first.calibrated_noise(population), links.then.calibrated_noise(population))
-        for links in (Chain(epsilon=5.0, share=share, then_set=THEN).links(population) for share in (0.3, 0.9))
+        for links in (Chain(epsilon=5.0, budget_share=share, then=THEN).links(population) for share in (0.3, 0.9))
     ]
     assert noises[0][0] > noises[1][0]
     assert noises[0][1] < noises[1][1]
@@ -94,7 +99,7 @@ def test_asleep_the_encoder_sees_codes_by_the_law_that_was_measured(clients, out
     values = {"change": jnp.zeros((3, len(state.theta))), "below": jnp.zeros(3)}
     replies = Replies(clients=ask.cohort, present=jnp.ones(3, bool), values=values)
     before = dataclasses.replace(state, law=make_standard_law(2, 2))
-    after = [then.absorb(each, ask, replies, Keyed(KEY)).encoder.values for each in (state, state, before)]
+    after = [then.absorb(each, ask, replies, Keyed(KEY)).encoder.parameters for each in (state, state, before)]
     np.testing.assert_array_equal(after[0], after[1])
     assert np.abs(after[0] - after[2]).max() > 1e-5
 
@@ -121,10 +126,15 @@ def test_stopped_at_the_hand_over_and_resumed_it_ends_alike(clients, outcome, tm
 
 @pytest.mark.parametrize(
     ("shape", "steps", "wanted"),
-    [((28, 28), 2, 2 * BATCH), ((28, 28), 20_000, 120_000), ((512, 512, 3), 20_000, 341), ((40_000, 40_000), 9, BATCH)],
+    [
+        ((28, 28), 2, 2 * BATCH_SIZE),
+        ((28, 28), 20_000, 120_000),
+        ((512, 512, 3), 20_000, 341),
+        ((40_000, 40_000), 9, BATCH_SIZE),
+    ],
 )
 def test_as_many_samples_as_are_looked_at_and_fit(shape, steps, wanted):
-    assert vae_rounds.warm_samples(BasisVae(shape=shape, classes=2), steps) == wanted
+    assert warm_samples(BasisVae(shape=shape, classes=2), steps) == wanted
 
 
 @pytest.mark.slow
@@ -145,10 +155,15 @@ def test_a_site_knows_the_shape_of_every_question(clients):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"then": "c-dpd-vae", "then_set": "turns=2"}, "protect one record"),
+        ({"then": "c-dpd-vae:rounds=2"}, "protect one record"),
         ({"first": "poll"}, "poll"),
-        ({"then_set": "participations"}, "name=value"),
-        ({"share": 1.0}, "share"),
+        ({"then": "l-dpd-vae:participations"}, "name=value"),
+        ({"budget_share": 1.0}, "budget_share"),
+        ({"then": "l-dpd-vae:epsilon=1"}, "leave it out"),
+        ({"first": Moments(epsilon=1.0)}, r"expected first\.epsilon 2, got 1"),
+        ({"then": LDpdVae(epsilon=2.0, noise_multiplier=3.0)}, r"expected then\.noise_multiplier 0, got 3"),
+        ({"then": {"method": "l-dpd-vae"}}, "with its method and settings"),
+        ({"then_set": "net=small"}, "it is called 'then'"),
     ],
 )
 def test_what_does_not_fit_is_one_sentence(clients, settings, message):
@@ -157,9 +172,9 @@ def test_what_does_not_fit_is_one_sentence(clients, settings, message):
 
 
 def test_clients_answer_together_where_the_method_in_turn_does(clients):
-    """`moments` does, convolutions do not, and dense networks do as long as their slopes fit."""
+    """`moments` does, convolutions do not, and dense networks do as long as their gradients fit."""
     population = population_of(clients)
-    chain = Chain(epsilon=5.0, share=0.7, then_set=THEN.replace("net=basis", "net=small"))
+    chain = Chain(epsilon=5.0, budget_share=0.7, then=THEN.replace("net=basis", "net=small"))
     first = chain.question(population, 0)[0]
     ask = chain.ask(chain.begin(population, KEY), population, Keyed(KEY))
     assert set(ask.common) == set(first) == {"first"}
@@ -175,11 +190,37 @@ def test_clients_answer_together_where_the_method_in_turn_does(clients):
 
 def test_what_is_not_set_is_what_suits_a_method_that_begins_from_samples(clients):
     population = population_of(clients)
-    then = Chain(epsilon=5.0, then_set="participations=2,width=7").links(population).then
-    assert (then.width, then.participations) == (7, 2)
-    assert (then.latent, then.beta) == (int(LARGER["l-dpd-vae"]["latent"]), float(LARGER["l-dpd-vae"]["beta"]))
+    then = Chain(epsilon=5.0, then="l-dpd-vae:participations=2,hidden_size=7").links(population).then
+    assert (then.hidden_size, then.participations) == (7, 2)
+    assert (then.latent_size, then.beta) == (LARGER["l-dpd-vae"]["latent_size"], LARGER["l-dpd-vae"]["beta"])
     alone = l_dpd_vae.LDpdVae(epsilon=1.0)
-    assert then.latent != alone.latent
-    other = Chain(epsilon=5.0, then_set="participations=2,net=small").links(population).then
-    assert (other.width, other.latent) == (0, alone.latent)  # sizes of a dense network are none for convolutions
-    assert other.rate == then.rate != alone.rate
+    assert then.latent_size != alone.latent_size
+    other = Chain(epsilon=5.0, then="l-dpd-vae:participations=2,net=small").links(population).then
+    assert (other.hidden_size, other.latent_size) == (
+        0,
+        alone.latent_size,
+    )  # sizes of a dense network are none for convolutions
+    assert other.server_learning_rate == then.server_learning_rate != alone.server_learning_rate
+
+
+def test_methods_given_as_values_are_taken_as_they_are(clients):
+    population = population_of(clients)
+    then = LDpdVae(epsilon=5.0, participations=2, batch_size=2, hidden_size=2, basis_size=2, latent_size=2)
+    links = Chain(epsilon=5.0, budget_share=0.7, first=Moments(epsilon=5.0, side=3), then=then).links(population)
+    assert links.first.side == 3
+    assert links.then == dataclasses.replace(then, delta=links.delta, noise_multiplier=links.then.noise_multiplier)
+    assert links.then.noise_multiplier > 0
+
+
+def test_a_chain_is_written_to_a_file_and_read_again():
+    """With its methods by name, as values, and as version 0.2.0 wrote it."""
+    chain = Chain(epsilon=5.0, first=Moments(epsilon=5.0, side=3), then=LDpdVae(epsilon=5.0, clip_norm=0.5))
+    for each in (CHAIN, chain):
+        document = json.loads(json.dumps(each.settings_to_file()))
+        assert make_protocol("chain", settings_from_file("chain", document)) == each
+        assert make_protocol("chain", document) == each
+    old = {
+        "epsilon": 5.0, "delta": 0.0, "share": 0.7, "first": "moments", "then": "l-dpd-vae", "first_set": "",
+        "then_set": "net=basis,width=2,waves=2,latent=2,participations=2,batch=2,codes=1,asleep=1,fitting=3",
+    }  # fmt: skip
+    assert make_protocol("chain", settings_from_file("chain", old)) == CHAIN

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from populace.errors import DataError, SpecError
-from populace.methods.blocks.generator import load_generator
 from populace.methods.blocks.vae_networks import BasisVae, SmallVae
 from populace.methods.genfl.classifier import AT_ONCE, ClassifierImages, logits
+from populace.methods.registry import load_generator
 from populace.tables.images import Images
 
 SHAPE, LABELS, CELLS = (8, 8), 3, 2

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from populace.errors import DataError
-from populace.methods.blocks.code_law import CodeLaw, make_standard_law, measure_law
-from populace.methods.blocks.generator import load_generator
-from populace.methods.blocks.vae_images import VaeImages, read_design
+from populace.methods.blocks.vae_generator import CodeLaw, VaeImages, make_standard_law, measure_law, read_design
 from populace.methods.blocks.vae_networks import BasisVae
+from populace.methods.registry import load_generator
 
 TURNED = np.array([[1.0, 0.6], [-0.2, 0.7]])  # not symmetric: turned the wrong way it is another
 LAW = CodeLaw(means=jnp.asarray([[3.0, -1.0], [0.0, 0.5]]), roots=jnp.asarray([TURNED, 0.1 * np.eye(2)], jnp.float32))
@@ -108,5 +107,5 @@ def test_half_a_law_is_refused_and_so_is_a_law_by_who_does_not_know_of_it(missin
     with pytest.raises(DataError, match="does not describe a decoder"):
         read_design((4, 4), 2, arrays)
     del arrays[missing]
-    with pytest.raises(DataError, match="tells only the"):
+    with pytest.raises(DataError, match="holds only the"):
         VaeImages.from_arrays((4, 4), 2, arrays)

@@ -10,7 +10,7 @@ from populace.engines import simulation
 from populace.engines.runtime import population_of
 from populace.errors import BudgetError, SpecError
 from populace.methods.base import Replies, Shard
-from populace.methods.blocks.dense_networks import ClassAutoencoder, DenseAutoencoder
+from populace.methods.wae.autoencoders import ClassAutoencoder, DenseAutoencoder
 from populace.methods.wae.dp_fed_wae import DpFedWae
 from populace.privacy.events import Pure
 from populace.privacy.shuffling import with_shuffling
@@ -53,7 +53,9 @@ def learned(epsilon, target=None):
         clients = dataclasses.replace(
             clients, data=dataclasses.replace(clients.data, schema=clients.data.schema.with_target(target))
         )
-    outcome = simulation.run(DpFedWae(epsilon=epsilon, classes=2, cohort=20), clients, root=jax.random.key(0))
+    outcome = simulation.run(
+        DpFedWae(epsilon=epsilon, latent_classes=2, cohort_size=20), clients, root=jax.random.key(0)
+    )
     codes = outcome.generator.sample_codes(20_000, jax.random.key(1), {})
     found = np.corrcoef(codes.T)
     return found[0, 1:].mean(), found[1:, 1:][~np.eye(7, dtype=bool)].mean(), codes.mean(axis=0)
@@ -77,7 +79,7 @@ def test_with_next_to_no_epsilon_next_to_nothing_is_learned():
 
 def test_paper_recipe_runs_and_decodes_by_arg_max():
     clients = binary_people(60)
-    protocol = DpFedWae(epsilon=4.0, recipe="paper", hidden=6, latent=2, epochs=2, pretraining=3)
+    protocol = DpFedWae(epsilon=4.0, recipe="paper", hidden_size=6, latent_size=2, local_epochs=2, pretraining_steps=3)
     outcome = simulation.run(protocol, clients, root=jax.random.key(0))
     assert outcome.rounds == 6
     assert outcome.generator.arg_max
@@ -88,7 +90,7 @@ def test_paper_recipe_runs_and_decodes_by_arg_max():
 
 def test_participations_share_epsilon_and_one_more_is_refused():
     clients = binary_people(20)
-    protocol = DpFedWae(epsilon=4.0, participations=4, cohort=5, classes=2)
+    protocol = DpFedWae(epsilon=4.0, participations=4, cohort_size=5, latent_classes=2)
     population = population_of(clients)
     assert protocol.round_count(population) == 16
     outcome = simulation.run(protocol, clients, root=jax.random.key(0))
@@ -103,7 +105,7 @@ def test_participations_share_epsilon_and_one_more_is_refused():
 
 def test_every_client_is_asked_once_a_pass_and_leftovers_form_a_smaller_cohort():
     clients = binary_people(23)
-    protocol = DpFedWae(epsilon=4.0, participations=2, cohort=5, classes=2)
+    protocol = DpFedWae(epsilon=4.0, participations=2, cohort_size=5, latent_classes=2)
     state = protocol.begin(population_of(clients), jax.random.key(0))
     order = np.asarray(state.order)
     assert order.shape == (10, 5)
@@ -116,7 +118,7 @@ def test_every_client_is_asked_once_a_pass_and_leftovers_form_a_smaller_cohort()
 def test_client_without_records_answers_as_if_its_update_were_zero(recipe):
     clients = binary_people(20)
     population = population_of(clients)
-    protocol = DpFedWae(epsilon=4.0, recipe=recipe, hidden=4, latent=2, epochs=2, classes=2)
+    protocol = DpFedWae(epsilon=4.0, recipe=recipe, hidden_size=4, latent_size=2, local_epochs=2, latent_classes=2)
     ask = protocol.ask(protocol.begin(population, jax.random.key(0)), population, Keyed(jax.random.key(1)))
     blank = Shard(records=np.zeros((2, 8), np.int32), mask=np.zeros(2, bool), population=population)
     full = dataclasses.replace(blank, records=np.ones((2, 8), np.int32))
@@ -126,7 +128,7 @@ def test_client_without_records_answers_as_if_its_update_were_zero(recipe):
 
 def test_first_rounds_learn_the_columns_own_tables_and_later_ones_keep_them():
     clients = binary_people(400)
-    protocol = DpFedWae(epsilon=8.0, cohort=40, warm=0.5, classes=2)
+    protocol = DpFedWae(epsilon=8.0, cohort_size=40, warmup_share=0.5, latent_classes=2)
     population = population_of(clients)
     state = protocol.begin(population, jax.random.key(0))
     thetas, kinds = [np.asarray(state.theta)], []
@@ -156,13 +158,13 @@ def test_first_rounds_learn_the_columns_own_tables_and_later_ones_keep_them():
 @pytest.mark.parametrize(("epsilon", "participations", "first"), [(8, 1, 100), (4, 1, 200), (8, 2, 200), (1, 1, 500)])
 def test_share_of_first_rounds_by_the_public_rule(epsilon, participations, first):
     assert DpFedWae(epsilon=epsilon, participations=participations).first_rounds(1_000) == first
-    assert DpFedWae(epsilon=epsilon, participations=participations, warm=0.3).first_rounds(1_000) == 300
+    assert DpFedWae(epsilon=epsilon, participations=participations, warmup_share=0.3).first_rounds(1_000) == 300
     assert DpFedWae(epsilon=epsilon, recipe="paper").first_rounds(1_000) == 0
 
 
 def test_a_part_of_the_model_is_sent_and_moves_that_part_only():
     clients = binary_people(400, columns=20)
-    protocol = DpFedWae(epsilon=8.0, cohort=4, classes=2, submodel=0.4, warm=0.01)
+    protocol = DpFedWae(epsilon=8.0, cohort_size=4, latent_classes=2, submodel=0.4, warmup_share=0.01)
     population = population_of(clients)
     design = protocol.design(population)
     assert (design.places, design.numbers_sent, design.parameters) == (8, 3 * 8 + 2, 3 * 20 + 2)
@@ -188,7 +190,7 @@ def test_a_part_of_the_model_is_sent_and_moves_that_part_only():
 def test_a_part_of_the_model_still_learns():
     """Half of the columns at a time: correlations of .49 come out above a third."""
     clients = binary_people(6_000)
-    protocol = DpFedWae(epsilon=8.0, classes=2, cohort=20, submodel=0.5)
+    protocol = DpFedWae(epsilon=8.0, latent_classes=2, cohort_size=20, submodel=0.5)
     outcome = simulation.run(protocol, clients, root=jax.random.key(0))
     found = np.corrcoef(outcome.generator.sample_codes(20_000, jax.random.key(1), {}).T)
     assert found[~np.eye(8, dtype=bool)].mean() > 0.33
@@ -199,7 +201,7 @@ def test_a_part_of_the_model_still_learns():
 def test_a_run_can_start_from_a_former_decoder():
     clients = binary_people(200)
     population = population_of(clients)
-    protocol = DpFedWae(epsilon=4.0, classes=2, cohort=100)
+    protocol = DpFedWae(epsilon=4.0, latent_classes=2, cohort_size=100)
     former = simulation.run(protocol, clients, root=jax.random.key(0)).generator
     state = protocol.begin(population, jax.random.key(1), warm=former)
     again = protocol.finish(state, population, jax.random.key(2))
@@ -211,10 +213,10 @@ def test_a_run_can_start_from_a_former_decoder():
 
 def test_several_indices_are_told_as_one_set_at_the_same_cost():
     clients = binary_people(40)
-    protocol = DpFedWae(epsilon=4.0, recipe="paper", hidden=4, latent=2, epochs=1, indices=3, overlap=2)
+    protocol = DpFedWae(epsilon=4.0, recipe="paper", hidden_size=4, latent_size=2, local_epochs=1, indices=3, overlap=2)
     outcome = simulation.run(protocol, clients, root=jax.random.key(0))
     mechanism = outcome.state.design.mechanism
-    assert (mechanism.told, mechanism.least, mechanism.event) == (3, 2, Pure(4.0))
+    assert (mechanism.reported, mechanism.least, mechanism.event) == (3, 2, Pure(4.0))
     assert outcome.ledger.spent()["epsilon"] == pytest.approx(4.0)
     first = protocol.begin(population_of(clients), jax.random.fold_in(jax.random.key(0), 0))
     assert np.abs(np.asarray(outcome.state.theta - first.theta) * 10).sum() <= 3 * 40 + 0.1
@@ -236,8 +238,9 @@ def test_central_statement_stands_beside_the_local_one_and_only_where_each_is_as
 
 def test_bad_settings_are_refused():
     for wrong in (
-        {"epsilon": 0.0}, {"classes": 0}, {"participations": 0}, {"share": 1.5}, {"warm": 1.0}, {"step": -1.0},
-        {"learning_rate": 0.0}, {"recipe": "other"}, {"pretraining": 5}, {"epsilon": 1e-6, "participations": 2},
+        {"epsilon": 0.0}, {"latent_classes": 0}, {"participations": 0}, {"top_share": 1.5}, {"warmup_share": 1.0},
+        {"server_learning_rate": -1.0},
+        {"learning_rate": 0.0}, {"recipe": "other"}, {"pretraining_steps": 5}, {"epsilon": 1e-6, "participations": 2},
     ):  # fmt: skip
         with pytest.raises(SpecError):
             DpFedWae(**{"epsilon": 4.0, **wrong})

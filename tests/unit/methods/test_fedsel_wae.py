@@ -12,7 +12,7 @@ from populace.privacy.events import Pure
 from populace.privacy.source import Keyed
 from populace.tables.partition import split
 
-SMALL = {"epsilon": 4.0, "cohort": 5, "hidden": 4, "latent": 2, "epochs": 2}
+SMALL = {"epsilon": 4.0, "cohort_size": 5, "hidden_size": 4, "latent_size": 2, "local_epochs": 2}
 
 
 @pytest.fixture(scope="module")
@@ -22,11 +22,11 @@ def clients(small_table):
 
 def test_the_published_setting():
     design = FedSelWae(epsilon=8.0)
-    assert (design.cohort, design.share, design.first, design.epochs) == (10, 0.05, 0.5, 10)
+    assert (design.cohort_size, design.top_share, design.selection_budget_share, design.local_epochs) == (10, 0.05, 0.5, 10)
 
 
 def test_moves_are_bits_at_the_coordinates_told_and_rows_by_arg_max(clients):
-    protocol = FedSelWae(**SMALL, pretraining=2)
+    protocol = FedSelWae(**SMALL, pretraining_steps=2)
     outcome = simulation.run(protocol, clients, root=jax.random.key(0))
     assert outcome.rounds == 4
     assert outcome.generator.arg_max
@@ -54,7 +54,8 @@ def test_both_stages_are_charged_and_one_more_report_is_refused(clients):
 
 def test_bad_settings_are_refused():
     for wrong in (
-        {"epsilon": 0.0}, {"cohort": 0}, {"share": 0.0}, {"share": 1.0}, {"first": 1.0}, {"step": -1.0},
+        {"epsilon": 0.0}, {"cohort_size": 0}, {"top_share": 0.0}, {"top_share": 1.0},
+        {"selection_budget_share": 1.0}, {"server_learning_rate": -1.0},
         {"learning_rate": 0.0}, {"epsilon": 1e-6},
     ):  # fmt: skip
         with pytest.raises(SpecError):

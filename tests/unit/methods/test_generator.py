@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from populace.errors import DataError, RunError, SpecError
 from populace.methods.baselines.marginals import Marginals, project_to_simplex
-from populace.methods.blocks.generator import load_generator
+from populace.methods.registry import load_generator
 from populace.tables.constraints import Comparison, Forbidden
 from populace.tables.schema import Column, Schema
 

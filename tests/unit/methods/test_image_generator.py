@@ -8,8 +8,9 @@ import pytest
 
 from populace.errors import DataError, PopulaceError, RunError, SpecError
 from populace.methods.baselines.marginals import Marginals
-from populace.methods.blocks.generator import load_generator, load_table_generator
-from populace.methods.blocks.image_generator import ImageClasses, ImageGenerator, Mosaic
+from populace.methods.blocks.generator import ImageGenerator
+from populace.methods.registry import load_generator, load_table_generator
+from populace.methods.wae.images import ImageClasses, Mosaic
 from populace.runs.folder import RunFolder
 from populace.tables.images import read_images
 

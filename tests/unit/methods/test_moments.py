@@ -13,11 +13,11 @@ from populace.engines import debug, simulation
 from populace.engines.runtime import population_of
 from populace.errors import SpecError
 from populace.methods.base import ImageShape, Population, Shard
-from populace.methods.blocks.generator import load_generator
 from populace.methods.blocks.whole_numbers import on_grid
 from populace.methods.moments.features import ImageFeatures, TableFeatures
 from populace.methods.moments.protocol import Moments
 from populace.methods.moments.sums import DIAGONAL, layout_of, quantised, summed, unpacked
+from populace.methods.registry import load_generator
 from populace.privacy.gaussian import analytic_delta
 from populace.privacy.source import Keyed, System
 from populace.tables.images import Images

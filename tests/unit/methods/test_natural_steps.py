@@ -4,18 +4,18 @@ import jax
 import numpy as np
 import pytest
 
-from populace.methods.blocks.dense_networks import Blocks, ClassAutoencoder
-from populace.methods.blocks.parameters import count_parameters
-from populace.methods.wae.natural_steps import FIRST_PRIOR, first_step, later_step
-from populace.methods.wae.submodels import (
+from populace.methods.blocks.networks import Blocks, count_parameters
+from populace.methods.wae.autoencoders import (
+    ClassAutoencoder,
     choose_places,
-    kept_mask,
-    packed,
-    packed_size,
-    places_kept,
-    told_mask,
-    unpacked,
+    extend_submodel,
+    gradient_mask,
+    mask_of_places,
+    submodel_places,
+    submodel_size,
+    take_submodel,
 )
+from populace.methods.wae.training import FIRST_PRIOR, first_step, later_step
 
 BINARY = ClassAutoencoder(Blocks((2,) * 8), classes=2)
 MIXED = ClassAutoencoder(Blocks((3, 2, 5, 2, 4)), classes=2, target=2)
@@ -60,22 +60,22 @@ def test_rare_values_move_less():
 
 
 def test_parts_hold_whole_columns_and_the_target_and_come_back():
-    assert places_kept(MIXED, 0.8) == 11
-    assert places_kept(MIXED, 0.01) == 10
+    assert submodel_places(MIXED, 0.8) == 11
+    assert submodel_places(MIXED, 0.01) == 10
     theta = np.random.default_rng(0).normal(size=count_parameters(MIXED.shapes)).astype(np.float32)
     seen = np.zeros(MIXED.blocks.width)
     for number in range(20):
         places = choose_places(MIXED, 10, jax.random.key(number))
-        kept = np.asarray(kept_mask(MIXED, places)) > 0
+        kept = np.asarray(mask_of_places(MIXED, places)) > 0
         seen += kept
         assert len(places) == 10
         assert kept[MIXED.blocks.owner == 2].all()
         for column in range(5):
             assert len(set(kept[MIXED.blocks.owner == column].tolist())) == 1
-        part = packed(MIXED, theta, places)
-        assert part.shape == (packed_size(MIXED, 10),)
-        again = np.asarray(unpacked(MIXED, part, places))
-        same = np.concatenate([kept, np.asarray(told_mask(MIXED, kept)) > 0])
+        part = take_submodel(MIXED, theta, places)
+        assert part.shape == (submodel_size(MIXED, 10),)
+        again = np.asarray(extend_submodel(MIXED, part, places))
+        same = np.concatenate([kept, np.asarray(gradient_mask(MIXED, kept)) > 0])
         np.testing.assert_array_equal(again[same], theta[same])
         assert not again[~same].any()
     assert (seen > 0).all()
@@ -87,9 +87,9 @@ def test_gradient_of_a_part_is_that_of_a_model_without_the_other_columns():
     keep = np.array([0, 2, 3])
     kept = np.isin(MIXED.blocks.owner, keep).astype(np.float32)
     theta = np.random.default_rng(1).normal(size=count_parameters(MIXED.shapes)).astype(np.float32)
-    inside = np.concatenate([kept > 0, np.asarray(told_mask(MIXED, kept)) > 0])
+    inside = np.concatenate([kept > 0, np.asarray(gradient_mask(MIXED, kept)) > 0])
     codes = np.array([[2, 1, 4, 0, 3], [0, 0, 1, 1, 2]], np.int32)
-    whole = np.asarray(MIXED.slope(theta * inside, *MIXED.read(codes), np.ones(2), kept))
-    part = np.asarray(small.slope(theta[inside], *small.read(codes[:, keep]), np.ones(2)))
+    whole = np.asarray(MIXED.gradient(theta * inside, *MIXED.read(codes), np.ones(2), kept))
+    part = np.asarray(small.gradient(theta[inside], *small.read(codes[:, keep]), np.ones(2)))
     np.testing.assert_allclose(whole[inside[MIXED.blocks.width :]], part, atol=1e-5)
     assert not whole[~inside[MIXED.blocks.width :]].any()

@@ -5,14 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.methods.base import Population
-from populace.methods.blocks.code_law import CodeLaw
-from populace.methods.blocks.training import generator_of
+from populace.methods.blocks.vae_generator import CodeLaw, generator_of
 from populace.methods.vae.fed_vae import FedVae
 
 
 def test_rows_take_the_law_of_their_codes_into_the_first_layer(small_schema):
     population = Population(schema=small_schema, clients=2, records=2)
-    vae = FedVae(turns=1, width=3, latent=2).vae(population)
+    vae = FedVae(rounds=1, hidden_size=3, latent_size=2).vae(population)
     theta = vae.start(jax.random.key(0))[1] + 0.1
     law = CodeLaw(means=jnp.asarray([[2.0, -1.0]]), roots=jnp.asarray([[[1.0, 0.6], [-0.2, 0.7]]]))
     layers = generator_of(vae, theta, population, law).layers

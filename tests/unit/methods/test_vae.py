@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from populace.errors import DataError
-from populace.methods.blocks.dense_networks import Blocks
-from populace.methods.blocks.generator import load_generator
-from populace.methods.blocks.vae_images import VaeImages
+from populace.methods.blocks.networks import Blocks
+from populace.methods.blocks.vae_generator import VaeImages
 from populace.methods.blocks.vae_networks import NETS, BasisVae, LargeVae, RowsVae, SmallVae
+from populace.methods.registry import load_generator
 
 GREY, COLOUR = (6, 5), (5, 6, 3)
 BLOCKS = Blocks((3, 2, 4))
@@ -79,9 +79,9 @@ def test_codes_that_the_encoder_finds_likely_are_missed_least():
     phi, _ = vae.start(jax.random.key(0))
     x, y = examples(vae, 2)
     mean, log_variance = vae.encode(phi, x, y)
-    at_mean = vae.misses(phi, x, y, mean)
+    at_mean = vae.code_losses(phi, x, y, mean)
     np.testing.assert_allclose(at_mean, 0.5 * np.sum(log_variance, axis=1), rtol=1e-4, atol=1e-6)
-    assert (vae.misses(phi, x, y, mean + 1) > at_mean).all()
+    assert (vae.code_losses(phi, x, y, mean + 1) > at_mean).all()
     assert np.abs(np.asarray(vae.encode(1e3 * phi, x, y)[1])).max() <= 10
 
 

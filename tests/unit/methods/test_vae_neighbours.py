@@ -16,8 +16,8 @@ import pytest
 from populace.methods.base import ImageShape, Population, Shard
 from populace.methods.blocks import dp_sgd
 from populace.methods.blocks.dp_sgd import Examples, start_training
-from populace.methods.vae import l_dpd_vae
-from populace.methods.vae.l_dpd_vae import LDpdVae, noised_gradient
+from populace.methods.vae.l_dpd_vae import LDpdVae
+from populace.methods.vae.training import train_on_own_samples
 from populace.privacy.gaussian import clip
 from populace.privacy.source import Keyed
 
@@ -31,10 +31,11 @@ ADVERSARIAL = {
 
 
 def method(encoder, **options):
-    """Everybody's records in every batch, small bounds: every slope is clipped to its direction."""
+    """Everybody's records in every batch, small bounds: every gradient is clipped to its direction."""
     return LDpdVae(
-        epsilon=9.0, encoder=encoder, participations=2, batch=RECORDS, bound=1e-3, local_rate=0.3, encoder_rate=1.0,
-        asleep=2, codes=CODES, net="basis", width=3, latent=2, **options,
+        epsilon=9.0, encoder=encoder, participations=2, batch_size=RECORDS, clip_norm=1e-3, local_learning_rate=0.3,
+        encoder_learning_rate=1.0,
+        sleep_steps=2, codes_per_example=CODES, net="basis", hidden_size=3, latent_size=2, **options,
     )  # fmt: skip
 
 
@@ -60,7 +61,7 @@ def silent(design, seed, mask):
 
 @functools.lru_cache(maxsize=8)
 def compiled(protocol):
-    return jax.jit(functools.partial(noised_gradient, protocol, protocol.design(POPULATION)))
+    return jax.jit(protocol.design(POPULATION).training.noised_gradient)
 
 
 def widest_difference(protocol, one, other, seed):
@@ -68,8 +69,8 @@ def widest_difference(protocol, one, other, seed):
     design = protocol.design(POPULATION)
     state = protocol.begin(POPULATION, jax.random.key(seed))
     keeps = protocol.remember(POPULATION, jax.random.key(0)) != ()
-    public, theta, bound = state.encoder, state.theta, jnp.float32(protocol.bound)
-    homes = [start_training(public.parameters, protocol.encoder_rate)] * 2
+    public, theta, bound = state.encoder, state.theta, jnp.float32(protocol.clip_norm)
+    homes = [start_training(public.parameters, protocol.encoder_learning_rate)] * 2
     widest = 0.0
     for number in range(ROUNDS):
         draws = [silent(design, 100 * seed + number, examples.mask) for examples in (one, other)]
@@ -81,16 +82,18 @@ def widest_difference(protocol, one, other, seed):
         made_up = np.round((sums[0] - sums[1]) / design.mechanism.grid).astype(np.int32)
         draws[1]["noise"] = jnp.asarray(made_up)
         ends = [
-            l_dpd_vae._train(
-                protocol, design, half, theta, bound, examples, jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], draw)
+            design.training.steps(
+                half, theta, bound, examples, jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], draw)
             )
             for half, examples, draw in zip(homes, (one, other), draws, strict=True)
         ]
         np.testing.assert_array_equal(ends[0][1], ends[1][1])  # the same was released
         theta = theta + ends[0][1]
         if protocol.encoder == "sleep":
-            public = l_dpd_vae._asleep(design.vae, public, theta, state.law, jax.random.key(number), protocol.asleep)
-        homes = [end[0] if keeps else start_training(public.parameters, protocol.encoder_rate) for end in ends]
+            public = train_on_own_samples(
+                design.vae, public, theta, state.law, jax.random.key(number), steps=protocol.sleep_steps
+            )
+        homes = [end[0] if keeps else start_training(public.parameters, protocol.encoder_learning_rate) for end in ends]
     return widest
 
 
@@ -122,8 +125,8 @@ def test_without_clipping_the_bound_breaks_too(monkeypatch):
     monkeypatch.setattr(dp_sgd, "clip_tree", lambda tree, bound: tree)
     design, state = protocol.design(POPULATION), protocol.begin(POPULATION, jax.random.key(0))
     sums = [
-        jax.jit(functools.partial(noised_gradient, protocol, design))(
-            state.encoder.parameters, state.theta, state.bound, examples, silent(design, 0, examples.mask)
+        jax.jit(functools.partial(design.training.noised_gradient))(
+            state.encoder.parameters, state.theta, state.clip_norm, examples, silent(design, 0, examples.mask)
         )[0]
         for examples in pair(0)
     ]
@@ -162,7 +165,7 @@ def test_a_sum_is_that_of_records_clipped_one_by_one():
 
 def test_only_what_was_noised_leaves():
     """Without a count that was paid for, a reply holds the decoder's change and a number that says nothing."""
-    protocol = dataclasses.replace(method("frozen"), bound=100.0)
+    protocol = dataclasses.replace(method("frozen"), clip_norm=100.0)
     design, state = protocol.design(POPULATION), protocol.begin(POPULATION, jax.random.key(0))
     ask = protocol.ask(state, POPULATION, Keyed(jax.random.key(1)))
     records = {"x": np.zeros((RECORDS, SIDE, SIDE), np.uint8), "y": np.zeros(RECORDS, np.int32)}

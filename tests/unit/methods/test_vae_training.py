@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from populace.methods.blocks.code_law import CodeLaw, make_standard_law
 from populace.methods.blocks.dp_sgd import Examples, examples_at_once, start_training, sum_over_batch
+from populace.methods.blocks.vae_generator import CodeLaw, make_standard_law
 from populace.methods.blocks.vae_networks import BasisVae
-from populace.methods.vae.training import fit, mean_loss, measure_codes, train_asleep, train_at_client
+from populace.methods.vae.training import fit, mean_loss, measure_codes, train_at_client, train_on_own_samples
 
 VAE = BasisVae(shape=(4, 4), classes=2, latent=2, width=4)
 ROWS, AT_ONCE = 7, 3
@@ -48,7 +48,9 @@ def client(rows=4, there=3):
 @jax.jit
 def trained(examples, key):
     phi, theta = VAE.start(jax.random.key(0))
-    encoder, after = train_at_client(VAE, start_training(phi, 0.01), theta, examples, key, epochs=2, batch=4, rate=0.01)
+    encoder, after = train_at_client(
+        VAE, start_training(phi, 0.01), theta, examples, key, epochs=2, batch_size=4, learning_rate=0.01
+    )
     return encoder.parameters, after, theta
 
 
@@ -69,7 +71,9 @@ FAR = CodeLaw(means=jnp.asarray([[2.0, 0.0], [-2.0, 1.0]]), roots=0.3 * STANDARD
 
 @jax.jit
 def asleep(phi, theta, law):
-    return train_asleep(VAE, start_training(phi, 0.02), theta, law, jax.random.key(2), steps=60, rate=0.02).parameters
+    return train_on_own_samples(
+        VAE, start_training(phi, 0.02), theta, law, jax.random.key(2), steps=60, learning_rate=0.02
+    ).parameters
 
 
 @pytest.mark.slow
@@ -82,7 +86,8 @@ def test_asleep_the_encoder_learns_the_codes_of_the_decoders_samples(law):
     x, y = VAE.means(VAE.decode(theta, z, VAE.labels(labels))), VAE.labels(labels)
     other = STANDARD if law is FAR else FAR
     before, wrong, later = (
-        float(VAE.misses(each, x, y, z).mean()) for each in (phi, asleep(phi, theta, other), asleep(phi, theta, law))
+        float(VAE.code_losses(each, x, y, z).mean())
+        for each in (phi, asleep(phi, theta, other), asleep(phi, theta, law))
     )
     assert later < min(before, wrong) - 0.05
 
@@ -105,7 +110,7 @@ def test_codes_are_measured_of_every_record_once_and_by_class(monkeypatch):
 def test_fitting_lowers_the_loss():
     phi, theta = VAE.start(jax.random.key(0))
     records = {"x": np.random.default_rng(0).integers(0, 2, (6, 4, 4)) * 255, "y": np.arange(6) % 2}
-    after = fit(VAE, phi, theta, jax.tree.map(jnp.asarray, records), 6, jax.random.key(1), steps=30, rate=0.02)
+    after = fit(VAE, phi, theta, jax.tree.map(jnp.asarray, records), 6, jax.random.key(1), steps=30, learning_rate=0.02)
     examples = Examples(*VAE.read(records), jnp.ones(6, bool))
     noise = jax.random.normal(jax.random.key(2), (6, 2))
     assert mean_loss(VAE, *after, examples, noise) < mean_loss(VAE, phi, theta, examples, noise) - 0.02

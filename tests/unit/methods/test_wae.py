@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from populace.errors import DataError
-from populace.methods.blocks.dense_networks import Blocks, ClassAutoencoder, Decoder, DenseAutoencoder, discrepancy
-from populace.methods.blocks.generator import load_generator
-from populace.methods.blocks.parameters import count_parameters, unpack
+from populace.methods.blocks.networks import Blocks, Decoder, count_parameters, unpack
+from populace.methods.registry import load_generator
+from populace.methods.wae.autoencoders import ClassAutoencoder, DenseAutoencoder, discrepancy
 
 SIZES = (3, 2, 1, 4)
 
@@ -28,7 +28,7 @@ def test_blocks_one_place_for_binary_columns():
 
 
 @pytest.mark.parametrize("scale", [1.0, 100.0, 1e4])
-def test_logits_far_apart_have_probabilities_and_slopes(scale):
+def test_logits_far_apart_have_probabilities_and_gradients(scale):
     """A block far below another, and binary columns of any size."""
     blocks = Blocks((2, 5, 3, 2, 4))
     logits = scale * jax.random.normal(jax.random.key(0), (6, blocks.width))
@@ -36,10 +36,10 @@ def test_logits_far_apart_have_probabilities_and_slopes(scale):
     each = np.eye(len(blocks.sizes))[blocks.owner]
     np.testing.assert_allclose((p @ each)[:, [1, 2, 4]], 1.0, rtol=1e-5)
     np.testing.assert_allclose(p[:, 0], jax.nn.sigmoid(logits[:, 0]), rtol=1e-6)
-    slopes = jax.grad(
+    gradients = jax.grad(
         lambda logits: jnp.sum(blocks.probabilities(logits) ** 2) + jnp.sum(blocks.log_normaliser(logits))
     )
-    assert np.isfinite(np.asarray(slopes(logits))).all()
+    assert np.isfinite(np.asarray(gradients(logits))).all()
 
 
 def test_probabilities_of_all_records_sum_to_one():
@@ -98,12 +98,12 @@ def test_classes_make_a_probability_and_the_decoder_has_the_same(target):
 
 
 @pytest.mark.parametrize("target", [None, 0, 1])
-def test_slope_is_that_of_the_log_probability(target):
+def test_gradient_is_that_of_the_log_probability(target):
     """By differences, of every parameter a class's places, an effect or a weight has; scaled places undone."""
     net = ClassAutoencoder(Blocks(SIZES), classes=2, target=target)
     theta = with_fixed_target(net, random_theta(net, 1))
     codes = all_records()[[3, 17]]
-    told = np.asarray(net.slope(theta, *net.read(codes), np.ones(2)))
+    told = np.asarray(net.gradient(theta, *net.read(codes), np.ones(2)))
     width, small = net.blocks.width, 1e-4
     scales = np.asarray(net.scales(theta[:width]))
     assert len(told) == len(theta) - width
@@ -116,24 +116,24 @@ def test_slope_is_that_of_the_log_probability(target):
     assert not told[per_place == 0].any()
 
 
-def test_slopes_leave_padding_out_and_nothing_gives_zero():
+def test_gradients_leave_padding_out_and_nothing_gives_zero():
     net = ClassAutoencoder(Blocks(SIZES), classes=2, target=0)
     theta, codes = random_theta(net), all_records()[[3, 17]]
     x, value = net.read(codes)
 
     def first(x, value, mask):
-        return net.first_slope(theta[: net.blocks.width], x, mask)
+        return net.base_gradient(theta[: net.blocks.width], x, mask)
 
     def later(x, value, mask):
-        return net.slope(theta, x, value, mask)
+        return net.gradient(theta, x, value, mask)
 
-    for slope in (first, later):
-        alone = slope(x[:1], value[:1], np.ones(1))
-        np.testing.assert_allclose(slope(x, value, np.array([1.0, 0.0])), alone, atol=1e-6)
-        assert not np.asarray(slope(x, value, np.zeros(2))).any()
+    for gradient in (first, later):
+        alone = gradient(x[:1], value[:1], np.ones(1))
+        np.testing.assert_allclose(gradient(x, value, np.array([1.0, 0.0])), alone, atol=1e-6)
+        assert not np.asarray(gradient(x, value, np.zeros(2))).any()
 
 
-def test_information_is_how_the_mean_slope_falls():
+def test_information_is_how_the_mean_gradient_falls():
     """With classes alike it is exact for weights apart, and for places: the diagonal of the curvature."""
     net = ClassAutoencoder(Blocks((2, 2, 3)), classes=1, target=0)
     theta = np.array(net.start(jax.random.key(0))) * 0
@@ -141,9 +141,9 @@ def test_information_is_how_the_mean_slope_falls():
     codes = np.array(list(itertools.product(range(2), range(2), range(3))), np.int32)
     chances = np.exp([log_probability(net, theta, code) for code in codes])
 
-    def mean_slope(where):
+    def mean_gradient(where):
         return sum(
-            c * np.asarray(net.slope(where, *net.read(code[None]), np.ones(1)))
+            c * np.asarray(net.gradient(where, *net.read(code[None]), np.ones(1)))
             for c, code in zip(chances, codes, strict=True)
         )
 
@@ -151,7 +151,7 @@ def test_information_is_how_the_mean_slope_falls():
     for place in (1, 2, 3, 4, 6, 7, 9):  # of the class, and of the effect
         moved = theta.copy()
         moved[5 + place] += 0.01
-        fall = (mean_slope(theta) - mean_slope(moved))[place] / 0.01
+        fall = (mean_gradient(theta) - mean_gradient(moved))[place] / 0.01
         assert fall == pytest.approx(information[place], rel=0.03)
 
 

@@ -9,12 +9,11 @@ from populace.engines import simulation
 from populace.engines.runtime import new_ledger
 from populace.errors import BudgetError, DataError, SpecError
 from populace.methods.base import ImageShape, Population, Shard
-from populace.methods.blocks.conv_networks import ConvAutoencoder, ConvDecoder, convolve
-from populace.methods.blocks.dense_networks import Blocks, ClassAutoencoder
-from populace.methods.blocks.image_generator import ImageClasses, Mosaic
-from populace.methods.wae.design import read_tiles, usual_tile
+from populace.methods.blocks.networks import Blocks, convolve
+from populace.methods.wae.autoencoders import ClassAutoencoder, ConvAutoencoder
 from populace.methods.wae.dp_fed_wae import DpFedWae
-from populace.methods.wae.local_training import adam_update
+from populace.methods.wae.images import ConvDecoder, ImageClasses, Mosaic, read_tiles, usual_tile
+from populace.methods.wae.training import adam_update
 from populace.privacy.events import Pure
 from populace.privacy.source import Keyed
 from populace.tables.images import Images
@@ -86,7 +85,9 @@ def contrast(images):
 
 @pytest.mark.slow
 def test_learns_the_labels_and_their_images():
-    outcome = simulation.run(DpFedWae(epsilon=8.0, classes=2, cohort=6), shapes(600), root=jax.random.key(0))
+    outcome = simulation.run(
+        DpFedWae(epsilon=8.0, latent_classes=2, cohort_size=6), shapes(600), root=jax.random.key(0)
+    )
     assert isinstance(outcome.generator, ImageClasses)
     images = outcome.generator.sample(600, jax.random.key(1))
     assert np.bincount(images.y, minlength=3).min() > 100
@@ -97,7 +98,9 @@ def test_learns_the_labels_and_their_images():
 
 @pytest.mark.slow
 def test_with_next_to_no_epsilon_next_to_nothing_is_learned():
-    outcome = simulation.run(DpFedWae(epsilon=0.05, classes=2, cohort=6), shapes(600), root=jax.random.key(0))
+    outcome = simulation.run(
+        DpFedWae(epsilon=0.05, latent_classes=2, cohort_size=6), shapes(600), root=jax.random.key(0)
+    )
     assert abs(contrast(outcome.generator.sample(600, jax.random.key(1)))) < 40
 
 
@@ -105,7 +108,8 @@ def test_with_next_to_no_epsilon_next_to_nothing_is_learned():
 def test_published_recipe_gives_images_without_labels():
     clients = shapes(6)
     outcome = simulation.run(
-        DpFedWae(epsilon=4.0, recipe="paper", hidden=16, latent=2, epochs=2, cohort=3, pretraining=2), clients,
+        DpFedWae(epsilon=4.0, recipe="paper", hidden_size=16, latent_size=2, local_epochs=2, cohort_size=3,
+        pretraining_steps=2), clients,
         root=jax.random.key(0),
     )  # fmt: skip
     assert isinstance(outcome.generator, ConvDecoder)
@@ -119,7 +123,7 @@ def test_published_recipe_gives_images_without_labels():
 @pytest.mark.slow
 def test_a_client_without_images_and_one_class_answer_too():
     population = Population(schema=ImageShape(shape=(3, 3), classes=1), clients=4, records=2)
-    protocol = DpFedWae(epsilon=1.0, classes=2)
+    protocol = DpFedWae(epsilon=1.0, latent_classes=2)
     state = protocol.begin(population, jax.random.key(0))
     ask = protocol.ask(state, population, Keyed(jax.random.key(1)))
     records = {"x": np.zeros((2, 3, 3), np.uint8), "y": np.zeros(2, np.int32)}

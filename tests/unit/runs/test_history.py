@@ -105,7 +105,7 @@ def test_a_limit_is_kept_and_raised_by_its_owner_alone(people):
 
 
 def test_a_run_without_a_guarantee_is_booked_as_infinite_and_refused_under_a_limit(people):
-    nothing = spec_of(people, method="central-vae", settings={"steps": 2, "width": 4})
+    nothing = spec_of(people, method="central-vae", settings={"training_steps": 2, "hidden_size": 4})
     with pytest.raises(BudgetError, match=r"central-vae guarantees nothing \(epsilon inf\)"):
         synthesize(nothing, people / "a", keeping=Bookkeeping(limit=4))
     assert overview(people / LEDGER) == {

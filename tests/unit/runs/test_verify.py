@@ -17,8 +17,8 @@ METHODS = {
     "independent": ["--method", "independent", "--epsilon", "2"],
     "moments": ["--method", "moments", "--epsilon", "4", "--records-per-client", "20"],
     "fed-vae": [
-        "--method", "fed-vae", "--epsilon", "4", "--records-per-client", "20", "--set", "turns=1", "--set", "epochs=1",
-        "--set", "width=4", "--set", "latent=2",
+        "--method", "fed-vae", "--epsilon", "4", "--records-per-client", "20", "--set", "rounds=1", "--set",
+        "local_epochs=1", "--set", "hidden_size=4", "--set", "latent_size=2",
     ],
 }  # fmt: skip
 

@@ -42,8 +42,8 @@ RUNS = {
     "poll": ["--method", "poll", "--epsilon", "2", "--set", "chains=1", "--set", "langevin_steps=24"],
     "seeded": ["--method", "independent", "--epsilon", "2", "--seed", "5"],
     "alone": ["--method", "independent", "--epsilon", "2", "--no-ledger"],
-    "baseline": ["--method", "fed-vae", "--epsilon", "4", "--records-per-client", "20", "--set", "turns=1", "--set",
-                 "epochs=1", "--set", "hidden_size=4", "--set", "latent=2"],
+    "baseline": ["--method", "fed-vae", "--epsilon", "4", "--records-per-client", "20", "--set", "rounds=1", "--set",
+                 "local_epochs=1", "--set", "hidden_size=4", "--set", "latent_size=2"],
 }  # fmt: skip
 
 

@@ -87,7 +87,7 @@ class DpFedWae(PassesOfReports):
     indices: int = 1
     overlap: int = 0
     server_learning_rate: float = 1.0
-    classes: int = 8
+    latent_classes: int = 8
     warmup_share: float = 0.0
     submodel: float = 1.0
     hidden_size: int = 64
@@ -99,7 +99,8 @@ class DpFedWae(PassesOfReports):
 
     renamed: ClassVar[Mapping[str, str]] = {
         "cohort": "cohort_size", "share": "top_share", "step": "server_learning_rate", "warm": "warmup_share",
-        "hidden": "hidden_size", "latent": "latent_size", "epochs": "local_epochs", "pretraining": "pretraining_steps",
+        "classes": "latent_classes", "hidden": "hidden_size", "latent": "latent_size", "epochs": "local_epochs",
+        "pretraining": "pretraining_steps",
     }  # fmt: skip
     meanings: ClassVar[Mapping[str, str]] = {
         "epsilon": "The local privacy budget of everything one client holds.",
@@ -110,7 +111,7 @@ class DpFedWae(PassesOfReports):
         "indices": "How many coordinates a report names.",
         "overlap": "How many of the named coordinates must be among the top; 0: the more the better.",
         "server_learning_rate": "The length of the server's step, the paper's gamma (recipe paper).",
-        "classes": "How many latent classes there are (recipe best).",
+        "latent_classes": "How many latent classes there are (recipe best).",
         "warmup_share": "The share of the rounds that learn single columns only; 0: by a public rule (recipe best).",
         "submodel": "The share of the model that is sent, other columns in each round (recipe best).",
         "hidden_size": "The units of each hidden layer; for images, eight times the channels (recipe paper).",
@@ -120,7 +121,7 @@ class DpFedWae(PassesOfReports):
         "pretraining_steps": "Steps on rows drawn evenly from the public domain, before the first round (recipe paper).",
         "tile": "The side in pixels of the tiles in which images are seen; 0: so that there are at most 256 (recipe best).",
     }
-    small: ClassVar[Mapping[str, Any]] = {"cohort_size": 15, "classes": 2}
+    small: ClassVar[Mapping[str, Any]] = {"cohort_size": 15, "latent_classes": 2}
     facts: ClassVar[Facts] = Facts(
         name="dp-fed-wae",
         line="autoencoder, one sign per client",
@@ -135,7 +136,7 @@ class DpFedWae(PassesOfReports):
 
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
-        for name in ("participations", "indices", "classes", "hidden_size", "latent_size", "local_epochs"):
+        for name in ("participations", "indices", "latent_classes", "hidden_size", "latent_size", "local_epochs"):
             if getattr(self, name) < 1:
                 raise out_of_range(name, "at least 1", getattr(self, name))
         for name in ("cohort_size", "overlap", "pretraining_steps", "server_learning_rate", "tile"):
@@ -349,14 +350,14 @@ def _net_of(protocol: DpFedWae, population: Population) -> tuple[Net, Mosaic | N
     if isinstance(shape, ImageShape):
         if protocol.recipe == "paper":
             return ConvAutoencoder(shape.shape, max(1, protocol.hidden_size // 8), protocol.latent_size), None
-        return image_net(shape, protocol.tile, protocol.classes)
+        return image_net(shape, protocol.tile, protocol.latent_classes)
     if protocol.recipe == "paper":
         return DenseAutoencoder(Blocks(shape.sizes), protocol.hidden_size, protocol.latent_size), None
     target = None if shape.target is None else shape.index(shape.target)
-    return ClassAutoencoder(Blocks(shape.sizes), protocol.classes, target), None
+    return ClassAutoencoder(Blocks(shape.sizes), protocol.latent_classes, target), None
 
 
 def mechanism_of(protocol: DpFedWae, size: int, epsilon: float, chosen: int) -> SignDS | SeveralSignDS:
     if protocol.indices == 1:
         return SignDS(size=size, epsilon=epsilon, chosen=chosen)
-    return SeveralSignDS(size=size, epsilon=epsilon, chosen=chosen, told=protocol.indices, least=protocol.overlap)
+    return SeveralSignDS(size=size, epsilon=epsilon, chosen=chosen, reported=protocol.indices, least=protocol.overlap)
