@@ -81,14 +81,28 @@ def measure_law(z: Array, labels: Array, classes: int) -> CodeLaw:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class VaeImages(ImageGenerator):
+class DecoderImages(ImageGenerator):
+    """A generator whose images come from decoders of one network."""
+
+    vae: ImageVae
+
+    @property
+    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+        return self.vae.shape
+
+    @property
+    def classes(self) -> int:  # type: ignore[override]
+        return self.vae.classes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VaeImages(DecoderImages):
     """Codes, by their law or standard normal, through the decoder; an image is the intensity expected of each pixel.
 
     Labels come evenly: what share each has among the records was not asked. A network of one class was given no labels.
     """
 
     kind: ClassVar[str] = "vae-images"
-    vae: ImageVae
     theta: Array
     law: CodeLaw | None = None
 
@@ -104,14 +118,6 @@ class VaeImages(ImageGenerator):
                 raise DataError(f"expected a law of codes of {latent} numbers in {rows} classes, got arrays of {sizes}")
             if not all(np.isfinite(part).all() for part in (self.law.means, self.law.roots)):
                 raise DataError("the law of the codes holds numbers that are not finite")
-
-    @property
-    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        return self.vae.shape
-
-    @property
-    def classes(self) -> int:  # type: ignore[override]
-        return self.vae.classes
 
     def label_shares(self) -> NumpyArray | None:
         return np.full(self.classes, 1 / self.classes) if self.classes > 1 else None

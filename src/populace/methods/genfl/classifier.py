@@ -23,8 +23,7 @@ import optax
 from populace.errors import DataError
 from populace.methods.blocks.dp_sgd import clip_rows, update_ema
 from populace.methods.blocks.gan_training import draw_labels
-from populace.methods.blocks.generator import ImageGenerator
-from populace.methods.blocks.vae_generator import decoded, design_bytes, read_design
+from populace.methods.blocks.vae_generator import DecoderImages, decoded, design_bytes, read_design
 from populace.methods.blocks.vae_networks import ImageVae
 from populace.tables.images import Images
 from populace.types import Array, ArrayTree, NumpyArray
@@ -235,14 +234,13 @@ def accuracy_on_generated(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClassifierImages(ImageGenerator):
+class ClassifierImages(DecoderImages):
     """Each image comes from one of the generators, evenly; labels come evenly. `classify` is the classifier.
 
     Edge cases: without generators (`thetas` of no rows) there is a classifier alone, and drawing is refused.
     """
 
     kind: ClassVar[str] = "classifier-images"
-    vae: ImageVae
     thetas: Array  # [generators, size]
     weights: Array  # [features + 1, classes]
     cells: int
@@ -258,14 +256,6 @@ class ClassifierImages(ImageGenerator):
     @functools.cached_property
     def features(self) -> Scattering:
         return Scattering(self.vae.shape, self.cells)
-
-    @property
-    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        return self.vae.shape
-
-    @property
-    def classes(self) -> int:  # type: ignore[override]
-        return self.vae.classes
 
     def label_shares(self) -> Array:
         return np.full(self.classes, 1 / self.classes)
