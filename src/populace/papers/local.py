@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -22,7 +21,7 @@ from populace.evaluation.prediction import Score, logistic_score, majority_score
 from populace.evaluation.sets import all_sets, set_distances
 from populace.methods.blocks.one_report import mutual_information
 from populace.methods.marginals.graphical_model import TreeGenerator, fit_graphical_model
-from populace.methods.marginals.samprivsyn import SamPrivSyn
+from populace.methods.marginals.samprivsyn import SamPrivSyn, State
 from populace.methods.registry import make_protocol
 from populace.papers.grid import Benchmark, Cell, Chart, Result, View, benchmark_of, lines_over, mean_over_seeds
 from populace.runs.run import make_key
@@ -32,9 +31,9 @@ from populace.tables.schema import Schema
 from populace.tables.table import Table, from_codes
 
 ROWS = 30_000
-PUBLISHED: dict[str, Any] = {"oracle": "split-krr", "estimator": "lasso", "selection": "mutual-information"}
+PUBLISHED: dict[str, object] = {"oracle": "split-krr", "estimator": "lasso", "selection": "mutual-information"}
 #: Row of the table -> method and its settings.
-METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+METHODS: dict[str, tuple[str, dict[str, object]]] = {
     "independent": ("independent", {}),
     "krr": ("krr", {}),
     "lopub": ("lopub", {"hashes": 2, "bits": 64}),
@@ -88,18 +87,18 @@ def load(name: str, part: datasets.Split) -> Table:
 def cells(setting: Setting, quick: bool, seeds: int) -> list[Cell]:
     """All cells: every method for every epsilon, then the sweeps."""
     epsilons = (1, 2, 4, 8) if quick else tuple(range(1, 11))
-    found: list[Cell] = [{"part": "baseline", "method": name, "seed": 0} for name in BASELINES]
+    grid: list[Cell] = [{"part": "baseline", "method": name, "seed": 0} for name in BASELINES]
     for seed, epsilon, method in itertools.product(range(seeds), epsilons, METHODS):
-        found.append({"part": "epsilon", "method": method, "epsilon": epsilon, "seed": seed})
+        grid.append({"part": "epsilon", "method": method, "epsilon": epsilon, "seed": seed})
     for seed, clients, method in itertools.product(range(seeds), setting.clients, SWEPT):
-        found.append({"part": "clients", "method": method, "epsilon": 4, "clients": clients, "seed": seed})
+        grid.append({"part": "clients", "method": method, "epsilon": 4, "clients": clients, "seed": seed})
     for seed, columns, method in itertools.product(range(seeds), setting.columns, SWEPT):
-        found.append({"part": "columns", "method": method, "epsilon": 4, "columns": columns, "seed": seed})
+        grid.append({"part": "columns", "method": method, "epsilon": 4, "columns": columns, "seed": seed})
     for seed, batch, method in itertools.product(
         range(max(seeds, 3)), setting.batches, ("samprivsyn, as published", "samprivsyn")
     ):
-        found.append({"part": "batch", "method": method, "epsilon": 5, "batch": batch, "seed": seed})
-    return found
+        grid.append({"part": "batch", "method": method, "epsilon": 5, "batch": batch, "seed": seed})
+    return grid
 
 
 def measure(setting: Setting, cell: Cell) -> Result:
@@ -109,7 +108,7 @@ def measure(setting: Setting, cell: Cell) -> Result:
         return _baseline(setting, method)
     table, reference = _population(setting, cell)
     name, settings = METHODS[method]
-    given = {"epsilon": float(cell["epsilon"] or 0), **settings}
+    given: dict[str, object] = {"epsilon": float(cell["epsilon"] or 0), **settings}
     if part == "batch":
         given["clients_per_batch"] = cell["batch"]
     seed = int(cell["seed"] or 0)
@@ -118,18 +117,18 @@ def measure(setting: Setting, cell: Cell) -> Result:
     outcome = simulation.run(protocol, split(table, records_per_client=1), root=root)
     synthetic = outcome.generator.sample(ROWS, make_key(seed + 1_000))
     jax.clear_caches()  # type: ignore[no-untyped-call]
-    found: dict[str, Any] = {
+    about: Result = {
         "bits": 8 * outcome.traffic.to_json()["bytes_from_one_client_per_message"],
         "guarantee": outcome.guarantee.epsilon,
     }
     if part == "batch" and isinstance(protocol, SamPrivSyn):
         return {
-            **found,
+            **about,
             "information": information(synthetic),
             "information_estimated": estimated_information(protocol, outcome.state, table.schema),
             "information_real": information(table),
         }
-    return {**found, **_scores(synthetic, reference, load(setting.data, "test") if part == "epsilon" else None)}
+    return {**about, **_scores(synthetic, reference, load(setting.data, "test") if part == "epsilon" else None)}
 
 
 def _population(setting: Setting, cell: Cell) -> tuple[Table, Table]:
@@ -182,20 +181,20 @@ def _baseline(setting: Setting, name: str) -> Result:
     return _scores(from_codes(codes, train.schema, rng), train, test)
 
 
-def _scores(synthetic: Table, real: Table, test: Table | None) -> dict[str, Any]:
+def _scores(synthetic: Table, real: Table, test: Table | None) -> Result:
     matrix = two_way_distances(real, synthetic)
-    found: dict[str, Any] = {
+    scores: Result = {
         "one_way": float(np.diag(matrix).mean()),
         "two_way": mean_over_pairs(matrix),
         "three_way": float(set_distances(real, synthetic, all_sets(len(matrix), 3)).mean()),
         "relative": relative_error(real, synthetic),
     }
     if test is not None:
-        found |= _score(logistic_score(synthetic, test, str(test.schema.target)))
-    return found
+        scores |= _score(logistic_score(synthetic, test, str(test.schema.target)))
+    return scores
 
 
-def _score(score: Score) -> dict[str, Any]:
+def _score(score: Score) -> Result:
     return {"auc": score.auc.value if score.auc.known else None, "accuracy": score.accuracy.value}
 
 
@@ -207,7 +206,7 @@ def information(table: Table) -> float:
     return mutual_information(counts.reshape(sizes[a], sizes[b]) / len(table))
 
 
-def estimated_information(protocol: SamPrivSyn, state: Any, schema: Schema) -> float:
+def estimated_information(protocol: SamPrivSyn, state: State, schema: Schema) -> float:
     """The same of the pair's estimated table, before rows are made from it: what the paper's figure 8 must show."""
     wanted = sorted(schema.index(name) for name in PAIR)
     how = "lasso" if protocol.estimator == "lasso" else "projected"
@@ -219,11 +218,11 @@ def _of(results: Sequence[Result], part: str) -> list[Result]:
     return [{**result, "seconds_run": result["seconds"]} for result in results if result["cell"]["part"] == part]
 
 
-def _text(value: Any, digits: int = 3) -> str:
+def _text(value: float | None, digits: int = 3) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def _row(values: dict[str, Any]) -> list[str]:
+def _row(values: Result) -> list[str]:
     digits = {"bits": 0, "seconds_run": 1}
     return [_text(values.get(key), digits.get(key, 3)) for key in METRICS]
 
@@ -236,7 +235,7 @@ def views(setting: Setting, results: Sequence[Result]) -> list[View]:
         rows.append(["-", method, *_row({**values, "seconds_run": None}), paper])
     means = mean_over_seeds(_of(results, "epsilon"), METRICS, ("epsilon", "method"))
     rows += [[str(epsilon), method, *_row(values), ""] for (epsilon, method), values in means.items()]
-    found = [
+    sections = [
         View(
             title=f"{setting.data}: distances to the training rows; logistic regression (one-hot) on {ROWS:,} synthetic rows, "
             "tested on real ones",
@@ -249,7 +248,7 @@ def views(setting: Setting, results: Sequence[Result]) -> list[View]:
         if swept:
             body = [[str(n), method, *(_row(values)[i] for i in (0, 1, 2, 5))] for (n, method), values in swept.items()]
             header = [title, "method", *(HEADER[i] for i in (0, 1, 2, 5))]
-            found.append(View(title=f"\nepsilon 4, by number of {title}", header=header, rows=body))
+            sections.append(View(title=f"\nepsilon 4, by number of {title}", header=header, rows=body))
     batches = mean_over_seeds(_of(results, "batch"), INFORMATION, ("batch", "method"))
     if batches:
         body = [
@@ -257,18 +256,18 @@ def views(setting: Setting, results: Sequence[Result]) -> list[View]:
             for (batch, method), values in batches.items()
         ]
         header = ["batch", "method", "synthetic rows", "estimated table", "real rows", "paper: real"]
-        found.append(
+        sections.append(
             View(title="\nmutual information of (marital-status, relationship), epsilon 5", header=header, rows=body)
         )
-    return found
+    return sections
 
 
 def charts(setting: Setting, results: Sequence[Result]) -> list[Chart]:
     """Lines like the paper's figures 5 to 8."""
-    found = []
+    plots = []
     baseline = {result["cell"]["method"]: result for result in _of(results, "baseline")}
     shuffled, real = baseline.get(BASELINES[1], {}), baseline.get(BASELINES[0], {})
-    wanted: tuple[tuple[str, str, str, str, dict[str, Any], bool], ...] = (
+    wanted: tuple[tuple[str, str, str, str, dict[str, float | None], bool], ...] = (
         ("epsilon", "two_way", "epsilon", "2-way TVD", {"true columns, shuffled": shuffled.get("two_way")}, False),
         ("epsilon", "relative", "epsilon", "relative error", {}, True),
         ("epsilon", "auc", "epsilon", "AUC", {"real rows": real.get("auc")}, False),
@@ -285,13 +284,13 @@ def charts(setting: Setting, results: Sequence[Result]) -> list[Chart]:
             means = mean_over_seeds(_of(results, part), ("information_real",), (part, "method"))
             level = {"real rows": next(iter(means.values()))["information_real"]}
         if lines:
-            found.append(
+            plots.append(
                 Chart(
                     name=f"{key}-by-{part}", title=setting.data, across=across, up=up, logarithmic=logarithmic, lines=lines,
                     level={name: value for name, value in level.items() if value is not None},
                 )
             )  # fmt: skip
-    return found
+    return plots
 
 
 def _benchmark(setting: Setting, title: str) -> Benchmark:

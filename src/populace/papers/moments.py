@@ -13,7 +13,6 @@ import functools
 import itertools
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -67,19 +66,19 @@ PUBLISHED: dict[str, tuple[tuple[str, str, str, str, str], ...]] = {
 
 def cells(data: str, quick: bool, seeds: int) -> list[Cell]:
     """Small ones first; then real images, every epsilon, trust and number of clients, and skew at the usual number."""
-    found: list[Cell] = []
+    grid: list[Cell] = []
     for seed in range(seeds):
         for trust, spread in itertools.product(TRUSTS, ("even", "skewed")):
-            found.append(_cell("small", trust, 10.0, SMALL_CLIENTS, spread, seed))
+            grid.append(_cell("small", trust, 10.0, SMALL_CLIENTS, spread, seed))
         if quick:
             continue
         if seed == 0:
-            found.append(_cell("full", REAL, None, 0, "even", 0))
+            grid.append(_cell("full", REAL, None, 0, "even", 0))
         for trust, epsilon, clients in itertools.product(TRUSTS, EPSILONS, CLIENTS):
-            found.append(_cell("full", trust, epsilon, clients, "even", seed))
+            grid.append(_cell("full", trust, epsilon, clients, "even", seed))
         for trust, epsilon in itertools.product(TRUSTS, EPSILONS):
-            found.append(_cell("full", trust, epsilon, USUAL[data], "skewed", seed))
-    return found
+            grid.append(_cell("full", trust, epsilon, USUAL[data], "skewed", seed))
+    return grid
 
 
 def _cell(scale: str, trust: str, epsilon: float | None, clients: int, spread: str, seed: int) -> Cell:
@@ -99,13 +98,13 @@ def measure(data: str, cell: Cell) -> Result:
     scale = SMALL if cell["scale"] == "small" else FULL
     seed = int(cell["seed"] or 0)
     if cell["trust"] == REAL:
-        made = load(data, "train").take(np.random.default_rng(3).permutation(60_000)[: scale.images])
-        return {**scores([made], data, **scale.judging, seed=seed), **pack_images(made, shown=8)}
-    made, found = synthesised(data, cell, scale)
-    return {**found, **scores([made], data, **scale.judging, seed=seed), **pack_images(made, shown=8)}
+        images = load(data, "train").take(np.random.default_rng(3).permutation(60_000)[: scale.images])
+        return {**scores([images], data, **scale.judging, seed=seed), **pack_images(images, shown=8)}
+    images, about = synthesised(data, cell, scale)
+    return {**about, **scores([images], data, **scale.judging, seed=seed), **pack_images(images, shown=8)}
 
 
-def synthesised(data: str, cell: Cell, scale: Scale) -> tuple[Images, dict[str, Any]]:
+def synthesised(data: str, cell: Cell, scale: Scale) -> tuple[Images, Result]:
     """The images of a cell, made on the processor whatever else there is."""
     delta = DELTA if cell["scale"] == "full" else 0.0  # the house rule: 1e-5 is no small chance for few records
     protocol = Moments(epsilon=float(cell["epsilon"] or 1.0), delta=delta, trust=cell["trust"])  # type: ignore[arg-type]
@@ -114,9 +113,9 @@ def synthesised(data: str, cell: Cell, scale: Scale) -> tuple[Images, dict[str, 
         began = time.monotonic()
         outcome = simulation.run(protocol, clients_of(data, cell, scale), root=make_key(seed))
         run = time.monotonic()
-        made = outcome.generator.sample(scale.images, make_key(1_000 + seed))
+        images = outcome.generator.sample(scale.images, make_key(1_000 + seed))
         sampled = time.monotonic()
-    return made, {
+    return images, {
         "guarantee": outcome.guarantee.bound, "unit": outcome.guarantee.unit, "seconds_run": run - began,
         "seconds_sampling": sampled - run, "kilobytes": outcome.traffic.up / max(outcome.traffic.messages, 1) / 1_000,
     }  # fmt: skip
@@ -124,7 +123,7 @@ def synthesised(data: str, cell: Cell, scale: Scale) -> tuple[Images, dict[str, 
 
 def views(data: str, results: Sequence[Result]) -> list[View]:
     """Each scale and trust by itself: two trusts never share a table."""
-    found = []
+    sections = []
     by = ("epsilon", "clients", "spread")
     for scale, trust in itertools.product(("full", "small"), (REAL, *TRUSTS)):
         some = [r for r in results if (r["cell"]["scale"], r["cell"]["trust"]) == (scale, trust)]
@@ -138,7 +137,7 @@ def views(data: str, results: Sequence[Result]) -> list[View]:
             )
         if body:
             size = FULL if scale == "full" else SMALL
-            found.append(
+            sections.append(
                 View(
                     title=f"{scale} scale, trust: {trust}; {size.rows:,} records, {size.images:,} synthetic images, accuracy "
                     f"on {size.tested:,} real test images",
@@ -149,7 +148,7 @@ def views(data: str, results: Sequence[Result]) -> list[View]:
             )  # fmt: skip
     published = [list(row) for row in PUBLISHED[data]]
     header = ["published", "epsilon", "trust", "protects", "CNN"]
-    return [*found, View(title="published figures; trust and unit differ", header=header, rows=published)]
+    return [*sections, View(title="published figures; trust and unit differ", header=header, rows=published)]
 
 
 def charts(data: str, results: Sequence[Result]) -> list[Chart]:
@@ -158,7 +157,7 @@ def charts(data: str, results: Sequence[Result]) -> list[Chart]:
     scale = largest(results)
     some = [r for r in results if r["cell"]["scale"] == scale]
     real = {f"{r['cell']['trust']} images": float(r["cnn"]) for r in some if r["cell"]["trust"] == REAL}
-    found = []
+    plots = []
     for trust in TRUSTS:
         lines: dict[str, list[tuple[float, float]]] = {}
         mine = [r for r in some if r["cell"]["trust"] == trust]
@@ -169,7 +168,7 @@ def charts(data: str, results: Sequence[Result]) -> list[Chart]:
             lines.setdefault(name, []).append((float(epsilon), float(values["cnn"])))
         drawn = {name: sorted(points) for name, points in lines.items()}
         title = f"CNN by epsilon, trust: {trust}, unit: record"
-        found.append(
+        plots.append(
             Chart(
                 name=f"cnn-by-epsilon-{trust}",
                 title=title,
@@ -180,7 +179,7 @@ def charts(data: str, results: Sequence[Result]) -> list[Chart]:
                 logarithmic=True,
             )
         )
-    return found
+    return plots
 
 
 def pictures(data: str, results: Sequence[Result]) -> list[Picture]:

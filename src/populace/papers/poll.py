@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -36,7 +35,7 @@ EPSILONS = (1, 2, 4, 8)
 SMALL_AND_LARGE: tuple[float, ...] = (0.1, 0.3, 1, 3, 10)
 METRICS = ("two_way", "avd2", "avd4", "cmd", "auc", "forest", "mlp", "seconds_run")
 HEADER = ("2-way TVD", "2-way AVD", "4-way AVD", "CMD", "AUC, logistic", "forest", "MLP", "seconds")
-VARIANTS: dict[str, dict[str, Any]] = {
+VARIANTS: dict[str, dict[str, float]] = {
     "as it is": {},
     "one stage": {"stages": 1},
     "one stage, one chain": {"stages": 1, "chains": 1},
@@ -83,25 +82,27 @@ A9A_SETTING = Setting(
 
 @functools.lru_cache(maxsize=4)
 def load(name: str, part: datasets.Split = "train") -> Table:
+    """The rows of a data set; of a9a the same 50,000 that the comparison was drawn from."""
     if name == "harbour":
         return embedded.harbour()
-    found = datasets.load_table(name, part)
+    table = datasets.load_table(name, part)
     if name == "a9a" and part == "train":
-        return found.take(np.random.default_rng(0).integers(0, len(found), 100_000)[:50_000])
-    return found
+        return table.take(np.random.default_rng(0).integers(0, len(table), 100_000)[:50_000])
+    return table
 
 
 def cells(setting: Setting, quick: bool, seeds: int) -> list[Cell]:
+    """All cells: the figures with each schema, and the comparison with `independent`."""
     seeds = seeds if quick else max(seeds, SEEDS)
     targets = ("none", "schema") if setting.data == "adult9" else ("schema",)
-    found: list[Cell] = [{"part": "baseline", "method": "real rows", "seed": 0}]
+    grid: list[Cell] = [{"part": "baseline", "method": "real rows", "seed": 0}]
     for part, seed, epsilon, target in itertools.product(("figures", "proposed"), range(seeds), EPSILONS, targets):
-        found.append({"part": part, "epsilon": epsilon, "target": target, "seed": seed})
+        grid.append({"part": part, "epsilon": epsilon, "target": target, "seed": seed})
     for data, seed, level, method in itertools.product(
         setting.compared, range(seeds), SMALL_AND_LARGE, ("poll", "independent")
     ):
-        found.append({"part": "compared", "data": data, "method": method, "epsilon": level, "seed": seed})
-    return found
+        grid.append({"part": "compared", "data": data, "method": method, "epsilon": level, "seed": seed})
+    return grid
 
 
 def measure(setting: Setting, cell: Cell) -> Result:
@@ -112,29 +113,29 @@ def measure(setting: Setting, cell: Cell) -> Result:
     table = load(str(cell.get("data") or setting.data))
     method = str(cell.get("method") or "poll")
     with_target = cell.get("target") == "schema"
-    made = synthesize_csv(
+    result = synthesize_csv(
         raw_rows(table), None if cell["part"] == "proposed" else table.schema, method=method,
         epsilon=float(cell["epsilon"] or 0), target=table.schema.target if with_target else None, rows=ROWS,
         settings={"target": None} if method == "poll" and not with_target else {}, seed=int(cell["seed"] or 0),
     )  # fmt: skip
     test = load(setting.data, "test") if with_target else None
-    bits = 8 * made.run.details["traffic"]["bytes_from_one_client_per_message"]
-    return {"bits": bits, "seconds_run": made.seconds, **table_scores(made.table(table.schema), table, test)}
+    bits = 8 * result.run.details["traffic"]["bytes_from_one_client_per_message"]
+    return {"bits": bits, "seconds_run": result.seconds, **table_scores(result.table(table.schema), table, test)}
 
 
-def table_scores(synthetic: Table, real: Table, test: Table | None) -> dict[str, Any]:
+def table_scores(synthetic: Table, real: Table, test: Table | None) -> Result:
     """Distances to the real rows, and, with test rows, what models trained on the synthetic ones get right there."""
     columns = len(real.schema.columns)
-    found: dict[str, Any] = {"two_way": mean_over_pairs(two_way_distances(real, synthetic))}
+    distances: Result = {"two_way": mean_over_pairs(two_way_distances(real, synthetic))}
     for width in (2, 4):
-        found[f"avd{width}"] = float(set_distances(real, synthetic, random_sets(columns, width)).mean())
+        distances[f"avd{width}"] = float(set_distances(real, synthetic, random_sets(columns, width)).mean())
     if test is None:
-        return found
-    found["cmd"] = correlation_distance(real, synthetic).value
+        return distances
+    distances["cmd"] = correlation_distance(real, synthetic).value
     learned = scores({"synthetic": synthetic}, test, str(test.schema.target), draws=2)["synthetic"]
     logistic = learned["logistic regression"].auc
     return {
-        **found,
+        **distances,
         "auc": logistic.value if logistic.known else None,
         "forest": learned["random forest"].accuracy.value,
         "mlp": learned["MLP"].accuracy.value,
@@ -186,7 +187,7 @@ def views(setting: Setting, results: Sequence[Result]) -> list[View]:
 
 
 def charts(setting: Setting, results: Sequence[Result]) -> list[Chart]:
-    found = []
+    plots = []
     for key, up in (("two_way", "2-way TVD"), ("avd4", "4-way AVD"), ("auc", "AUC"), ("mlp", "accuracy of an MLP")):
         lines: dict[str, list[tuple[float, float]]] = {}
         for part in ("figures", "proposed"):
@@ -194,8 +195,8 @@ def charts(setting: Setting, results: Sequence[Result]) -> list[Chart]:
                 if values[key] is not None:
                     lines.setdefault(_questions(part, target), []).append((float(epsilon), float(values[key])))
         if lines:
-            found.append(Chart(name=f"{key}-by-epsilon", title=setting.data, across="epsilon", up=up, lines=lines))
-    return found
+            plots.append(Chart(name=f"{key}-by-epsilon", title=setting.data, across="epsilon", up=up, lines=lines))
+    return plots
 
 
 def ablation_cells(quick: bool, seeds: int) -> list[Cell]:
@@ -210,7 +211,7 @@ def ablation_cells(quick: bool, seeds: int) -> list[Cell]:
 def measure_variant(cell: Cell) -> Result:
     """Distances of one variant, and what a model learns from its rows where there is a target."""
     table, seed = load("adult9"), int(cell["seed"] or 0)
-    given = {**VARIANTS[str(cell["variant"])], "epsilon": float(cell["epsilon"] or 0)}
+    given: dict[str, object] = {**VARIANTS[str(cell["variant"])], "epsilon": float(cell["epsilon"] or 0)}
     if cell["target"] == "none":
         given["target"] = None
     outcome = simulation.run(make_protocol("poll", given), split(table), root=make_key(seed))

@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -21,7 +20,7 @@ import pyarrow.compute as pc
 from populace.errors import PopulaceError
 from populace.evaluation.value_scores import KS_OF, value_scores, worst_column
 from populace.methods.registry import protocol_class
-from populace.papers.grid import Benchmark, Cell, Chart, Result, View
+from populace.papers.grid import Benchmark, Cell, Chart, Group, Result, View
 from populace.papers.user_path import raw_rows, synthesize_csv
 from populace.tables import datasets
 from populace.tables.schema import Column, Schema
@@ -87,8 +86,8 @@ def largest_of(key: str) -> Callable[[Sequence[Result]], float | None]:
 
 def mean_of(key: str) -> Callable[[Sequence[Result]], float | None]:
     def value(results: Sequence[Result]) -> float | None:
-        found = [r[key] for r in results if r.get(key) is not None]
-        return sum(found) / len(found) if found else None
+        values = [r[key] for r in results if r.get(key) is not None]
+        return sum(values) / len(values) if values else None
 
     return value
 
@@ -157,12 +156,12 @@ def load(data: str) -> Rows:
 
 def cells(quick: bool, seeds: int) -> list[Cell]:
     seeds = seeds if quick else max(seeds, SEEDS)
-    found: list[Cell] = [{"method": REAL, "schema": None, "epsilon": None, "seed": 0}]
+    grid: list[Cell] = [{"method": REAL, "schema": None, "epsilon": None, "seed": 0}]
     methods = [(name, EPSILON) for name in (QUICK if quick else METHODS)]
     methods += [] if quick else [("poll", epsilon) for epsilon in OTHER_EPSILONS]
     for seed, schema, (method, epsilon) in itertools.product(range(seeds), SCHEMAS[:1] if quick else SCHEMAS, methods):
-        found.append({"method": method, "schema": schema, "epsilon": epsilon, "seed": seed})
-    return found
+        grid.append({"method": method, "schema": schema, "epsilon": epsilon, "seed": seed})
+    return grid
 
 
 def measure(setting: Setting, cell: Cell) -> Result:
@@ -174,7 +173,7 @@ def measure(setting: Setting, cell: Cell) -> Result:
         return {**figures(setting, rows, rows.test), "auc": learned}
     per_client = -(-rows.train.num_rows // SILOS) if protocol_class(method).facts.unit == "record" else 1
     try:
-        made = synthesize_csv(
+        result = synthesize_csv(
             rows.train, rows.schema if cell["schema"] == "declared" else None, method=method,
             epsilon=float(cell["epsilon"] or 0), target=rows.schema.target, records_per_client=per_client,
             rows=rows.train.num_rows, seed=seed, limit=LIMIT,
@@ -185,28 +184,28 @@ def measure(setting: Setting, cell: Cell) -> Result:
         if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
             raise
         return {"refused": "it ran out of memory"}
-    without = [name for name in rows.schema.names if name not in made.frame.column_names]
+    without = [name for name in rows.schema.names if name not in result.frame.column_names]
     if without:
         return {"refused": f"the {cell['schema']} schema leaves out {', '.join(without)}"}
-    claim = made.run.guarantee
-    about = {"guarantee": str(claim.bound), "unit": claim.unit, "trust": claim.trust, "seconds_run": made.seconds}
-    return {**about, **figures(setting, rows, made.frame)}
+    claim = result.run.guarantee
+    about = {"guarantee": str(claim.bound), "unit": claim.unit, "trust": claim.trust, "seconds_run": result.seconds}
+    return {**about, **figures(setting, rows, result.frame)}
 
 
-def figures(setting: Setting, rows: Rows, synthetic: pa.Table) -> dict[str, Any]:
-    """What rows are worth, by their values: the declared schema, widened, only says which columns hold numbers."""
+def figures(setting: Setting, rows: Rows, synthetic: pa.Table) -> Result:
+    """The quality of rows, by their values: the declared schema, widened, only says which columns hold numbers."""
     schema, frames = _judged(setting, widened(rows.schema, synthetic), (synthetic, rows.train, rows.test))
-    made, real, test = (make_table(frame, schema) for frame in frames)
-    judged = value_scores(made, real, test, schema.target)
-    ratios = {key.removeprefix(RATIO_OF): value for key, value in judged.items() if key.startswith(RATIO_OF)}
+    synthetic_table, real, test = (make_table(frame, schema) for frame in frames)
+    scores = value_scores(synthetic_table, real, test, schema.target)
+    ratios = {key.removeprefix(RATIO_OF): value for key, value in scores.items() if key.startswith(RATIO_OF)}
     mean_column, worst = worst_ratio(ratios)
     return {
-        **{key: judged[key] for key in ("worst_ks", "zero_share_error", "pearson_error", "red_flags")},
-        "worst_ks_column": worst_column(judged),
+        **{key: scores[key] for key in ("worst_ks", "zero_share_error", "pearson_error", "red_flags")},
+        "worst_ks_column": worst_column(scores),
         "worst_mean_ratio": worst,
         "worst_mean_column": mean_column,
-        "auc": judged["boosting_auc"],
-        "ks": {key.removeprefix(KS_OF): value for key, value in judged.items() if key.startswith(KS_OF)},
+        "auc": scores["boosting_auc"],
+        "ks": {key.removeprefix(KS_OF): value for key, value in scores.items() if key.startswith(KS_OF)},
         "mean_ratios": ratios,
     }
 
@@ -216,9 +215,9 @@ def _judged(setting: Setting, schema: Schema, frames: Sequence[pa.Table]) -> tup
     if not setting.alone:
         return schema, list(frames)
     name = str(schema.target)
-    place = schema.index(name)
-    merged = dataclasses.replace(schema.columns[place], categories=(setting.alone, REST))
-    columns: tuple[Column, ...] = (*schema.columns[:place], merged, *schema.columns[place + 1 :])
+    index = schema.index(name)
+    merged = dataclasses.replace(schema.columns[index], categories=(setting.alone, REST))
+    columns: tuple[Column, ...] = (*schema.columns[:index], merged, *schema.columns[index + 1 :])
     changed = []
     for frame in frames:
         values = pc.if_else(pc.equal(frame.column(name), setting.alone), setting.alone, REST)
@@ -238,16 +237,16 @@ def mean_ratios(results: Sequence[Result]) -> dict[str, float]:
     return {name: float(np.mean([ratios[name] for ratios in every])) for name in (every[0] if every else {})}
 
 
-def grouped(results: Sequence[Result]) -> dict[tuple[Any, ...], list[Result]]:
+def grouped(results: Sequence[Result]) -> dict[Group, list[Result]]:
     """Results of the seeds by schema, epsilon and method."""
-    groups: dict[tuple[Any, ...], list[Result]] = {}
+    groups: dict[Group, list[Result]] = {}
     for result in results:
         cell = result["cell"]
         groups.setdefault((cell["schema"], cell["epsilon"], cell["method"]), []).append(result)
     return groups
 
 
-def _row(group: tuple[Any, ...], members: Sequence[Result]) -> list[str]:
+def _row(group: Group, members: Sequence[Result]) -> list[str]:
     schema, epsilon, method = group
     whom = {"record": f"a record at one of {SILOS} silos", "client": "a client of one row"}
     protects = whom.get(str(members[0].get("unit")), "-")
@@ -281,15 +280,15 @@ def views(setting: Setting, results: Sequence[Result]) -> list[View]:
     for goal in setting.goals:
         proposed, declared = (goal.value(members) for members in poll)
         bound = f"at {'least' if goal.at_least else 'most'} {goal.bound:.3g}"
-        found = ["-" if value is None else f"{value:.3f}" for value in (proposed, declared)]
-        rows.append([goal.name, bound, *found, goal.reached(proposed)])
+        figures = ["-" if value is None else f"{value:.3f}" for value in (proposed, declared)]
+        rows.append([goal.name, bound, *figures, goal.reached(proposed)])
     header = ["figure", "to reach", "proposed schema", "declared schema", "reached with the proposed one"]
     return [main, View(title=f"\npoll at epsilon {EPSILON:g}", header=header, rows=rows)]
 
 
 def charts(setting: Setting, results: Sequence[Result]) -> list[Chart]:
     """A plot by epsilon, for each method and schema; other methods than `poll` are points."""
-    found = []
+    plots = []
     groups = grouped(results)
     real = mean_of("auc")(groups.get((None, None, REAL), []))
     for key, up in (("worst_ks", "KS of the worst column"), ("auc", "AUC of boosting on the test rows")):
@@ -304,8 +303,8 @@ def charts(setting: Setting, results: Sequence[Result]) -> list[Chart]:
             chart = Chart(
                 name=f"{key}-by-epsilon", title=setting.data, across="epsilon", up=up, lines=ordered, level=level
             )
-            found.append(chart)
-    return found
+            plots.append(chart)
+    return plots
 
 
 def _benchmark(name: str, setting: Setting) -> Benchmark:

@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import jax
 import pyarrow as pa
@@ -36,7 +35,7 @@ class FileRun:
 
 
 def synthesize_csv(
-    frame: pa.Table, schema: Schema | None, *, limit: float | None = None, **options: Any
+    frame: pa.Table, schema: Schema | None, *, limit: float | None = None, **options: object
 ) -> FileRun:  # fmt: skip
     """Write the rows as a CSV and call `synthesize` on it; without a schema it proposes one itself.
 
