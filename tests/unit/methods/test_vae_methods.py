@@ -74,7 +74,7 @@ def test_the_claim_is_what_dp_accounting_finds_for_the_noise_that_is_added(name)
     protocol, steps, probability, units = CLAIMS[name]
     design, claim = protocol.design(MANY), protocol.guarantee(MANY)
     costs = [design.mechanism.noise_multiplier**-2]
-    if protocol.quantile:
+    if protocol.clip_quantile:
         costs.append(design.count.noise_multiplier**-2)
     together = sum(costs) ** -0.5
     assert together == pytest.approx(design.release.noise_multiplier, rel=1e-9)
@@ -281,7 +281,7 @@ def test_the_bound_moves_towards_the_quantile():
         encoder="frozen",
         **TINY,
     )
-    central = dataclasses.replace(CENTRAL, quantile=0.5)
+    central = dataclasses.replace(CENTRAL, clip_quantile=0.5)
     for protocol, whole in ((local, 0.5 * 2 * np.ones(CLIENTS)), (central, 0.5 * np.array([1, 1, 0, 0]))):
         state = protocol.begin(POPULATION, jax.random.key(0))
         ask = protocol.ask(state, POPULATION, Keyed(jax.random.key(1)))
