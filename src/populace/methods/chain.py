@@ -20,6 +20,7 @@ from populace.methods.base import Ask, Facts, Plan, Population, Protocol, Replie
 from populace.methods.blocks.generator import Synthesizer
 from populace.methods.registry import make_protocol, parameters, settings_from_file
 from populace.privacy.accounting import epsilon_of, noise_multiplier_for, sampled_gaussian
+from populace.privacy.bisection import bisect
 from populace.privacy.events import Composed, Event
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
@@ -350,7 +351,4 @@ def links_of(chain: Chain, population: Population) -> Links:
     low = high = trial.calibrated_noise(population)
     while not fits(high):
         low, high = high, 1.5 * high
-    while high - low > TOLERANCE * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return links(high)
+    return links(bisect(fits, low, high, tolerance=TOLERANCE)[1])

@@ -156,6 +156,7 @@ def test_a_site_knows_the_shape_of_every_question(clients):
     ("settings", "message"),
     [
         ({"then": "c-dpd-vae:rounds=2"}, "protect one record"),
+        ({"then": "fl-gan:generator_steps=1,batch_size=2"}, "cannot be the second of a chain"),
         ({"first": "poll"}, "poll"),
         ({"then": "l-dpd-vae:participations"}, "name=value"),
         ({"budget_share": 1.0}, "budget_share"),

@@ -73,8 +73,7 @@ class FlGanLearner(Learner):
     keep_history: bool
 
     def begin(self, key: Array, warm: Synthesizer | None = None) -> TravellingGan:
-        if warm is not None:
-            raise SpecError("fl-gan and ufl-gan do not begin from another method's generator")
+        del warm
         omega, theta = self.design.gan.start(key)
         return TravellingGan(
             visited=jnp.int32(0), omega=omega, theta=theta, average=theta,
