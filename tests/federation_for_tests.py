@@ -148,7 +148,7 @@ class TestFederation:
         places = {name: self.plan(protocol, f"run-{name}") for name, protocol in protocols.items()}
         link = self.federation.connect()
         try:
-            job_id = link.submit(write_job(self.folder / "job", *places.values()))
+            job_id = link.submit(write_job(self.folder / f"job-{'-'.join(places)}", *places.values()))
             until = time.monotonic() + seconds
             while any(read_status(place)["state"] != "finished" for place in places.values()):
                 stands = {name: read_status(place) for name, place in places.items()}

@@ -92,7 +92,7 @@ def test_same_key_same_result_compiled(protocol, clients, outcome):
     assert_same_run(outcome, other, protocol)
 
 
-@slow_for(*TRAINED, "moments")
+@slow_for(*TRAINED, "moments", "fed-vae", "fedavg-gan", "poll")
 def test_same_key_same_replies(protocol, clients):
     """The replies themselves, client by client, simulation against debug."""
     population = population_of(clients)
@@ -191,7 +191,7 @@ def test_order_of_replies_does_not_matter_and_absent_ones_do_not_count(protocol,
     )
 
 
-@slow_for("dp-fed-wae", "fedsel-wae", "c-dpd-vae", "fed-vae", "fl-gan", "ufl-gan")
+@slow_for("dp-fed-wae", "fedsel-wae", "l-dpd-vae", "c-dpd-vae", "fed-vae", "fl-gan", "ufl-gan")
 def test_operating_system_randomness_gives_a_run_too(protocol, clients):
     """The replies a deployed client would make: other randomness, the same shapes, a working generator."""
     exact = debug.run(protocol, clients, root=jax.random.key(5), exact=True)

@@ -105,7 +105,9 @@ def stored(site):
         return [ledger.memory(account, run="run-1") for account in site.hosted.accounts]
 
 
-@pytest.mark.parametrize("protocol", [MIXED, ALONE], ids=lambda protocol: protocol.facts.name)
+@pytest.mark.parametrize(
+    "protocol", [pytest.param(MIXED, marks=pytest.mark.slow), ALONE], ids=lambda protocol: protocol.facts.name
+)
 def test_sites_end_where_a_simulation_ends(protocol, federation, coordinator, simulated):
     sites = federation(protocol)
     found, wanted = coordinator(protocol, sites).go(), simulated(protocol)

@@ -111,6 +111,7 @@ def test_evaluate_writes_metrics_and_a_self_contained_page(run, data, capsys):
     assert "populace synthesize" in page
 
 
+@pytest.mark.slow
 def test_evaluate_compares_runs(run, data, tmp_path, capsys):
     other = tmp_path / "other"
     arguments = ["synthesize", *QUICK, str(data / "harbour.parquet"), "--schema", str(data / "harbour.toml")]

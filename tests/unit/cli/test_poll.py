@@ -48,6 +48,7 @@ def test_a_poll_of_two_sites_is_a_run(run, place):
     assert (place / "north.parquet.ledger").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.slow
 def test_other_commands_take_the_run(run, place):
     out = place / "more.csv"
     assert call(["sample", str(run), "--rows", "20", "--where", "colour=red", "-o", str(out)]) == 0

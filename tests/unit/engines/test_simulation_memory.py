@@ -114,7 +114,10 @@ class Training(Diary):
     vectorises = False
 
 
-@pytest.mark.parametrize(("cohort", "most", "blocks"), [(4, 3, 2), (4, 64, 4), (5, 3, 3)])
+@pytest.mark.parametrize(
+    ("cohort", "most", "blocks"),
+    [(4, 3, 2), *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in ((4, 64, 4), (5, 3, 3)))],
+)
 def test_clients_that_train_answer_in_blocks_on_an_accelerator(clients, monkeypatch, cohort, most, blocks):
     """Slopes of every record of every client at once would not fit; how many answer together changes no reply."""
     undisturbed = simulation.run(Diary(cohort=cohort, total_rounds=6), clients, root=ROOT, compiled=False)

@@ -264,7 +264,9 @@ def test_a_silo_that_does_not_answer_is_passed_over():
     state = protocol.begin(POPULATION, jax.random.key(0))
     ask = protocol.ask(state, POPULATION, Keyed(jax.random.key(1)))
     shard = Shard(records=records(3), mask=np.ones(RECORDS, bool), population=POPULATION)
-    reply, _ = protocol.answer(ask.common, ask.own[0], shard, (), Keyed(jax.random.key(2)))
+    answer = functools.partial(protocol.answer, memory=(), source=Keyed(jax.random.key(2)))
+    shapes, _ = jax.eval_shape(answer, ask.common, ask.own[0], shard)
+    reply = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), shapes)
     for present in (True, False):
         replies = Replies(
             clients=ask.cohort, present=jnp.array([present]), values=jax.tree.map(lambda leaf: leaf[None], reply)
@@ -317,7 +319,9 @@ def test_with_replay_the_labels_of_earlier_silos_are_kept_and_without_they_are_f
     assert lasts == set(range(LABELS))
 
 
-@pytest.mark.parametrize("recipe", ["valid", "paper", "open"])
+@pytest.mark.parametrize(
+    "recipe", ["valid", *(pytest.param(recipe, marks=pytest.mark.slow) for recipe in ("paper", "open"))]
+)
 def test_replayed_samples_are_clipped_the_way_records_are(recipe):
     """So that their weight beside records means the same: to the bound, number by number, or not at all."""
     bound = 0.02

@@ -137,7 +137,7 @@ def recomputed(parts, delta):
     return functools.reduce(lambda one, other: one.compose(other), each).get_epsilon_for_delta(delta)
 
 
-@pytest.mark.parametrize("protocol", [MIXED, ALL_MADE], ids=["mixed", "all made"])
+@pytest.mark.parametrize("protocol", [MIXED, pytest.param(ALL_MADE, marks=pytest.mark.slow)], ids=["mixed", "all made"])
 def test_the_claim_is_the_composition_of_both_stages(protocol):
     design, claim = protocol.design(POPULATION), protocol.guarantee(POPULATION)
     steps = protocol.generator_steps * protocol.critic_steps
@@ -211,6 +211,7 @@ def test_the_baseline_mixes_nothing_in_and_its_statement_speaks_of_no_generator(
     assert all(word in said[MIXED] for word in ("generated examples", "the classifier"))
 
 
+@pytest.mark.slow
 def test_a_batch_larger_than_a_client_is_all_it_holds():
     """Records keep the share 1 - gamma of a step, however few they are."""
     told = {}
@@ -281,6 +282,7 @@ def test_operating_system_randomness_gives_a_run_too(clients, simulated):
     assert len(exact.generator.sample(5, jax.random.key(1))) == 5
 
 
+@pytest.mark.slow
 def test_a_client_answers_from_the_operating_systems_randomness():
     """Noise and batches of the second stage, without a whole run."""
     design = MIXED.design(POPULATION)

@@ -233,7 +233,9 @@ def test_skew_of_labels_among_clients_does_no_harm():
     assert np.abs(first - second).max() <= 40  # of the grid: each client's sum is rounded once
 
 
-@pytest.mark.parametrize("shape", [(9, 14), (8, 8, 3), (5, 40, 1), (1, 6)])
+@pytest.mark.parametrize(
+    "shape", [(9, 14), (8, 8, 3), *(pytest.param(shape, marks=pytest.mark.slow) for shape in ((5, 40, 1), (1, 6)))]
+)
 def test_any_size_and_channels(shape):
     rng = np.random.default_rng(0)
     images = Images(
@@ -245,6 +247,7 @@ def test_any_size_and_channels(shape):
     assert len(np.unique(made.y)) == 2
 
 
+@pytest.mark.slow
 def test_saved_and_loaded_it_draws_the_same(tmp_path):
     images = pictures(120)
     outcome = debug.run(

@@ -104,7 +104,7 @@ def wide_schema(values, columns):
     )
 
 
-@pytest.mark.parametrize("epsilon", [0.5, 2.0, 8.0])
+@pytest.mark.parametrize("epsilon", [2.0, *(pytest.param(epsilon, marks=pytest.mark.slow) for epsilon in (0.5, 8.0))])
 def test_a_message_takes_at_most_32_bytes_for_a_thousand_columns(epsilon):
     sizes = tuple(np.random.default_rng(0).integers(2, 60, 1_000).tolist())
     schema = Schema(
@@ -194,7 +194,9 @@ def asked_whom(poll, population):
     return asks, state
 
 
-@pytest.mark.parametrize("clients", [1, 2, 3, 40, 101])
+@pytest.mark.parametrize(
+    "clients", [1, 2, 40, *(pytest.param(clients, marks=pytest.mark.slow) for clients in (3, 101))]
+)
 def test_in_two_stages_every_client_is_asked_once_and_a_third_first(small_schema, clients):
     population = Population(schema=small_schema, clients=clients)
     poll = Poll(epsilon=2.0, clients_per_batch=16, **SMALLEST)
@@ -306,6 +308,7 @@ def test_every_value_of_the_target_has_a_class():
     assert model.marginal((0,)).min() > 0.13
 
 
+@pytest.mark.slow
 def test_in_one_stage_the_compiled_loop_counts_the_same(small_table):
     clients = split(small_table.take(np.arange(90)))
     poll = Poll(epsilon=2.0, stages=1, clients_per_batch=32, **SMALLEST)

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from builders import mark_slow, small_protocol
 from populace.engines import simulation
 from populace.engines.runtime import population_of
 from populace.errors import SpecError
@@ -11,26 +12,13 @@ from populace.methods.registry import make_protocol
 from populace.privacy.accounting import epsilon_of
 from populace.tables.partition import split
 
-GAN = {"critic_hidden_size": 3, "batch_size": 1, "hidden_size": 4, "latent_size": 2}
-SMALL = {
-    "fl-gan": {"generator_steps": 1, "critic_steps": 2, **GAN},
-    "fedavg-gan": {"rounds": 2, "sampling_rate": 0.5, "local_steps": 1, **GAN},
-    "c-dpd-vae": {
-        "rounds": 2,
-        "sampling_rate": 0.5,
-        "local_epochs": 1,
-        "batch_size": 2,
-        "hidden_size": 4,
-        "latent_size": 2,
-    },
-    "moments": {},
-}
+NAMES = ("fl-gan", "fedavg-gan", "c-dpd-vae", "moments")
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", mark_slow(NAMES, ("fl-gan", "fedavg-gan")))
 def test_told_before_as_booked_after(name, small_table):
     clients = split(small_table.take(np.arange(10)), records_per_client=2)
-    protocol = make_protocol(name, {"epsilon": 2.0, **SMALL[name]})
+    protocol = small_protocol(name)
     claim, event = protocol.guarantee(population_of(clients)), protocol.spends(population_of(clients))
     assert epsilon_of(event, delta=claim.accounted_delta) == pytest.approx(claim.epsilon, rel=1e-9)
     booked = simulation.run(protocol, clients, root=jax.random.key(0)).ledger.worst_event()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from dp_accounting import pld
 
+from builders import mark_slow
 from populace.engines import debug, simulation
 from populace.engines.runtime import Keys, Traffic, new_ledger, population_of
 from populace.errors import BudgetError, PopulaceError, SpecError
@@ -68,7 +69,7 @@ CLAIMS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CLAIMS)
+@pytest.mark.parametrize("name", mark_slow(CLAIMS, [name for name in CLAIMS if "," in name]))
 def test_the_claim_is_what_dp_accounting_finds_for_the_noise_that_is_added(name):
     """From the noise of the mechanisms themselves; vectors and count of one step are one Gaussian release."""
     protocol, steps, probability, units = CLAIMS[name]
@@ -117,10 +118,11 @@ def test_delta_follows_the_house_rule_or_is_asked_for_and_never_reaches_one_in_n
 @pytest.mark.parametrize(
     ("protocol", "probability", "each"),
     [
-        (
+        pytest.param(
             LDpdVae(epsilon=3.0, noise_multiplier=2.0, participations=10_000, local_steps=2, batch_size=4, **TINY),
             0.1,
             2,
+            marks=pytest.mark.slow,
         ),
         (CDpdVae(epsilon=3.0, noise_multiplier=2.0, rounds=10_000, sampling_rate=0.1, **TINY), 0.1, 1),
     ],
@@ -311,7 +313,7 @@ def test_a_clients_noisy_count_is_of_its_short_slopes(clients):
         "drawn": jnp.arange(RECORDS) > 0, "noise": jnp.zeros(design.mechanism.size, jnp.int32),
         "codes": jnp.zeros((RECORDS, 2)), "count": jnp.full(1, 64, jnp.int32),
     }  # fmt: skip
-    told = jax.jit(lambda bound: design.training.noised_gradient(phi, theta, bound, examples, draws)[1])
+    told = jax.jit(lambda bound: protocol.training(design).noised_gradient(phi, theta, bound, examples, draws)[1])
     noise = 64 * design.count.grid
     assert float(told(jnp.float32(1e3))) == pytest.approx(3 / 2 + noise)
     assert float(told(jnp.float32(1e-6))) == pytest.approx(-3 / 2 + noise)

@@ -61,7 +61,7 @@ def silent(design, seed, mask):
 
 @functools.lru_cache(maxsize=8)
 def compiled(protocol):
-    return jax.jit(protocol.design(POPULATION).training.noised_gradient)
+    return jax.jit(protocol.training(protocol.design(POPULATION)).noised_gradient)
 
 
 def widest_difference(protocol, one, other, seed):
@@ -82,7 +82,7 @@ def widest_difference(protocol, one, other, seed):
         made_up = np.round((sums[0] - sums[1]) / design.mechanism.grid).astype(np.int32)
         draws[1]["noise"] = jnp.asarray(made_up)
         ends = [
-            design.training.steps(
+            protocol.training(design).steps(
                 half, theta, bound, examples, jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], draw)
             )
             for half, examples, draw in zip(homes, (one, other), draws, strict=True)
@@ -100,7 +100,7 @@ def widest_difference(protocol, one, other, seed):
 PAIRS = [(0, None), (1, None), (2, None), *((seed, name) for seed, name in enumerate(ADVERSARIAL, start=3))]
 
 
-@pytest.mark.parametrize("encoder", ["sleep", "frozen", "joint"])
+@pytest.mark.parametrize("encoder", [pytest.param("sleep", marks=pytest.mark.slow), "frozen", "joint"])
 def test_one_record_changes_a_sum_by_no_more_than_the_bound(encoder):
     protocol = method(encoder)
     most = protocol.design(POPULATION).mechanism.sensitivity
@@ -125,7 +125,7 @@ def test_without_clipping_the_bound_breaks_too(monkeypatch):
     monkeypatch.setattr(dp_sgd, "clip_tree", lambda tree, bound: tree)
     design, state = protocol.design(POPULATION), protocol.begin(POPULATION, jax.random.key(0))
     sums = [
-        jax.jit(functools.partial(design.training.noised_gradient))(
+        jax.jit(functools.partial(protocol.training(design).noised_gradient))(
             state.encoder.parameters, state.theta, state.clip_norm, examples, silent(design, 0, examples.mask)
         )[0]
         for examples in pair(0)

@@ -163,6 +163,7 @@ def related(correlation, rows, seed=0):
     return from_codes(codes.astype(np.int32), schema, rng)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("correlation", "low", "high"), [(0.5, 0.3, 0.65), (0.0, -0.12, 0.12)])
 def test_correlation_of_two_scales_survives_and_is_not_invented(correlation, low, high):
     table = related(correlation, 8_000)

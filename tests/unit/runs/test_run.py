@@ -44,6 +44,7 @@ def command(folder, out):
     ]
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_and_resumed_gives_the_undisturbed_result(folder):
     """kill -9 while rounds are running, twice; the third start finishes with the same rows and the same ledger."""
     undisturbed = folder / "undisturbed"
