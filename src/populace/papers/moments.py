@@ -1,8 +1,8 @@
-"""`moments-mnist` and `moments-fashion`: what one noisy message per client is worth, by epsilon, trust, clients and skew.
+"""`moments-mnist` and `moments-fashion`: the quality from one noisy message per client, by epsilon, trust, clients and skew.
 
 60,000 synthetic labelled images a run, made on the processor; the three classifiers of DPD-fVAE's appendix C.2 tested on the
 real test images, and the Frechet distance on the features of that CNN trained on the real images. Public rules were chosen on
-10,000 training images held out, never on the test images. Skewed: rows sorted by label before they are dealt out, so that a
+10,000 training images held out, never on the test images. Skewed: rows sorted by label before they are divided, so that a
 client holds one label or two. The small scale shows that all runs, not what it reaches.
 """
 
@@ -37,7 +37,7 @@ USUAL = {"mnist": 500, "fashion_mnist": 100}  # clients of the published experim
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scale:
-    """How much data, and what the synthetic images are judged by."""
+    """How much data, and how the synthetic images are evaluated."""
 
     rows: int
     images: int
@@ -45,7 +45,7 @@ class Scale:
     tested: int
 
     @property
-    def judging(self) -> dict[str, int]:
+    def evaluation(self) -> dict[str, int]:
         return {"steps": self.steps, "images": self.images, "tested": self.tested}
 
 
@@ -99,9 +99,9 @@ def measure(data: str, cell: Cell) -> Result:
     seed = int(cell["seed"] or 0)
     if cell["trust"] == REAL:
         images = load(data, "train").take(np.random.default_rng(3).permutation(60_000)[: scale.images])
-        return {**scores([images], data, **scale.judging, seed=seed), **pack_images(images, shown=8)}
+        return {**scores([images], data, **scale.evaluation, seed=seed), **pack_images(images, shown=8)}
     images, about = synthesised(data, cell, scale)
-    return {**about, **scores([images], data, **scale.judging, seed=seed), **pack_images(images, shown=8)}
+    return {**about, **scores([images], data, **scale.evaluation, seed=seed), **pack_images(images, shown=8)}
 
 
 def synthesised(data: str, cell: Cell, scale: Scale) -> tuple[Images, Result]:

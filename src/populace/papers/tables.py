@@ -1,4 +1,4 @@
-"""`tables-adult`, `tables-bank`, `tables-diabetes`: raw files through the path a user takes, judged by their values.
+"""`tables-adult`, `tables-bank`, `tables-diabetes`: raw files through the path a user takes, evaluated by their values.
 
 Every cell writes the training rows as a CSV and calls `synthesize` on it, with the schema that is proposed there or with the
 one declared for the data set. One row is one client; methods that protect records get the file as six silos, in its order. As
@@ -73,7 +73,7 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Rows:
-    """Raw rows, and the declared schema, which also says which columns are judged as numbers."""
+    """Raw rows, and the declared schema, which also says which columns are evaluated as numbers."""
 
     train: pa.Table
     test: pa.Table
@@ -194,7 +194,7 @@ def measure(setting: Setting, cell: Cell) -> Result:
 
 def figures(setting: Setting, rows: Rows, synthetic: pa.Table) -> Result:
     """The quality of rows, by their values: the declared schema, widened, only says which columns hold numbers."""
-    schema, frames = _judged(setting, widened(rows.schema, synthetic), (synthetic, rows.train, rows.test))
+    schema, frames = _evaluated(setting, widened(rows.schema, synthetic), (synthetic, rows.train, rows.test))
     synthetic_table, real, test = (make_table(frame, schema) for frame in frames)
     scores = value_scores(synthetic_table, real, test, schema.target)
     ratios = {key.removeprefix(RATIO_OF): value for key, value in scores.items() if key.startswith(RATIO_OF)}
@@ -210,8 +210,8 @@ def figures(setting: Setting, rows: Rows, synthetic: pa.Table) -> Result:
     }
 
 
-def _judged(setting: Setting, schema: Schema, frames: Sequence[pa.Table]) -> tuple[Schema, list[pa.Table]]:
-    """Schema and rows as they are judged: a target of several classes becomes one class and the rest."""
+def _evaluated(setting: Setting, schema: Schema, frames: Sequence[pa.Table]) -> tuple[Schema, list[pa.Table]]:
+    """Schema and rows as they are evaluated: a target of several classes becomes one class and the rest."""
     if not setting.alone:
         return schema, list(frames)
     name = str(schema.target)

@@ -43,8 +43,8 @@ def epsilon_of(event: Event, *, delta: float, accountant: Accountant = "pld", in
     if contains_non_private(event) or delta == 0:
         return math.inf
     if accountant == "pld":
-        found = float(_loss_distribution(event, interval).get_epsilon_for_delta(delta))
-        return min(found, events.pure_epsilon(event)) if events.is_pure(event) else found
+        epsilon = float(_loss_distribution(event, interval).get_epsilon_for_delta(delta))
+        return min(epsilon, events.pure_epsilon(event)) if events.is_pure(event) else epsilon
     import dp_accounting
 
     try:

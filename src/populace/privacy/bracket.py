@@ -51,8 +51,8 @@ def bracket(event: Event, *, delta: float) -> Bracket:
     if delta == 0 or math.isinf(proved):
         return Bracket(at_least=proved, proved=proved, renyi=proved)
     interval = min(INTERVAL, max(_reach(event) / MOST_POINTS, LOST * proved / releases(event)))
-    found = float(_rounded_down(event, interval).get_epsilon_for_delta(delta))
-    return Bracket(at_least=min(found, proved), proved=proved, renyi=_renyi(event, delta))
+    epsilon = float(_rounded_down(event, interval).get_epsilon_for_delta(delta))
+    return Bracket(at_least=min(epsilon, proved), proved=proved, renyi=_renyi(event, delta))
 
 
 def _renyi(event: Event, delta: float) -> float | None:

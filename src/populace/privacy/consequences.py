@@ -144,15 +144,15 @@ class Consequences:
 
     def sentences(self) -> tuple[str, ...]:
         """The sentences of a statement; every number is rounded against the statement."""
-        unit, found = self.guarantee.unit_in_words, []
+        unit, lines = self.guarantee.unit_in_words, []
         if self.presence is not None:
-            found.append(
+            lines.append(
                 f"Presence: whoever sees all that was released, knows everything else, and held both for equally "
                 f"likely before, tells correctly at most {share_in_words(self.presence)} of the time whether {unit} was "
                 "used or left out."
             )
         else:
-            found.append("Presence: who took part, and how many did, is public and not protected.")
+            lines.append("Presence: who took part, and how many did, is public and not protected.")
         content = (
             f"Content: between two contents of {unit}, held for equally likely before, they choose correctly at most "
             f"{share_in_words(self.content)} of the time"
@@ -164,20 +164,20 @@ class Consequences:
             )
         else:
             content += f"; for replacement the bound is {self.pair(self.content_epsilon, self.content_delta)}"
-        found.append(content + ".")
+        lines.append(content + ".")
         if self.groups:
             parts = [f"{k}: {self.pair(epsilon, delta)}" for k, epsilon, delta in self.groups]
-            found.append(
+            lines.append(
                 f"Repeated persons: the bound is for {unit}. For a person who is in the data k times it is, by k, "
                 f"{'; '.join(parts)}."
             )
         if self.expected_failures is not None:
-            found.append(
+            lines.append(
                 f"Delta: at most {self.guarantee.units:,} units times delta {self.guarantee.delta:.3g} is "
                 f"{round_up(self.expected_failures)}. A mechanism that used up its delta in the worst way, by giving "
                 "somebody away, would expose no more of them on average."
             )
-        return tuple(found)
+        return tuple(lines)
 
     @staticmethod
     def pair(epsilon: float, delta: float) -> str:
@@ -225,9 +225,9 @@ def _changed(guarantee: Guarantee, event: Event | None, change: Change) -> tuple
     if guarantee.pure:
         return times * epsilon, 0.0
     if event is not None and not events.is_pure(event):
-        found = changed_epsilon(event, delta=guarantee.accounted_delta, change=change)
-        added = guarantee.sampling_delta * math.exp(min(found - epsilon, 700.0)) if guarantee.sampling_delta else 0.0
-        return (found, guarantee.accounted_delta + added) if added < 1 else (math.inf, 0.0)
+        changed = changed_epsilon(event, delta=guarantee.accounted_delta, change=change)
+        added = guarantee.sampling_delta * math.exp(min(changed - epsilon, 700.0)) if guarantee.sampling_delta else 0.0
+        return (changed, guarantee.accounted_delta + added) if added < 1 else (math.inf, 0.0)
     grown = delta * math.fsum(math.exp(min(i * epsilon, 700.0)) for i in range(times))
     return (times * epsilon, grown) if grown < 1 else (math.inf, 0.0)
 

@@ -134,11 +134,11 @@ class Guarantee:
     @property
     def not_covered(self) -> tuple[str, ...]:
         """What of the public facts was read from the records, and is therefore outside the bound."""
-        found = []
+        gaps = []
         if self.read_from_data:
-            found.append(f"the domain of {', '.join(self.read_from_data)} (declare a schema to cover it)")
-        found += [f"{name} (declare it to cover it)" for name in self.counts_read]
-        return tuple(found)
+            gaps.append(f"the domain of {', '.join(self.read_from_data)} (declare a schema to cover it)")
+        gaps += [f"{name} (declare it to cover it)" for name in self.counts_read]
+        return tuple(gaps)
 
     @property
     def bound(self) -> str:

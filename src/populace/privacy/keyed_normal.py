@@ -70,13 +70,13 @@ def levels_of(
 
     Other strides, tables and widths than the constants are for checks against exact sums.
     """
-    left, times, found = Fraction(deviation) ** 2, 1, list[Level]()
+    left, times, levels = Fraction(deviation) ** 2, 1, list[Level]()
     while left > most**2:
         step = stride if left >= (LEAST_STRIDES * stride) ** 2 else stride // 2
         variance = (width * step) ** 2
-        found.append(Level(rounded=not found, variance=variance, stride=times))
+        levels.append(Level(rounded=not levels, variance=variance, stride=times))
         left, times = (left - variance) / step**2, times * step
-    return (*found, Level(rounded=not found, variance=left, stride=times))
+    return (*levels, Level(rounded=not levels, variance=left, stride=times))
 
 
 def distance(levels: tuple[Level, ...]) -> float:
@@ -118,8 +118,8 @@ def rounded_normal(key: Array, deviation: float, shape: tuple[int, ...]) -> Arra
     one, two = jax.random.bits(key, (2,), jnp.uint32)
     number = jnp.arange(count, dtype=jnp.uint32)
     total = jnp.zeros(count, jnp.int32)
-    for place, level in enumerate(levels_of(float(deviation))):
-        blocks = (threefry((one, two), (jnp.full_like(number, 2 * place + half), number)) for half in (0, 1))
+    for index, level in enumerate(levels_of(float(deviation))):
+        blocks = (threefry((one, two), (jnp.full_like(number, 2 * index + half), number)) for half in (0, 1))
         total += level.stride * look_up(table_of(level), tuple(word for block in blocks for word in block))
     return total.reshape(shape)
 
@@ -171,8 +171,8 @@ def masses_of(level: Level) -> list[int]:
     if slots > MOST_SLOTS:
         raise out_of_range("the variance of a table", f"for at most {MOST_SLOTS} slots", level.variance)
     whole, total = slots << THRESHOLD_BITS, sum(weights)
-    found = [weight * whole // total for weight in weights[1:]]
-    return [whole - sum(found), *found, *[0] * (slots - len(weights))]
+    masses = [weight * whole // total for weight in weights[1:]]
+    return [whole - sum(masses), *masses, *[0] * (slots - len(weights))]
 
 
 def alias_table(masses: list[int]) -> tuple[list[int], list[int]]:
@@ -210,8 +210,8 @@ def rounded_weights(level: Level) -> list[int]:
     variance = level.variance * parts**2  # of the parts' places, which are whole numbers
     weights = bell(variance, parts * level.most + parts // 2 + 1)
     square = (1 << BITS) * variance.denominator // (4 * variance.numerator)  # h^2
-    places = np.arange(len(weights)).astype(object)
-    moved = places * places * square * variance.denominator // variance.numerator  # (h x)^2
+    positions = np.arange(len(weights)).astype(object)
+    moved = positions * positions * square * variance.denominator // variance.numerator  # (h x)^2
     before: NumpyArray | int = 0
     term: NumpyArray = np.full(len(weights), 1 << BITS, object)
     total = term
@@ -235,8 +235,8 @@ def bell(variance: Fraction, count: int) -> list[int]:
         context.prec = BITS  # decimal digits: far more than needed
         factor = int((-Decimal(variance.denominator) / (2 * Decimal(variance.numerator))).exp() * 2**BITS)
     square = factor * factor >> BITS
-    found = [1 << BITS]
+    weights = [1 << BITS]
     for _ in range(1, count):
-        found.append(found[-1] * factor >> BITS)
+        weights.append(weights[-1] * factor >> BITS)
         factor = factor * square >> BITS
-    return found
+    return weights

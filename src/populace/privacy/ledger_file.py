@@ -82,33 +82,33 @@ def head_path(path: Path) -> Path:
 
 def read_head(path: Path) -> Head | None:
     """What the file beside a ledger says, or None where there is none."""
-    place = head_path(path)
+    head_file = head_path(path)
     try:
-        document = json.loads(place.read_text(encoding="utf-8"))
+        document = json.loads(head_file.read_text(encoding="utf-8"))
         return Head(last=int(document["last"]), chain=str(document["chain"]))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"cannot read {place}, which says how far the ledger was: {error!r}; put it back") from error
+        raise RunError(f"cannot read {head_file}, which says how far the ledger was: {error!r}; put it back") from error
 
 
 def write_head(path: Path, head: Head) -> None:
     """Write text to disk: whole, and readable by its owner alone, when this returns."""
-    place = head_path(path)
-    temporary = place.with_name(f".{place.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    head_file = head_path(path)
+    temporary = head_file.with_name(f".{head_file.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             json.dump(dataclasses.asdict(head), file)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(place)
-        folder = os.open(place.parent, os.O_RDONLY)
+        temporary.replace(head_file)
+        folder = os.open(head_file.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
     except OSError as error:
-        raise RunError(f"cannot write {place}: {error}; nothing was released") from error
+        raise RunError(f"cannot write {head_file}: {error}; nothing was released") from error
 
 
 def kept_budget(path: str | Path) -> Budget | None:
@@ -202,11 +202,11 @@ def keep_head(db: sqlite3.Connection, path: Path) -> None:
 
 def _reaches(db: sqlite3.Connection, head: Head) -> bool:
     """Whether the entry that the head names is in the ledger; more may follow it."""
-    found = db.execute(
+    row = db.execute(
         "SELECT chain FROM entry WHERE id = ? AND chain IS NOT NULL UNION ALL SELECT chain FROM chain_base WHERE last = ?",
         (head.last, head.last),
     ).fetchone()
-    return found is not None and found[0] == head.chain
+    return row is not None and row[0] == head.chain
 
 
 def _check_head(db: sqlite3.Connection, path: Path, *, restored: bool) -> None:

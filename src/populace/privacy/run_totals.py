@@ -69,8 +69,8 @@ class Total:
 
 def shared_relation(costs: Iterable[Cost]) -> Neighbours:
     """The relation a total over these runs is stated for: their own where they agree, replacement where they do not."""
-    found = {cost.neighbours for cost in costs}
-    return found.pop() if len(found) == 1 else "replace"
+    relations = {cost.neighbours for cost in costs}
+    return relations.pop() if len(relations) == 1 else "replace"
 
 
 def total_of(costs: Sequence[Cost], *, unit: Unit, neighbours: Neighbours) -> Total:

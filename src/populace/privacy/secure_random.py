@@ -69,11 +69,11 @@ def subsets(size: int, chosen: int, count: int) -> NumpyArray:
         raise out_of_range("chosen", f"in [0, {size}]", chosen)
     order = np.tile(np.arange(size, dtype=np.int64), (count, 1))
     rows = np.arange(count)
-    for place in range(chosen):
-        other = place + integers_below(size - place, count)
-        held = order[rows, place].copy()
-        order[rows, place] = order[rows, other]
-        order[rows, other] = held
+    for position in range(chosen):
+        other = position + integers_below(size - position, count)
+        swapped = order[rows, position].copy()
+        order[rows, position] = order[rows, other]
+        order[rows, other] = swapped
     mask = np.zeros((count, size), bool)
     mask[rows[:, None], order[:, :chosen]] = True
     return mask
@@ -187,8 +187,8 @@ def draw_normals(
         kept[index] = settled is not None
         draws[index] = settled or 0
     negative = (word & np.uint64(1)).astype(bool)
-    found: NumpyArray = np.where(negative, -draws, draws)[kept]
-    return found
+    signed: NumpyArray = np.where(negative, -draws, draws)[kept]
+    return signed
 
 
 def settle(cell: int, place: int, coin: int | None, deviation: float) -> int | None:

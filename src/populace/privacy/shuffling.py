@@ -60,8 +60,8 @@ def _clone_delta(local_epsilon: float, clones: NumpyArray, epsilon: float) -> Nu
     def tail(at_least: NumpyArray) -> NumpyArray:
         """P(A >= at_least), A ~ Bin(clones, 1/2)."""
         inside = np.clip(at_least - 1, 0, clones)
-        found = np.where(at_least > clones, 0.0, bdtrc(inside, clones, 0.5))
-        return np.where(at_least <= 0, 1.0, found)
+        probability = np.where(at_least > clones, 0.0, bdtrc(inside, clones, 0.5))
+        return np.where(at_least <= 0, 1.0, probability)
 
     with_it, without = tail(least - 1), tail(least)
     own, other = a * with_it + (1 - a) * without, (1 - a) * with_it + a * without
@@ -92,14 +92,14 @@ def shuffled_statement(*, local_epsilon: float, answered: int) -> str:
     Only clients that answered hide one another: `answered` is their number, not that of those who were asked.
     """
     delta = usual_delta(answered)
-    found = shuffled_epsilon(local_epsilon=local_epsilon, clients=answered, delta=delta)
+    epsilon = shuffled_epsilon(local_epsilon=local_epsilon, clients=answered, delta=delta)
     apart = (
         "beside the local guarantee, not part of it, and only if nobody who sees the result learns in which order clients were "
         "asked (a trusted shuffler, or a server that forgets it)"
     )
-    if found > 0.99 * local_epsilon:
+    if epsilon > 0.99 * local_epsilon:
         return f"{apart}: amplification by shuffling proves nothing better here"
-    rounded_up = math.ceil(found * 1e4) / 1e4
+    rounded_up = math.ceil(epsilon * 1e4) / 1e4
     return (
         f"{apart}: what is released is ({rounded_up:g}, {delta:.3g})-DP in the central model for everything one client holds "
         f"({answered:,} clients that answered, in random order, each once; Feldman, McMillan and Talwar 2021)"

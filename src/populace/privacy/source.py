@@ -91,8 +91,8 @@ class _OneOf:
     """`System.one_of` for many masks."""
 
     def release_rows(self, count: int, masks: NumpyArray) -> NumpyArray:
-        held = masks.reshape(count, -1).sum(axis=1)
-        rank = _below_each(np.maximum(held, 1))
+        counts = masks.reshape(count, -1).sum(axis=1)
+        rank = _below_each(np.maximum(counts, 1))
         chosen: NumpyArray = np.argmax(np.cumsum(masks, axis=1) == rank[:, None] + 1, axis=1)
         return chosen
 
@@ -142,8 +142,8 @@ class System:
 
     def one_of(self, mask: Array) -> Array | np.int64:
         """Index of one of the true entries, evenly; index 0 if there is none."""
-        places: NumpyArray = np.flatnonzero(np.asarray(mask))
-        return places[secure_random.integers_below(len(places))] if len(places) else np.int64(0)
+        indices: NumpyArray = np.flatnonzero(np.asarray(mask))
+        return indices[secure_random.integers_below(len(indices))] if len(indices) else np.int64(0)
 
     def below(self, bound: Array | int) -> Array:
         """A whole number in [0, bound), evenly."""

@@ -217,8 +217,8 @@ class SqliteLedger:
                 self._keep_relation(relation, charge)
                 chain = last_of(self._db).chain
                 under = (None, None) if relation is None else (relation.neighbours, relation.trust)
-                for place, (account, question, reply, memory) in enumerate(replies):
-                    if before is not None and self.entries(account, run=run) != before[place]:
+                for number, (account, question, reply, memory) in enumerate(replies):
+                    if before is not None and self.entries(account, run=run) != before[number]:
                         raise OvertakenError(f"account {account!r} was charged by another process in the meantime")
                     if self.stored(account, run=run, round_id=round_id, question=question) is not None:
                         raise BudgetError(f"account {account!r} has answered round {round_id} of run {run!r} already")
@@ -338,10 +338,10 @@ class SqliteLedger:
             "ORDER BY MIN(id)"
         )
         names = ("run", "rounds", "accounts", "charges", "first", "last")
-        found = self._summary_of(self.budget.unit)
+        totals = self._summary_of(self.budget.unit)
         others = {unit: self._summary_of(unit) for unit in sorted(units - {self.budget.unit})}
         return {
-            **found,
+            **totals,
             **({"other_units": others} if others else {}),
             "runs": [dict(zip(names, row, strict=True)) for row in runs],
         }

@@ -33,7 +33,7 @@ WHOLE: View = (0, 0)
 VARIANTS = 6
 JITTER = 0.8  # of a group's width, by which cuts of other variants lie elsewhere
 SPIKE_WEIGHT = 3.0  # a value with a cell of its own is expected to be as frequent as three intervals
-LEAST_SCALE = 4  # levels from which on an order is worth anything
+LEAST_SCALE = 4  # levels from which on an order is used
 LONG = 64  # categories from which on a list is asked about in groups, together with other columns
 ARRIVAL = 2**32 - 1  # sets the draw of the order apart from the rounds' own, which count from 0
 

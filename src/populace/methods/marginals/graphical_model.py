@@ -53,9 +53,9 @@ class CliqueTree:
     tables: tuple[NumpyArray, ...]
 
     def __post_init__(self) -> None:
-        for place, (clique, parent, table) in enumerate(zip(self.cliques, self.parents, self.tables, strict=True)):
-            if not -1 <= parent < place:
-                raise DataError(f"expected the parent of clique {place} before it, got {parent}")
+        for number, (clique, parent, table) in enumerate(zip(self.cliques, self.parents, self.tables, strict=True)):
+            if not -1 <= parent < number:
+                raise DataError(f"expected the parent of clique {number} before it, got {parent}")
             if np.shape(table) != tuple(self.sizes[column] for column in clique):
                 raise DataError(f"the table of clique {clique} does not have the shape of its columns")
         if set(itertools.chain(*self.cliques)) != set(range(len(self.sizes))):
@@ -120,21 +120,21 @@ class CliqueTree:
         factors = list(self.conditionals)
         inbox: list[list[Message]] = [[] for _ in self.cliques]
         roots: list[Message] = []
-        for place in reversed(range(len(self.cliques))):
-            clique, separator = self.cliques[place], self.separators[place]
-            factor = self.conditionals[place]
+        for number in reversed(range(len(self.cliques))):
+            clique, separator = self.cliques[number], self.separators[number]
+            factor = self.conditionals[number]
             for column in clique:
                 if column in given:
                     shape = [self.sizes[column] if other == column else 1 for other in clique]
                     factor = factor * (np.arange(self.sizes[column]) == given[column]).reshape(shape)
-            labels, factor = _multiply([(clique, factor), *inbox[place]])
-            factors[place] = factor
+            labels, factor = _multiply([(clique, factor), *inbox[number]])
+            factors[number] = factor
             target = tuple(column for column in labels if column in separator or column in keep)
             message = _sum_to(labels, factor, target)
-            if self.parents[place] < 0:
+            if self.parents[number] < 0:
                 roots.append((target, message))
             else:
-                inbox[self.parents[place]].append((target, message))
+                inbox[self.parents[number]].append((target, message))
         return factors, roots
 
 
@@ -184,11 +184,11 @@ class TreeGenerator(Generator):
         return self.tree.sample_codes(count, key, conditions)
 
     def arrays(self) -> dict[str, Array]:
-        found: dict[str, Array] = {"parents": np.array(self.tree.parents, np.int32)}
+        arrays: dict[str, Array] = {"parents": np.array(self.tree.parents, np.int32)}
         for number, (clique, table) in enumerate(zip(self.tree.cliques, self.tree.tables, strict=True)):
-            found[f"clique_{number}"] = np.array(clique, np.int32)
-            found[f"table_{number}"] = np.asarray(table)
-        return found
+            arrays[f"clique_{number}"] = np.array(clique, np.int32)
+            arrays[f"table_{number}"] = np.asarray(table)
+        return arrays
 
     @classmethod
     def from_arrays(cls, schema: Schema, arrays: Mapping[str, Array]) -> TreeGenerator:
@@ -352,14 +352,14 @@ def _junction_tree(sizes: Columns, cliques: Sequence[Columns]) -> list[tuple[Col
     mbi = _mbi()
     graph, _ = mbi.junction_tree.make_junction_tree(mbi.Domain(range(len(sizes)), sizes), cliques)
     ordered: list[tuple[Columns, int]] = []
-    place: dict[Columns, int] = {}
+    number_of: dict[Columns, int] = {}
     for root in sorted(graph.nodes):
-        stack = [] if root in place else [(root, -1)]
+        stack = [] if root in number_of else [(root, -1)]
         while stack:
             clique, parent = stack.pop()
-            place[clique] = len(ordered)
+            number_of[clique] = len(ordered)
             ordered.append((clique, parent))
-            stack += [(other, place[clique]) for other in sorted(graph.neighbors(clique)) if other not in place]
+            stack += [(other, number_of[clique]) for other in sorted(graph.neighbors(clique)) if other not in number_of]
     return ordered
 
 

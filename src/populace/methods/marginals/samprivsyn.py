@@ -378,7 +378,7 @@ class SamPrivSyn(survey.OneShot):
 def one_way_tables(tables: Sequence[NumpyArray], groups: Sequence[tuple[int, ...]], schema: Schema) -> list[NumpyArray]:
     """Each column's table: what its pairs say, weighted with their mutual information (eq. 11, with the sum it lacks)."""
     information = [survey.mutual_information(table) for table in tables]
-    found = []
+    singles = []
     for column, size in enumerate(schema.sizes):
         weights, views = [], []
         for group, table, weight in zip(groups, tables, information, strict=True):
@@ -386,8 +386,8 @@ def one_way_tables(tables: Sequence[NumpyArray], groups: Sequence[tuple[int, ...
                 axis = tuple(i for i in range(len(group)) if group[i] != column)
                 views.append(np.asarray(table).sum(axis=axis))
                 weights.append(weight + 1e-6)
-        found.append(np.average(views, axis=0, weights=weights) if views else np.full(size, 1 / size))
-    return [project_to_simplex(table) for table in found]
+        singles.append(np.average(views, axis=0, weights=weights) if views else np.full(size, 1 / size))
+    return [project_to_simplex(table) for table in singles]
 
 
 def _shares(counts: survey.SupportCounts, question: int, shape: tuple[int, ...], *, total: bool = False) -> NumpyArray:

@@ -29,7 +29,7 @@ POWER = 1.5
 STRENGTHS = np.concatenate([[0.0], np.geomspace(1e-4, 4.0, 24)])
 #: Before any table is seen: none at all as likely as some, every magnitude of it alike.
 EVEN_BELIEF = np.concatenate([[0.5], np.full(24, 0.5 / 24)])
-#: Tables' worth of weight that stays on the even belief, however many were seen.
+#: How many tables the even belief counts as, however many were seen.
 IMAGINED_TABLES = 4.0
 #: Cells of all cliques of a model together. Twice as many fit no better and take longer to converge.
 MOST_CELLS = 2**13
@@ -101,8 +101,8 @@ def towards_independence(
     table: NoisyTable, singles: Sequence[NoisyTable], variances: Array | None = None
 ) -> NoisyTable | None:
     """One table on its own, as `shrink_tables` does it for many."""
-    found = shrink_tables([table], singles, None if variances is None else {table.columns: variances})
-    return found[0] if found else None
+    shrunk = shrink_tables([table], singles, None if variances is None else {table.columns: variances})
+    return shrunk[0] if shrunk else None
 
 
 def shrink_tables(
@@ -114,7 +114,7 @@ def shrink_tables(
     mean of t s / (t s + v) over what is believed of the strength t.
     """
     readings = read_tables(tables, singles, variances)
-    found = []
+    shrunk = []
     for reading, belief in zip(readings, learn_strengths(readings)[0], strict=True):
         if belief[0] > 0.5:
             continue
@@ -122,8 +122,8 @@ def shrink_tables(
         kept = np.tensordot(belief, prior / (prior + reading.noise), axes=1)
         posterior = project_to_simplex(reading.independent + kept * reading.beyond)
         deviation = math.sqrt(float((kept * reading.noise).mean()))
-        found.append(NoisyTable(reading.columns, posterior, deviation))
-    return found
+        shrunk.append(NoisyTable(reading.columns, posterior, deviation))
+    return shrunk
 
 
 def read_tables(
@@ -131,8 +131,8 @@ def read_tables(
 ) -> list[Reading]:
     """All tables of several columns that can depend at all."""
     joint = [table for table in tables if len(table.columns) > 1]
-    found = [read_table(table, singles, (variances or {}).get(table.columns)) for table in joint]
-    return [reading for reading in found if reading is not None]
+    readings = [read_table(table, singles, (variances or {}).get(table.columns)) for table in joint]
+    return [reading for reading in readings if reading is not None]
 
 
 def fit_shrunk_model(
@@ -147,9 +147,9 @@ def fit_shrunk_model(
     of each table where they are known better than by one deviation.
     """
     columns = tuple(int(size) for size in sizes)
-    found = list(singles) if singles is not None else pool_singles(columns, tables)
-    measured = strongest(columns, shrink_tables(tables, found, variances), found)
-    known = [table._replace(table=project_to_simplex(table.table)) for table in found if math.isfinite(table.stddev)]
+    one_way = list(singles) if singles is not None else pool_singles(columns, tables)
+    measured = strongest(columns, shrink_tables(tables, one_way, variances), one_way)
+    known = [table._replace(table=project_to_simplex(table.table)) for table in one_way if math.isfinite(table.stddev)]
     return fit_graphical_model(columns, [*measured, *known], most_cells=MOST_CELLS)
 
 
@@ -217,7 +217,7 @@ def allocate_reports(
     report until gains are equal (where something is asked at all), which is the minimum: the error is convex in them.
     """
     beliefs, overall = learn_strengths(readings)
-    place = {reading.columns: i for i, reading in enumerate(readings)}
+    number_of = {reading.columns: i for i, reading in enumerate(readings)}
     sizes = np.asarray(asked.sizes, np.float64)
     member = np.zeros((len(asked.groups), len(sizes)))
     for row, group in zip(member, asked.groups, strict=True):
@@ -230,7 +230,7 @@ def allocate_reports(
     for pair in pairs.tolist():
         group = tuple(asked.groups[pair])
         free = (asked.sizes[group[0]] - 1) * (asked.sizes[group[1]] - 1)
-        seen = place.get(group)
+        seen = number_of.get(group)
         believed.append(overall if seen is None else beliefs[seen])
         # What a unit of variance in every cell is as a strength; cells of equal weight before anything is known.
         reach = (NORMAL_L1 * cells[pair]) ** 2 if seen is None else 1 / readings[seen].shape.mean()

@@ -258,8 +258,8 @@ class Poll(survey.OneShot):
         if max(schema.sizes) == 1:  # nothing can be learnt, and nothing is unknown
             return LatentClass(schema=schema, weights=np.ones(1), tables=np.ones((1, len(schema.sizes))))
         layout = layout_of(self.survey(population), self.goal(schema))
-        kept, held = count_answers(self.survey(population), state.counts, robust=self.robust)
-        answers = kept if held is None else merge_counts(kept, held)
+        kept, held_out = count_answers(self.survey(population), state.counts, robust=self.robust)
+        answers = kept if held_out is None else merge_counts(kept, held_out)
         direct = layout.target is not None and layout.outcomes <= MOST_TIED
         tied = [direct and chain % TIED_ONE_IN == TIED_ONE_IN - 1 for chain in range(self.chains)]
         prior = Prior(
@@ -269,7 +269,7 @@ class Poll(survey.OneShot):
             langevin_steps=self.langevin_steps,
         )
         readings = {
-            reading: choose_settings(prior, kept, held, layout, key, tied=reading) for reading in sorted(set(tied))
+            reading: choose_settings(prior, kept, held_out, layout, key, tied=reading) for reading in sorted(set(tied))
         }
         chosen = [readings[reading] for reading in tied]
         return fit_posterior(answers, layout, chosen, key, schema)
@@ -353,8 +353,8 @@ def _later_questions(protocol: Poll, population: Population, frozen: _Frozen) ->
     design, goal = protocol.design(population), protocol.goal(schema)
     gains = of_means = np.ones(len(asked.groups))
     if max(schema.sizes) > 1 and int(np.asarray(state.first.answers).sum()):  # type: ignore[union-attr]
-        kept, held = count_answers(asked, state.first, robust=protocol.robust)  # type: ignore[arg-type]
-        answers = kept if held is None else merge_counts(kept, held)
+        kept, held_out = count_answers(asked, state.first, robust=protocol.robust)  # type: ignore[arg-type]
+        answers = kept if held_out is None else merge_counts(kept, held_out)
         settings = dataclasses.replace(UNSURE, langevin_steps=protocol.langevin_steps)
         layout = layout_of(asked, goal)
         model = fit_posterior(answers, layout, [settings] * 2, jax.random.fold_in(state.coin, STAGE + 1), schema)

@@ -108,10 +108,10 @@ def draw_by_floyd(words: Array, value: Number, *, size: Number, chosen: Number, 
     value = jnp.asarray(value).astype(jnp.uint32)
     needed = jnp.asarray(chosen).astype(jnp.uint32) - own
     first = jnp.asarray(size).astype(jnp.uint32) - 1 - needed
-    places = jnp.arange(-(-width // 32), dtype=jnp.uint32)
+    indices = jnp.arange(-(-width // 32), dtype=jnp.uint32)
 
     def single(element: jax.Array) -> jax.Array:
-        return jnp.where(places == element >> 5, jnp.uint32(1) << (element & 31), jnp.uint32(0))
+        return jnp.where(indices == element >> 5, jnp.uint32(1) << (element & 31), jnp.uint32(0))
 
     def visit(members: jax.Array, item: tuple[jax.Array, Array]) -> tuple[jax.Array, None]:
         step, word = item
@@ -136,10 +136,10 @@ def draw_by_selection(words: Array, value: Number, *, size: Number, chosen: Numb
         carry: tuple[jax.Array, jax.Array], item: tuple[jax.Array, jax.Array]
     ) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
         needed, left = carry
-        place, uniform = item
-        other = (place != value) & (place < size)
+        index, uniform = item
+        other = (index != value) & (index < size)
         take = other & (uniform * left < needed)
-        return (needed - take, left - other), jnp.where(place == value, own, take)
+        return (needed - take, left - other), jnp.where(index == value, own, take)
 
     needed = jnp.asarray(chosen - own, jnp.int32)
     left = jnp.asarray(size - 1, jnp.int32)

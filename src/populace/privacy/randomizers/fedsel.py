@@ -91,27 +91,27 @@ class FedSel:
     def one_probability(self, value: float) -> Fraction:
         """The exact probability of a 1 for this value of the coordinate reported."""
         value = 0.0 if math.isnan(value) else min(max(value, -self.bound), self.bound)
-        place = (Fraction(value) / Fraction(self.bound) + 1) / 2
-        return secure_random.rounded_down(self.exact_low + (1 - 2 * self.exact_low) * place)
+        share = (Fraction(value) / Fraction(self.bound) + 1) / 2
+        return secure_random.rounded_down(self.exact_low + (1 - 2 * self.exact_low) * share)
 
     def probabilities(self, vector: Array, start: int = 0) -> list[Fraction]:
         """The exact law of all 2 d reports about a vector."""
         top = np.asarray(mark_top(jnp.abs(jnp.asarray(vector, jnp.float32)), self.chosen, start))
-        found = []
+        law = []
         for share, value in zip(self.coordinate.probabilities(top), np.asarray(vector, np.float32), strict=True):
             one = self.one_probability(float(value))
-            found += [share * (1 - one), share * one]
-        return found
+            law += [share * (1 - one), share * one]
+        return law
 
     def simulate(self, vector: Array, key: Array, start: Array | int = 0) -> Array:
         """One report about one vector, from a JAX key; traceable, to be vmapped."""
         first, second = jax.random.split(key)
         vector = jnp.nan_to_num(jnp.asarray(vector, jnp.float32), posinf=self.bound, neginf=-self.bound)
-        place = self.coordinate.simulate_place(mark_top(jnp.abs(vector), self.chosen, start), first)
-        value = jnp.clip(vector[place] / self.bound, -1, 1)
+        coordinate = self.coordinate.simulate_coordinate(mark_top(jnp.abs(vector), self.chosen, start), first)
+        value = jnp.clip(vector[coordinate] / self.bound, -1, 1)
         low = float(self.exact_low)
         heads = jnp.minimum((low + (1 - 2 * low) * (value + 1) / 2) * np.float32(WORD), LARGEST_WORD)
-        return (2 * place + (jax.random.bits(second) < heads.astype(jnp.uint32))).astype(jnp.int32)
+        return (2 * coordinate + (jax.random.bits(second) < heads.astype(jnp.uint32))).astype(jnp.int32)
 
     def release(self, vector: Array, start: Array | int = 0) -> np.int32:
         """One report about one vector, from the operating system's generator, exactly."""
@@ -119,9 +119,9 @@ class FedSel:
         if vector.shape != (self.size,):
             raise DataError(f"expected a vector of {self.size} coordinates, got shape {vector.shape}")
         top = np.asarray(mark_top(jnp.abs(jnp.asarray(vector)), self.chosen, start))
-        place = self.coordinate.release_place(top)
-        one = bool(secure_random.bernoulli(self.one_probability(float(vector[place]))))
-        return np.int32(2 * place + one)
+        coordinate = self.coordinate.release_coordinate(top)
+        one = bool(secure_random.bernoulli(self.one_probability(float(vector[coordinate]))))
+        return np.int32(2 * coordinate + one)
 
     def apply(self, vector: Array, source: Source, start: Array | int = 0) -> Array:
         """One report about one vector, from either kind of source; traceable from a key, also where the host draws exactly."""
@@ -132,9 +132,9 @@ class FedSel:
         if not source.exact:
             return self.simulate(vector, source.key, start)
         first, second = source.split(2)
-        place = self.coordinate.exact_place(mark_top(jnp.abs(vector), self.chosen, start), first)
-        one = on_host.drawn(self, second.key, (), bool, vector[place])  # type: ignore[union-attr]
-        return (2 * place + one).astype(jnp.int32)
+        coordinate = self.coordinate.exact_coordinate(mark_top(jnp.abs(vector), self.chosen, start), first)
+        one = on_host.drawn(self, second.key, (), bool, vector[coordinate])  # type: ignore[union-attr]
+        return (2 * coordinate + one).astype(jnp.int32)
 
     def release_rows(self, count: int, values: Array) -> Array:
         """Exact coins about the values of the coordinates reported, as the host draws them for compiled code."""

@@ -76,9 +76,9 @@ class Rappor(Randomizer):
     def candidates(self) -> Array:
         """Which bits each value sets: booleans [size, bits]."""
         seeds = (self.salt * 2**16 + np.arange(self.hashes)).astype(np.uint32)
-        places = hash_values(seeds[None, :], np.arange(self.size, dtype=np.uint32)[:, None], self.bits)
+        positions = hash_values(seeds[None, :], np.arange(self.size, dtype=np.uint32)[:, None], self.bits)
         rows = np.zeros((self.size, self.bits), bool)
-        rows[np.arange(self.size)[:, None], places] = True
+        rows[np.arange(self.size)[:, None], positions] = True
         return rows
 
     def worst_ratio(self) -> float:

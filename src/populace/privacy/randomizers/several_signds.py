@@ -174,9 +174,9 @@ class SeveralSignDS:
 
     def add_up(self, reports: Array, present: Array) -> Array:
         """The sum of the signed unit vectors the present reports, [reports, reported], stand for."""
-        place = jnp.where(jnp.asarray(present)[:, None], reports // 2, self.size)  # absent ones fall off the end
+        coordinate = jnp.where(jnp.asarray(present)[:, None], reports // 2, self.size)  # absent ones fall off the end
         signs = jnp.where(reports % 2 == 1, 1.0, -1.0).astype(jnp.float32)
-        return jnp.zeros(self.size, jnp.float32).at[place].add(signs, mode="drop")
+        return jnp.zeros(self.size, jnp.float32).at[coordinate].add(signs, mode="drop")
 
     @property
     def wire_bytes(self) -> int:
@@ -195,10 +195,10 @@ class SeveralSignDS:
         if len(message) != self.wire_bytes:
             raise DataError(f"expected a report of {self.wire_bytes} bytes, got {len(message)}")
         whole, positive = divmod(read_number(message, 2 * self.size**self.reported), 2)
-        places = []
+        coordinates = []
         for _ in range(self.reported):
-            whole, place = divmod(whole, self.size)
-            places.append(place)
-        if any(low >= high for low, high in itertools.pairwise(places[::-1])):
+            whole, coordinate = divmod(whole, self.size)
+            coordinates.append(coordinate)
+        if any(low >= high for low, high in itertools.pairwise(coordinates[::-1])):
             raise DataError("a report's coordinates are not different and in rising order")
-        return np.array([2 * place + positive for place in places[::-1]], np.int32)
+        return np.array([2 * coordinate + positive for coordinate in coordinates[::-1]], np.int32)

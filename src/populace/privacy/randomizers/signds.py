@@ -135,9 +135,9 @@ class SignDS:
         coin, place_key = jax.random.split(key)
         positive = (jax.random.bits(coin) >> 31).astype(bool)
         top = mark_top(jnp.where(positive, vector, -vector), self.chosen, start)
-        return (2 * self.simulate_place(top, place_key) + positive).astype(jnp.int32)
+        return (2 * self.simulate_coordinate(top, place_key) + positive).astype(jnp.int32)
 
-    def simulate_place(self, top: Array, key: Array) -> Array:
+    def simulate_coordinate(self, top: Array, key: Array) -> Array:
         """The coordinate reported, given which are the top."""
         coin, rank = jax.random.split(key)
         inside = (jax.random.bits(coin) < threshold(self.exact_p)) | (self.chosen == self.size)
@@ -152,9 +152,9 @@ class SignDS:
             raise DataError(f"expected a vector of {self.size} coordinates, got shape {vector.shape}")
         positive = bool(secure_random.integers_below(2))
         top = np.asarray(mark_top(jnp.asarray(vector if positive else -vector), self.chosen, start))
-        return np.int32(2 * self.release_place(top) + positive)
+        return np.int32(2 * self.release_coordinate(top) + positive)
 
-    def release_place(self, top: Array) -> int:
+    def release_coordinate(self, top: Array) -> int:
         """The coordinate reported, given which are the top, exactly."""
         inside = bool(secure_random.bernoulli(self.exact_p)) if self.chosen < self.size else True
         pool = np.flatnonzero(top if inside else ~top)
@@ -168,12 +168,12 @@ class SignDS:
             )  # a scalar of NumPy's: it has all that is asked of an array
         if not source.exact:
             return self.simulate(vector, source.key, start)
-        sign, place = source.split(2)
+        sign, coordinate = source.split(2)
         positive = sign.below(2) == 1
         top = mark_top(jnp.where(positive, vector, -vector), self.chosen, start)
-        return (2 * self.exact_place(top, place) + positive).astype(jnp.int32)
+        return (2 * self.exact_coordinate(top, coordinate) + positive).astype(jnp.int32)
 
-    def exact_place(self, top: Array, source: Source) -> Array:
+    def exact_coordinate(self, top: Array, source: Source) -> Array:
         """The coordinate reported, given which are the top, drawn by the source's own coins and numbers; traceable."""
         coin, rank = source.split(2)
         inside = coin.coins(self.exact_p, ()) | (self.chosen == self.size)
@@ -183,9 +183,9 @@ class SignDS:
 
     def add_up(self, reports: Array, present: Array) -> Array:
         """The sum of the signed unit vectors the present reports stand for."""
-        place = jnp.where(present, reports // 2, self.size)  # absent ones fall off the end
+        coordinate = jnp.where(present, reports // 2, self.size)  # absent ones fall off the end
         signs = jnp.where(reports % 2 == 1, 1.0, -1.0).astype(jnp.float32)
-        return jnp.zeros(self.size, jnp.float32).at[place].add(signs, mode="drop")
+        return jnp.zeros(self.size, jnp.float32).at[coordinate].add(signs, mode="drop")
 
     @property
     def wire_bytes(self) -> int:

@@ -116,9 +116,9 @@ class SubsetSelection(FrequencyOracle):
         others = np.zeros((len(values), self.size - 1), bool)
         for included, count in ((True, self.chosen - 1), (False, self.chosen)):
             others[own == included] = secure_random.subsets(self.size - 1, count, int((own == included).sum()))
-        place = np.arange(self.size - 1)[None, :]
-        place = place + (place >= values[:, None])  # skip the own value
-        np.put_along_axis(reports, place, others, axis=1)
+        other_values = np.arange(self.size - 1)[None, :]
+        other_values = other_values + (other_values >= values[:, None])  # skip the own value
+        np.put_along_axis(reports, other_values, others, axis=1)
         reports[np.arange(len(values)), values] = own
         return reports
 
@@ -141,8 +141,8 @@ class SubsetSelection(FrequencyOracle):
         report = np.asarray(report, bool)
         if self.size <= self.chosen * self._index_bits:
             return np.packbits(report).tobytes()
-        places = np.flatnonzero(report)
-        bits = (places[:, None] >> np.arange(self._index_bits)) & 1
+        values = np.flatnonzero(report)
+        bits = (values[:, None] >> np.arange(self._index_bits)) & 1
         return np.packbits(bits.astype(np.uint8)).tobytes()
 
     def _read(self, message: bytes) -> Array:
@@ -151,12 +151,12 @@ class SubsetSelection(FrequencyOracle):
         if self.size <= self.chosen * self._index_bits:
             report[:] = bits[: self.size]
         else:
-            places = bits[: self.chosen * self._index_bits].reshape(self.chosen, -1) @ (
+            values = bits[: self.chosen * self._index_bits].reshape(self.chosen, -1) @ (
                 1 << np.arange(self._index_bits)
             )
-            if (places >= self.size).any():
+            if (values >= self.size).any():
                 raise DataError("a report names a value outside the domain")
-            report[places] = True
+            report[values] = True
         if report.sum() != self.chosen:
             raise DataError(f"expected a report of {self.chosen} distinct values, got {int(report.sum())}")
         return report

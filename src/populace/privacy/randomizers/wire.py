@@ -19,8 +19,8 @@ def encode_many(oracle: SubsetSelection, reports: Array) -> Array:
     reports = np.asarray(reports, bool)
     if _is_bits(oracle):
         return np.packbits(reports, axis=1)
-    places = np.nonzero(reports)[1].reshape(len(reports), oracle.chosen)
-    bits = (places[:, :, None] >> np.arange(_place_bits(oracle))) & 1
+    values = np.nonzero(reports)[1].reshape(len(reports), oracle.chosen)
+    bits = (values[:, :, None] >> np.arange(_place_bits(oracle))) & 1
     return np.packbits(bits.astype(np.uint8).reshape(len(reports), -1), axis=1)
 
 
@@ -32,11 +32,11 @@ def decode_many(oracle: SubsetSelection, messages: Array) -> tuple[Array, Array]
         fine = reports.sum(axis=1) == oracle.chosen
     else:
         used = oracle.chosen * _place_bits(oracle)
-        places = bits[:, :used].reshape(len(bits), oracle.chosen, -1) @ (1 << np.arange(_place_bits(oracle)))
+        values = bits[:, :used].reshape(len(bits), oracle.chosen, -1) @ (1 << np.arange(_place_bits(oracle)))
         stray = bits[:, used:]
-        fine = (places < oracle.size).all(axis=1) & (np.diff(places, axis=1) > 0).all(axis=1)
+        fine = (values < oracle.size).all(axis=1) & (np.diff(values, axis=1) > 0).all(axis=1)
         reports = np.zeros((len(bits), oracle.size), bool)
-        np.put_along_axis(reports, np.minimum(places, oracle.size - 1), True, axis=1)
+        np.put_along_axis(reports, np.minimum(values, oracle.size - 1), True, axis=1)
     fine &= ~stray.any(axis=1)
     return reports & fine[:, None], fine
 
@@ -83,5 +83,5 @@ def by_member(panel: SubsetPanel, questions: Array) -> Iterator[tuple[SubsetSele
 @functools.lru_cache(maxsize=16)
 def _kinds(panel: SubsetPanel) -> tuple[tuple[SubsetSelection, ...], Array]:
     members = tuple(dict.fromkeys(panel.members))
-    place = {member: number for number, member in enumerate(members)}
-    return members, np.array([place[member] for member in panel.members])
+    number_of = {member: number for number, member in enumerate(members)}
+    return members, np.array([number_of[member] for member in panel.members])

@@ -86,9 +86,9 @@ class ClientStream:
             digest.update(found_hashes)
             if self.client_column is not None:
                 hashes.append(found_hashes)
-            found, counts = np.unique(owner, return_counts=True)
-            counts[0] += running if found[0] == last else 0
-            widest, running, last = max(widest, int(counts.max())), int(counts[-1]), int(found[-1])
+            owners, counts = np.unique(owner, return_counts=True)
+            counts[0] += running if owners[0] == last else 0
+            widest, running, last = max(widest, int(counts.max())), int(counts[-1]), int(owners[-1])
         if rows == 0:
             raise DataError(f"{self.data} has no rows; expected at least one")
         self._check_together(np.frombuffer(b"".join(hashes), np.uint64))
@@ -184,9 +184,9 @@ def _hash(name: str) -> bytes:
 def _block(codes: Array, owner: Array, names: list[str], first: int, widest: int) -> Block:
     clients = int(owner[-1]) - first + 1
     starts = np.searchsorted(owner, first + np.arange(clients))
-    place = np.arange(len(owner)) - starts[owner - first]
+    position = np.arange(len(owner)) - starts[owner - first]
     records = np.zeros((clients, widest, codes.shape[1]), np.int32)
     mask = np.zeros((clients, widest), bool)
-    records[owner - first, place] = codes
-    mask[owner - first, place] = True
+    records[owner - first, position] = codes
+    mask[owner - first, position] = True
     return Block(first=first, names=tuple(names), records=records, mask=mask)

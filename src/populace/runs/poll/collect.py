@@ -320,7 +320,7 @@ def _simulated(protocol: Poll, keys: Keys, rounds: Array, clients: Array, own: A
     """Replies as an engine makes them: a client's key follows from its round and number alone."""
 
     def one(round_id: Array, client: Array, question: Array, records: Array, mask: Array) -> Array:
-        held = Shard(records=records, mask=mask, population=shard.population)
-        return protocol.answer((), question, held, (), Keyed(keys.answer(round_id, client)))[0]
+        one_shard = Shard(records=records, mask=mask, population=shard.population)
+        return protocol.answer((), question, one_shard, (), Keyed(keys.answer(round_id, client)))[0]
 
     return jax.vmap(one)(rounds, clients, own, shard.records, shard.mask)

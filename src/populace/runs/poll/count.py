@@ -30,7 +30,7 @@ from populace.types import Array, NumpyArray
 SECONDS_BETWEEN_CHECKPOINTS = 5.0
 ABSORBED_BYTES = 2**26  # of reports taken into the counts at a time, as 32-bit numbers
 MOST_DROPPED = 0.01  # of the answers; more, and the files are not what they should be
-REASONS = ("no client has that number", "not the question the client was dealt", "not a report about its question")
+REASONS = ("no client has that number", "not the question the client was asked", "not a report about its question")
 
 
 class Seen:
@@ -96,11 +96,14 @@ def load_counted(path: Path, assignment: Assignment) -> tuple[Counted, Array]:
         arrays = read_arrays(path)
         numbers = json.loads(arrays["document"].tobytes())
         leaves, tree = jax.tree.flatten(assignment.state.counts)
-        found = [jnp.asarray(arrays[f"counts_{i}"]) for i in range(len(leaves))]
-        if [leaf.shape for leaf in found] != [leaf.shape for leaf in leaves]:
+        counts = [jnp.asarray(arrays[f"counts_{i}"]) for i in range(len(leaves))]
+        if [leaf.shape for leaf in counts] != [leaf.shape for leaf in leaves]:
             raise RunError("its counts are of other questions")
-        state = dataclasses.replace(assignment.state, counts=jax.tree.unflatten(tree, found))
+        state = dataclasses.replace(assignment.state, counts=jax.tree.unflatten(tree, counts))
         root = jax.random.wrap_key_data(jnp.asarray(arrays["root"]))
+        numbers["dropped"] = dict(
+            zip(REASONS, numbers["dropped"].values(), strict=True)
+        )  # 0.2.0 worded a reason otherwise
         return Counted(state=state, seen=Seen(arrays["seen"]), **numbers), root
     except (RunError, KeyError, TypeError, ValueError) as error:
         raise RunError(f"cannot resume: {error}; remove the run folder and start again") from error

@@ -128,14 +128,14 @@ def _counted(
     return counted, root
 
 
-def _document(wanted: Fit, spec: RunSpec, assignment: Assignment, counted: Counted, found: Files) -> JsonObject:
+def _document(wanted: Fit, spec: RunSpec, assignment: Assignment, counted: Counted, files_read: Files) -> JsonObject:
     """run.json: what `synthesize` writes, and where the answers came from."""
     down, _ = assignment.protocol.reply_bytes(None, assignment.population)
     traffic = Traffic(down=down * counted.answers, up=float(counted.content), messages=counted.answers)
     files = [
         {"file": str(path), "answers": answers, "first_client": terms.first_client, "seeded": terms.seeded,
          "populace": terms.version}
-        for path, (terms, answers) in found.items()
+        for path, (terms, answers) in files_read.items()
     ]  # fmt: skip
     return {
         "status": "finished",
