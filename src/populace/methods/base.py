@@ -159,6 +159,8 @@ class Protocol(abc.ABC):
     meanings: ClassVar[Mapping[str, str]] = {}
     #: Settings with which a run on a few dozen records takes seconds and still several rounds: for conformance tests.
     small: ClassVar[Mapping[str, Any]] = {}
+    #: Whether a run can begin from another method's generator (`warm`), as the second of a chain does.
+    begins_warm: ClassVar[bool] = False
     #: Whether ask and absorb can be traced by JAX and the cohorts are known ahead, so that rounds compile into one scan.
     compiles: ClassVar[bool] = False
 

@@ -337,6 +337,10 @@ def links_of(chain: Chain, population: Population) -> Links:
                 f"method {method.facts.name!r} protects one {claim.unit} with trust {claim.trust}; a chain takes methods that "
                 "protect one record with trust silo"
             )
+    if not trial.begins_warm:
+        raise SpecError(
+            f"method {then_name!r} does not begin from another's generator, and cannot be the second of a chain"
+        )
     if "noise_multiplier" not in parameters(then_name):
         raise SpecError(f"method {then_name!r} has no noise that can be set, and cannot be the second of a chain")
 

@@ -154,8 +154,8 @@ class ClientUpdates(Protocol):
         return Plan(
             guarantee=self.guarantee(population), rounds=design.rounds, bytes_up=up, bytes_down=down, errors={},
             notes=(
-                f"noise multiplier {design.release.noise_multiplier:.3g}; noise on the mean update is {noise:.2g} clipping norms "
-                f"long in all {design.mechanism.size:,} parameters",
+                f"noise multiplier {design.release.noise_multiplier:.3g}; noise on the mean update is {noise:.2g} clipping "
+                f"norms long in all {design.mechanism.size:,} parameters",
                 NO_ERROR,
             ),
         )  # fmt: skip

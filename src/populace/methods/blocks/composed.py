@@ -9,13 +9,12 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from populace.errors import SpecError
 from populace.methods.base import Ask, Plan, Population, Protocol, Replies, Shard
 from populace.methods.blocks.generator import Synthesizer
 from populace.methods.blocks.releases import Release
@@ -29,9 +28,6 @@ from populace.types import Array, ArrayTree
 
 class Learner(abc.ABC):
     """What is learned from whom. Built from settings and public facts, alike by both sides."""
-
-    #: Whether it can begin from another method's generator, as the second of a chain.
-    begins_warm: ClassVar[bool] = False
 
     @abc.abstractmethod
     def begin(self, key: Array, warm: Any = None) -> ArrayTree:
@@ -127,12 +123,7 @@ class ComposedMethod(Protocol):
         return self.parts(population).release.whole
 
     def calibrated_noise(self, population: Population) -> float:
-        parts = self.parts(population)
-        if not parts.learner.begins_warm:
-            raise SpecError(
-                f"method {self.facts.name!r} does not begin from another's generator, and cannot be the second of a chain"
-            )
-        return parts.release.noise_multiplier
+        return self.parts(population).release.noise_multiplier
 
     def answer(
         self, common: ArrayTree, own: ArrayTree, shard: Shard, memory: ArrayTree, source: Source
