@@ -26,7 +26,7 @@ from populace.privacy.ledger import Charge
 from populace.privacy.noised_steps import NoisedSteps, noised_steps, sampled_delta
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.source import Source
-from populace.types import Array
+from populace.types import Array, ArrayTree
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class ClientUpdates(Protocol):
     def round_count(self, population: Population) -> int:
         return self.design(population).rounds
 
-    def ask_drawn(self, round_id: Array, population: Population, source: Source, common: Any) -> Ask:
+    def ask_drawn(self, round_id: Array, population: Population, source: Source, common: ArrayTree) -> Ask:
         """Everybody is asked, so that who is drawn does not show; `own` says it to each."""
         everybody = jnp.arange(population.clients, dtype=jnp.int32)
         drawn = jnp.asarray(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -87,7 +87,7 @@ class FedAvgGan(ClientUpdates, GanNetworks):
         "critic_rate": "critic_learning_rate", "server_rate": "server_learning_rate", "rate": "learning_rate",
         "average": "ema_decay",
     }  # fmt: skip
-    small: ClassVar[Mapping[str, Any]] = {
+    small: ClassVar[Mapping[str, object]] = {
         "rounds": 2, "sampling_rate": 0.5, "local_steps": 1, "batch_size": 1, "hidden_size": 4, "critic_hidden_size": 3,
         "latent_size": 2, "basis_size": 3,
     }  # fmt: skip

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +40,7 @@ from populace.privacy.gaussian import GaussianSum, gaussian_epsilon
 from populace.privacy.noised_steps import AT_A_SILO, NoisedSteps, noised_steps
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.source import Source
-from populace.types import Array
+from populace.types import Array, ArrayTree
 
 MOST_VISITS = 1_000
 
@@ -108,7 +108,7 @@ class FlGanLearner(Learner):
         here = jnp.any(replies.present)
         reply = jax.tree.map(lambda rows: rows[jnp.argmax(replies.present)], replies.values)
         counts = state.counts + jnp.where(here, jnp.maximum(reply.pop("counts"), 0), 0)
-        after: dict[str, Any] = {name: jnp.where(here, value, getattr(state, name)) for name, value in reply.items()}
+        after: ArrayTree = {name: jnp.where(here, value, getattr(state, name)) for name, value in reply.items()}
         history = jnp.asarray(state.history)
         if self.keep_history:
             history = history.at[number].set(after["average"])
@@ -170,7 +170,7 @@ class FlGan(GanTraining, ComposedMethod, GanNetworks):
         "critic_rate": "critic_learning_rate", "rate": "learning_rate", "later": "later_pace", "average": "ema_decay",
         "trail": "keep_history", "replay": "replay_weight", "ewc": "ewc_weight",
     }  # fmt: skip
-    small: ClassVar[Mapping[str, Any]] = {
+    small: ClassVar[Mapping[str, object]] = {
         "generator_steps": 1, "critic_steps": 2, "batch_size": 1, "hidden_size": 4, "critic_hidden_size": 3, "latent_size": 2,
         "basis_size": 3,
     }  # fmt: skip

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -111,7 +111,7 @@ class GenFl(GanNetworks):
         "iterations": "generator_steps", "critics": "critic_steps", "gan_batch": "gan_batch_size",
         "gan_bound": "gan_clip_norm", "gan_rate": "gan_learning_rate", "critic_rate": "critic_learning_rate",
     }  # fmt: skip
-    small: ClassVar[Mapping[str, Any]] = {
+    small: ClassVar[Mapping[str, object]] = {
         "synthetic_share": 0.5, "rounds": 2, "batch_size": 6, "features": 1, "generator_steps": 2, "critic_steps": 2,
         "gan_batch_size": 4, "hidden_size": 4, "critic_hidden_size": 4, "latent_size": 2, "basis_size": 3,
     }  # fmt: skip
@@ -187,7 +187,7 @@ class GenFl(GanNetworks):
     def round_count(self, population: Population) -> int:
         return self._gan_rounds + self._classifier_rounds
 
-    def begin(self, population: Population, key: Array, warm: Any = None) -> State:
+    def begin(self, population: Population, key: Array, warm: object = None) -> State:
         del warm
         design = self.design(population)
         coin, start = jax.random.split(key)
@@ -367,7 +367,7 @@ class DpFl(GenFl):
         title="a classifier learned together from records by DP-SGD; record level (DP-FL)",
         traffic="a classifier down and its noised gradient up, per round",
     )  # fmt: skip
-    small: ClassVar[Mapping[str, Any]] = {**GenFl.small, "synthetic_share": 0.0}
+    small: ClassVar[Mapping[str, object]] = {**GenFl.small, "synthetic_share": 0.0}
 
 
 @functools.lru_cache(maxsize=64)
