@@ -81,7 +81,7 @@ def perform(
     progress: Report = lambda _: None,
     say: Say = lambda _: None,
 ) -> tuple[JsonObject, Path]:
-    """attacks.json, and where it was written. Interrupted work resumes from the folder; finished work is not done again."""
+    """Perform an attack; return attacks.json and its path. Work is resumed from the folder and never done twice."""
     protocol, table, synthetic, records = _read(request)
     setting = Setting(
         protocol=protocol, table=table, targets=request.targets, shadows=request.shadows, attacked=request.attacked,
@@ -219,7 +219,7 @@ def _attacked_rows(setting: Setting, released: tuple[Table, Table] | None) -> tu
 
 
 def _digest(setting: Setting, column: str, released: bool) -> str:
-    """Of all that decides the result but the rows."""
+    """A hash of all that decides the result except the rows."""
     public = {
         "version": __version__, "protocol": repr(setting.protocol), "schema": setting.table.schema.digest,
         "rows": len(setting.table), "column": column, "released": released,
@@ -241,7 +241,7 @@ def _finished(out: Path, digest: str, tables: Sequence[Table]) -> JsonObject | N
 
 
 def _fingerprint(tables: Sequence[Table], salt: str) -> str:
-    """To recognise the rows; salted, so that two files cannot be compared. It stays with the data, like all of the document."""
+    """A salted hash that recognises the rows; two files cannot be compared by it. It stays with the data."""
     digest = hashlib.sha256(salt.encode())
     for table in tables:
         digest.update(f"{table.codes.shape}".encode() + np.ascontiguousarray(table.codes).tobytes())

@@ -110,7 +110,7 @@ class Setting:
         return found
 
     def play(self, run: int) -> dict[str, NumpyArray]:
-        """One run: who was in it, and the summaries of what came out."""
+        """Play one run: which targets were in it, and the summaries of its synthetic table."""
         began = time.monotonic()
         included, numbers = self.members(run)
         synthetic = self.generate(numbers, run)
@@ -169,7 +169,7 @@ def _plain(name: str) -> str:
 
 
 def _played(setting: Setting, runs: list[int], jobs: int) -> Iterator[tuple[int, dict[str, NumpyArray]]]:
-    """Runs as they finish. Processes are started afresh, because a compiled program does not survive a fork."""
+    """Runs as they finish. Processes are spawned, because a compiled program does not survive a fork."""
     if min(jobs, len(runs)) <= 1:
         for run in runs:
             yield run, setting.play(run)
@@ -198,7 +198,7 @@ _setting: Setting | None = None
 
 
 def _start(setting: Setting) -> None:
-    """In a new process: keep the setting."""
+    """Keep the setting in a new process."""
     global _setting
     _setting = setting
     begin_worker()

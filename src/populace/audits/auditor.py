@@ -1,4 +1,4 @@
-"""The auditor in the server's place: it asks many simulated clients the same, and keeps what they say.
+"""The auditor in the server's place: it asks many simulated clients the same questions, and records their messages.
 
 An engine runs it like any method, so the messages are made by the code that makes them in a run: gathering, `answer`, memory,
 and the ledger, which refuses an auditor that asks for more than the method may spend.
@@ -55,7 +55,7 @@ class Shards:
 
 
 class Auditor(Wrapped):
-    """Asks what the script says, of everybody; or, without a script, what the method asks, for some rounds.
+    """Asks every client what the script says; without a script, asks what the method asks, for some rounds.
 
     Two auditors are equal, for the compiler's sake, when their clients compute the same.
     """
@@ -109,7 +109,7 @@ class Auditor(Wrapped):
         return state + 1
 
     def finish(self, state: ArrayTree, population: Population, key: Array) -> Nothing:
-        """Nothing is made of what was heard."""
+        """Return no generator: the messages are all an audit needs."""
         return Nothing()
 
 
@@ -198,7 +198,7 @@ def worst_shards(population: Population, *, unit: str) -> list[Shards]:
 
 
 def _worst_records(population: Population, *, unit: str) -> list[Shards]:
-    """A record there or not, beside others; or all a client holds there or not."""
+    """Pairs that differ in the presence of one record beside others, or of all records of a client."""
     rest = some_records(population.schema, population.records - 1)
     found = []
     for name, record in extreme_records(population.schema):
@@ -240,7 +240,7 @@ def hear(
 
 
 def _clients_with(shards: Shards, population: Population, count: int) -> Clients:
-    """So many clients with the first shard, then as many with the second."""
+    """`count` clients with the first shard, then as many with the second."""
     return clients_of(population.schema, [shards.first] * count + [shards.second] * count)
 
 

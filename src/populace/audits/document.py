@@ -25,7 +25,7 @@ RECORDED = (
 
 
 def document(found: Audits, claimed: JsonObject, *, command: str = "") -> JsonObject:
-    """audit.json."""
+    """The content of audit.json."""
     rows = [finding.row() for finding in found.findings]
     recorded = [each.row() for each in found.recorded]
     special = any("canaries" in row["what"] or "Gaussian" in row["event"] for row in rows)

@@ -22,7 +22,7 @@ GAUSSIAN = "gaussian"
 
 
 def audit_named(name: str, *, epsilon: float, size: int, effort: Effort) -> Audits:
-    """Both faces of a mechanism: from a key, and from the operating system's generator."""
+    """Audit both samplers of a mechanism: with a JAX key, and with the operating system's generator."""
     if name == GAUSSIAN:
         key = jax.random.fold_in(make_key(effort.seed), 3)
         pairs = [
@@ -41,7 +41,7 @@ def audit_named(name: str, *, epsilon: float, size: int, effort: Effort) -> Audi
 def audit_all(
     subjects: Sequence[Subject], *, epsilon: float, size: int, effort: Effort, jobs: int = 1, say: Say = lambda _: None
 ) -> Audits:
-    """All mechanisms, then these methods; the results in that order, whichever process was done first."""
+    """Audit all mechanisms, then these methods; the results are in that order."""
     began, names = time.monotonic(), (*MECHANISMS, GAUSSIAN)
     found = Audits()
     for name in names:
@@ -55,7 +55,7 @@ def audit_all(
 
 
 def _audited(subjects: Sequence[Subject], jobs: int) -> Iterator[tuple[int, Audits]]:
-    """Audits as they finish. Processes are started afresh, because a compiled program does not survive a fork."""
+    """Yield audits as they finish. Processes are spawned, because a compiled program does not survive a fork."""
     if min(jobs, len(subjects)) <= 1:
         for number, subject in enumerate(subjects):
             yield number, audit_subject(subject, quick=True)

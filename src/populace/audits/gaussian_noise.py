@@ -33,7 +33,7 @@ FACES = ("keyed", "exact")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NoiseCheck:
-    """Tests of one kind of noise: each is passed with a probability of all but a millionth over all of them."""
+    """Statistical tests of one noise sampler; correct noise fails any of them with probability at most 1e-6."""
 
     what: str
     numbers: int
@@ -63,7 +63,7 @@ def audit_gaussian(*, epsilon: float, face: str, confidence: float, key: Array) 
 def audit_noise(
     mechanism: GaussianSum, draw: Callable[[], Array], *, what: str, confidence: float
 ) -> tuple[Finding, NoiseCheck]:
-    """Noise drawn once for all coordinates of a mechanism, tested; and the epsilon its scale allows."""
+    """Draw noise once for all coordinates of a mechanism and test it; also bound epsilon by its scale."""
     whole = np.asarray(draw()).astype(np.int64).reshape(-1)
     check = check_noise(whole, mechanism.deviation, what=f"{what}, values")
     numbers = whole / math.hypot(mechanism.deviation, math.sqrt(1 / 12))
@@ -117,7 +117,7 @@ def repeats(count: int, deviation: float, least: float) -> tuple[float, float]:
 
 
 def _two_sided(seen: int, mean: float, spread: float) -> float:
-    """Poisson where few are expected, normal where many are."""
+    """A two-sided p-value: Poisson where few are expected, normal where many are."""
     if mean < 1_000 and spread**2 < 1.1 * mean:
         law = stats.poisson(mean)
         return float(2 * min(law.cdf(seen), law.sf(seen - 1)))
@@ -127,7 +127,7 @@ def _two_sided(seen: int, mean: float, spread: float) -> float:
 def scale_finding(
     numbers: NumpyArray, event: Event, *, what: str, claimed: float, delta: float, confidence: float
 ) -> Finding:
-    """What the scale of standardised noise says: were it smaller, the same event would cost more.
+    """A bound on epsilon from the scale of standardised noise: smaller noise would make the same event cost more.
 
     Sound for noise that is Gaussian and independent, of whatever scale: the chi-square bound on the scale from above.
     """
@@ -148,7 +148,7 @@ def scale_finding(
 
 
 def with_noise_times(event: Event, factor: float) -> Event:
-    """The same event with so many times the noise."""
+    """The same event with its noise multiplied by this factor."""
     if isinstance(event, Gaussian):
         return Gaussian(event.noise_multiplier * factor)
     if isinstance(event, PoissonSampled):

@@ -51,7 +51,7 @@ class Neighbours:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GreyBox:
-    """What the recorder saw. `largest` is the largest distance of un-noised inputs over the bound their mechanism was told;
+    """What the recorder observed. `largest` is the largest distance of un-noised inputs over the declared sensitivity;
     `noise` holds the numbers drawn in units of their deviation."""
 
     what: str
@@ -122,13 +122,13 @@ def audit_grey_box(
 
 
 def _tries(pairs: Sequence[Neighbours]) -> Iterator[tuple[int, Neighbours]]:
-    """Every pair, and the first a few times more, with other keys: sampling may have passed over the unit."""
+    """Every pair, and the first one a few more times with other keys, because sampling may have skipped the unit."""
     yield from enumerate(pairs)
     yield from ((len(pairs) + number, pairs[0]) for number in range(MORE_TRIES))
 
 
 def record(protocol: Protocol, pair: Neighbours, population: Population, *, key: Array) -> tuple[Watched, Watched]:
-    """A run on the first data set, recorded, and one on the second, replayed."""
+    """Record a run on the first data set, and replay it on the second."""
     first = Watched(protocol, population, Recorder())
     with recording(first.recorder):
         debug.run(first, pair.first, root=key)
@@ -156,7 +156,7 @@ def check_charges(run: Watched) -> list[str]:
 
 
 def compare_charge(event: Event, calls: Sequence[Call]) -> list[str]:
-    """Booked against recorded: epsilons of reports; 1/z^2 of Gaussian releases, which adds up in composition; sampling."""
+    """Compare charges with recorded events: epsilons of reports, 1/z^2 of Gaussian releases, which adds up, and sampling."""
     if _holds_non_private(event):
         return []
     booked = parts_of(event)
@@ -183,7 +183,7 @@ def compare_charge(event: Event, calls: Sequence[Call]) -> list[str]:
 
 
 def _compare_sampling(booked: Sequence[Part], calls: Sequence[Call]) -> list[str]:
-    """Sampling rates below 1 that were booked, and how often, against the coins thrown."""
+    """Compare the sampling rates below 1 that were charged, and how often, with the coins that were drawn."""
     paid: Counter[float] = Counter()
     for part in booked:
         if part.probability < 1:
@@ -200,7 +200,7 @@ def _compare_sampling(booked: Sequence[Part], calls: Sequence[Call]) -> list[str
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A plain event of a charge: epsilon of a pure one or the noise multiplier of a Gaussian one, sampled, so often."""
+    """An elementary event of a charge: its epsilon or noise multiplier, its sampling rate, and how often it occurs."""
 
     value: float
     probability: float
@@ -209,7 +209,7 @@ class Part:
 
 
 def parts_of(event: Event, probability: float = 1.0, count: int = 1) -> list[Part]:
-    """An event, taken apart."""
+    """The elementary events that an event is composed of."""
     if isinstance(event, events.Pure):
         return [Part(event.epsilon, probability, count, True)]
     if isinstance(event, events.Gaussian):
@@ -230,7 +230,7 @@ def _holds_non_private(event: Event) -> bool:
 
 
 def _cost(call: Call) -> Event:
-    """What one report is."""
+    """The cost of one report."""
     if isinstance(call.mechanism, GrrPanel):
         return call.mechanism.event(call.given[0].size)
     event: Event = call.mechanism.event
@@ -238,7 +238,7 @@ def _cost(call: Call) -> Event:
 
 
 def check_reports(recorder: Recorder) -> list[str]:
-    """Values in the domain; probabilities within e^epsilon, from the numbers an exact release uses."""
+    """Check that reports lie in the domain and that the exact sampler's probabilities differ by at most e^epsilon."""
     found = []
     for call in recorder.calls:
         if call.kind != "report":
@@ -268,7 +268,7 @@ def check_scale(numbers: Array) -> list[str]:
 
 
 def check_coordinates(mechanism: GaussianSum, key: Array) -> list[str]:
-    """More noise from the mechanism, keyed and exact: every coordinate must have the scale."""
+    """Draw more noise from the mechanism, keyed and exact, and check the scale of every coordinate."""
     found = []
     for name, source in _sources(key):
         rows = _standard(mechanism.noise(source, (DRAWS, mechanism.size)), mechanism)

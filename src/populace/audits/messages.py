@@ -47,7 +47,7 @@ MOST_NUMBERS = 2**28  # of all messages of one side together
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Effort:
-    """How hard an audit looks: messages about each of the two inputs, and the confidence of the bound shown."""
+    """The effort of an audit: messages about each of the two inputs, and the confidence of the bound shown."""
 
     samples: int = 100_000
     confidence: float = 0.95
@@ -103,7 +103,7 @@ def audit_mechanism(oracle: Randomizer, *, effort: Effort, face: str = "simulate
 
 
 def value_pairs(oracle: Randomizer) -> list[tuple[int, int]]:
-    """Pairs of values worth a pilot: the ends of the domain, some at random, and where filters overlap the farthest."""
+    """Candidate pairs of values: the ends of the domain, some at random, and where filters overlap the farthest."""
     if oracle.size < 2:
         return []
     rng = np.random.default_rng(0)
@@ -162,7 +162,7 @@ def audit_method(
 
 
 def audit_as_gaussian(protocol: Protocol, population: Population, *, effort: Effort, what: str = "") -> Finding | None:
-    """Audit one plain Gaussian release by the curve it claims: all its points at once, not the one at delta.
+    """Audit one Gaussian release against its whole privacy curve, not only at one delta.
 
     The bound is on mu (Gaussian DP; Nasr et al. 2023 audit so), and epsilon that of a Gaussian release with this mu. Sound for
     mechanisms whose curve is Gaussian, which is what is claimed. None where the message is anything else.
@@ -275,7 +275,7 @@ def _set_stage(protocol: Protocol, population: Population, effort: Effort) -> St
 
 
 def _within(samples: int, width: int) -> int:
-    """As many samples as fit into memory; no fewer than an audit needs."""
+    """The number of samples, limited by memory; no fewer than an audit needs."""
     return max(LEAST_SAMPLES, min(samples, MOST_NUMBERS // max(width, 1)))
 
 

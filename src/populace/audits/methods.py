@@ -64,7 +64,7 @@ class Subject:
 
     @property
     def trained(self) -> bool:
-        """Whether it is audited on small shapes with few steps."""
+        """Whether the method trains, and is audited on small shapes with few steps."""
         return self.trust != "local"
 
     @property
@@ -113,7 +113,7 @@ class Subject:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Audits:
-    """What was found: bounds on epsilon, and what the recorder saw."""
+    """The results of audits: bounds on epsilon, tests of noise, and what the recorder observed."""
 
     findings: tuple[Finding, ...] = ()
     recorded: tuple[Any, ...] = ()
@@ -186,7 +186,7 @@ def messages(subject: Subject, *, exact: bool = False, say: Say = lambda _: None
 
 
 def canaries(subject: Subject) -> list[Finding]:
-    """One run: of one silo, or of a few clients."""
+    """Audit one run with canaries, of one silo or of a few clients."""
     protocol, shape = subject.protocol(wide=True), subject.shape(wide=True)
     records = RECORDS if subject.records is None else subject.records
     silos = 1 if protocol_class(subject.name).facts.unit == "record" else subject.clients or SILOS
@@ -197,7 +197,7 @@ def canaries(subject: Subject) -> list[Finding]:
 
 
 def grey_box(subject: Subject, *, quick: bool = False) -> GreyBox:
-    """Recorded on pairs of neighbours, by the debug engine; `quick` takes one pair of a method that trains."""
+    """Record runs on pairs of neighbours, by the debug engine; `quick` takes one pair of a method that trains."""
     alone = quick and subject.name in (
         "fl-gan",
         "chain",

@@ -177,7 +177,7 @@ class Recorder:
                 call.released |= any(np.array_equal(row, other) for other in call.returned)
 
     def apart(self, mechanism: GaussianSum, first: Array, second: Array) -> None:
-        """Hold the distance of two un-noised sums, in units of the grid, against the sensitivity."""
+        """Compare the distance of two un-noised sums, in units of the grid, with the sensitivity."""
         gap = (first - second + WRAP // 2) % WRAP - WRAP // 2
         for row in gap.reshape(-1, mechanism.size):
             distance = float(np.sqrt((row.astype(np.float64) ** 2).sum())) * mechanism.grid
@@ -222,7 +222,7 @@ class Recorder:
 
 @contextlib.contextmanager
 def recording(recorder: Recorder) -> Iterator[Recorder]:
-    """Have the primitives report to the recorder, and put them back as they were."""
+    """Make the primitives report to the recorder, and restore them afterwards."""
     hooks: list[tuple[type, str, Callable[..., Array]]] = [
         (GaussianSum, "noise", recorder.noise), (GaussianSum, "release", recorder.release),
         (Keyed, "coins", recorder.coins), (System, "coins", recorder.coins),

@@ -61,12 +61,12 @@ class Canaries:
         return mechanism in self.added_by_noise
 
     def sampled(self, probability: float) -> int:
-        """How many more coins the method throws for the canaries."""
+        """The number of further coins that the method draws for the canaries."""
         self._rate = float(probability)
         return len(self.included)
 
     def draw(self, coins: NumpyArray) -> None:
-        """Which canaries each of the next releases samples."""
+        """Note which canaries each of the next releases samples."""
         self.waiting += [(self._rate, row) for row in coins.reshape(-1, len(self.included))]
 
     def add(self, mechanism: GaussianSum, noise: NumpyArray) -> NumpyArray:

@@ -64,7 +64,7 @@ class AuditRequest:
 
     @property
     def effort(self) -> Effort:
-        """Of an audit of a mechanism."""
+        """The effort of an audit of a mechanism."""
         samples = SAMPLES if self.samples is None else self.samples
         return Effort(samples=samples, confidence=self.confidence, seed=self.seed)
 
@@ -99,7 +99,7 @@ class AuditRequest:
 
 
 def perform(request: AuditRequest, *, command: str = "", say: Say = lambda _: None) -> JsonObject:
-    """audit.json of what was asked for."""
+    """Perform an audit; return the content of audit.json."""
     if request.what == "canaries":
         return _canaries(request, command)
     if request.canaries or request.guesses or request.correct or request.delta:
@@ -127,7 +127,7 @@ def perform(request: AuditRequest, *, command: str = "", say: Say = lambda _: No
 
 
 def _all(request: AuditRequest, command: str, say: Say) -> JsonObject:
-    """Every mechanism and every method, in every way it can be run."""
+    """Audit every mechanism and every method, in every way it can be run."""
     if request.settings or request.images or request.exact:
         raise SpecError("--set, --images and --exact belong to one method; leave it out with `all`")
     if request.jobs < 0:
@@ -153,7 +153,7 @@ def _schema(given: str | None) -> Schema | None:
 
 
 def _run(request: AuditRequest, command: str, say: Say) -> JsonObject:
-    """The method of a run with its parameters; a local one with the run's schema and number of clients too."""
+    """Audit the method of a run with its settings; a local one also with the run's schema and number of clients."""
     given = (request.epsilon, request.schema, request.clients, request.records)
     if request.settings or request.images or any(value is not None for value in given):
         raise SpecError(
@@ -178,7 +178,7 @@ def _run(request: AuditRequest, command: str, say: Say) -> JsonObject:
 
 
 def _canaries(request: AuditRequest, command: str) -> JsonObject:
-    """The bound from one training run, in the same form."""
+    """The bound from one training run, in the form of audit.json."""
     if request.schema or request.settings or request.exact or request.images:
         raise SpecError("`populace audit canaries` takes --canaries, --guesses, --correct, --delta and --epsilon only")
     if request.canaries < 1:
@@ -199,7 +199,7 @@ def _canaries(request: AuditRequest, command: str) -> JsonObject:
 
 
 def write(found: JsonObject, request: AuditRequest, out: Path | None) -> Path | None:
-    """Where the result goes: a run's own folder, or the file named."""
+    """Write the result into the run's own folder or the given file; return its path."""
     path = RunFolder(request.what) / "audit.json" if request.is_run and out is None else out
     if path is not None:
         if path.is_dir():

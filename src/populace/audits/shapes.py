@@ -24,9 +24,7 @@ Records = ArrayTree
 
 SIDE, CLASSES = 8, 3  # of invented images
 GAN = {"hidden_size": "8", "critic_hidden_size": "16", "latent_size": "4", "basis_size": "4"}
-BEGUN = (
-    "l-dpd-vae:participations=1,hidden_size=4,latent_size=2,sleep_steps=1,fitting_steps=2,batch_size=3,basis_size=4"
-)
+BEGUN = "l-dpd-vae:participations=1,hidden_size=4,latent_size=2,sleep_steps=1,fitting_steps=2,batch_size=3,basis_size=4"
 #: Few steps, small networks, and batches of three of four records.
 FEW_STEPS: dict[str, dict[str, str]] = {
     "poll": {"classes": "4", "chains": "1", "moves": "8"},

@@ -88,7 +88,7 @@ class Finding:
         return self.certain.epsilon > self.claimed
 
     def row(self) -> JsonObject:
-        """As it stands in audit.json."""
+        """The row of audit.json."""
         return {
             "what": self.what,
             "claimed_epsilon": "inf" if math.isinf(self.claimed) else self.claimed,

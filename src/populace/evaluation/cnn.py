@@ -31,7 +31,7 @@ AT_ONCE = 512  # images predicted together
 
 
 class Cnn:
-    """A classifier with scikit-learn's face; images are [rows, height, width, channels] in [0, 1].
+    """A classifier with scikit-learn's interface; images are [rows, height, width, channels] in [0, 1].
 
     Batches are of one size, so that one shape is compiled: of few images some come twice.
     """
@@ -69,7 +69,7 @@ class Cnn:
         return np.asarray(self._mapped(_features, x).mean(axis=(1, 2)), np.float64)
 
     def _mapped(self, function: Callable[[Parameters, Array], Array], x: Array) -> NumpyArray:
-        """In pieces of one size, so that one shape is compiled."""
+        """Apply a function to pieces of one size, so that one shape is compiled."""
         padded = np.concatenate([x, np.zeros((-len(x) % AT_ONCE, *x.shape[1:]), x.dtype)])
         pieces = (padded[at : at + AT_ONCE] for at in range(0, len(padded), AT_ONCE))
         return np.concatenate([np.asarray(function(self.parameters, jnp.asarray(piece))) for piece in pieces])[: len(x)]

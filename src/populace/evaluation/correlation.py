@@ -57,6 +57,6 @@ def _distance(first: NumpyArray, second: NumpyArray) -> float:
 def _influence(own: NumpyArray, other: NumpyArray, z: NumpyArray) -> NumpyArray:
     """What each row adds to the distance through its own table's matrix."""
     size, other_size = np.linalg.norm(own), np.linalg.norm(other)
-    slope = (own * (own * other).sum() / size**2 - other) / (size * other_size)
-    np.fill_diagonal(slope, 0.0)
-    return np.asarray(np.einsum("ij,ij->i", z @ slope, z) - z**2 @ (slope * own).sum(axis=1))
+    gradient = (own * (own * other).sum() / size**2 - other) / (size * other_size)
+    np.fill_diagonal(gradient, 0.0)
+    return np.asarray(np.einsum("ij,ij->i", z @ gradient, z) - z**2 @ (gradient * own).sum(axis=1))

@@ -77,13 +77,13 @@ def pearson_influence(own: NumpyArray, other: NumpyArray, columns: Sequence[Nump
     z = (matrix - np.nanmean(matrix, axis=0)) / np.maximum(np.nanstd(matrix, axis=0), 1e-300)
     present = (~np.isnan(z)).astype(np.float64)
     z = np.where(present > 0, z, 0.0)
-    slope = np.nan_to_num(np.sign(own - other)) / 2
-    np.fill_diagonal(slope, 0.0)
+    gradient = np.nan_to_num(np.sign(own - other)) / 2
+    np.fill_diagonal(gradient, 0.0)
     known = np.isfinite(own - other)
     pairs = max(1, int(known.sum() - len(own)) // 2)
-    slope = slope / pairs * len(matrix) / np.maximum(present.T @ present, 1)
-    half = np.nan_to_num(own) * slope
-    return np.asarray(np.einsum("ij,ij->i", z @ slope, z) - (z**2 * (present @ half)).sum(axis=1))
+    gradient = gradient / pairs * len(matrix) / np.maximum(present.T @ present, 1)
+    half = np.nan_to_num(own) * gradient
+    return np.asarray(np.einsum("ij,ij->i", z @ gradient, z) - (z**2 * (present @ half)).sum(axis=1))
 
 
 def over_pairs(matrix: NumpyArray) -> NumpyArray:

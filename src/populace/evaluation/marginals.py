@@ -105,8 +105,8 @@ class Pairs:
             through = 2 * (by_synthetic * self.weights(diagonal=False)) @ np.diag(self.real) + np.diag(by_synthetic)
             by_real, by_synthetic = by_real + np.diag(through), by_synthetic[:0]
         influences = [
-            np.einsum("ij,ij->i", x @ slope.astype(np.float32), x, dtype=np.float64)
-            for x, slope in zip(self.some, (by_real, by_synthetic), strict=False)
+            np.einsum("ij,ij->i", x @ gradient.astype(np.float32), x, dtype=np.float64)
+            for x, gradient in zip(self.some, (by_real, by_synthetic), strict=False)
         ]
         return from_influence(value, *influences, rows=self.rows, most=most)
 
@@ -123,8 +123,8 @@ class Pairs:
         count = len(self.sizes)
         weights = self.weights(diagonal=ways == 1) / (2 * (count if ways == 1 else count * (count - 1)))
         value = float(np.diag(matrix).mean()) if ways == 1 else mean_over_pairs(matrix)
-        slope = np.sign(self.real - self.synthetic) * weights
-        return self.estimate(value, slope, -slope, most=1.0)
+        gradient = np.sign(self.real - self.synthetic) * weights
+        return self.estimate(value, gradient, -gradient, most=1.0)
 
     def one_way(self) -> list[Estimate]:
         """The distance of each column."""

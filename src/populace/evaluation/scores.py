@@ -48,7 +48,7 @@ def fit_parts(first: NumpyArray, second: NumpyArray, *, least: float = 0.0) -> S
     if _is_bits(first) and _is_bits(second):
         return _fit_bits(first, second, least)
     tables: list[tuple[int, int, NumpyArray]] = []
-    slopes: list[tuple[int, float]] = []
+    weights: list[tuple[int, float]] = []
     for column in range(first.shape[1]):
         a, b = first[:, column], second[:, column]
         if first.dtype.kind != "f" or _is_whole(a, b):
@@ -61,16 +61,16 @@ def fit_parts(first: NumpyArray, second: NumpyArray, *, least: float = 0.0) -> S
         spread = (a.var() + b.var()) / 2
         gap = float(a.mean() - b.mean())
         if spread > 0 and abs(gap) >= least * np.sqrt(spread * (1 / len(a) + 1 / len(b))):
-            slopes.append((column, float(gap / spread)))
-    if not tables and not slopes:
+            weights.append((column, float(gap / spread)))
+    if not tables and not weights:
         return None
 
     def score(messages: NumpyArray) -> NumpyArray:
         total = np.zeros(len(messages))
         for column, low, ratio in tables:
             total += ratio[np.clip(messages[:, column].astype(np.int64) - low, 0, len(ratio) - 1)]
-        for column, slope in slopes:
-            total += slope * messages[:, column]
+        for column, weight in weights:
+            total += weight * messages[:, column]
         return total
 
     return score
@@ -125,7 +125,7 @@ SCORES: dict[str, Callable[[NumpyArray, NumpyArray], Score | None]] = {
 
 
 def _log_ratio(first: NumpyArray, second: NumpyArray, rows: int, others: int) -> NumpyArray:
-    """Of counts, with half a count added so that it stays finite."""
+    """The log ratio of two relative frequencies, with half a count added so that it stays finite."""
     return np.log((first + 0.5) / (rows + 1)) - np.log((second + 0.5) / (others + 1))
 
 

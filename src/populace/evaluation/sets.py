@@ -153,8 +153,8 @@ def _product(tally: Tally, sizes: Sequence[int]) -> tuple[float, NumpyArray]:
     more = p > q
     influence = more[_lookup(codes, rows)[0]].astype(np.float64)
     for way, value, row, size in zip(ways, values, chosen, sizes, strict=True):
-        moved = np.bincount(value[more], weights=q[more], minlength=size)
-        influence -= (moved / np.maximum(way, 1e-300))[row]
+        mass = np.bincount(value[more], weights=q[more], minlength=size)
+        influence -= (mass / np.maximum(way, 1e-300))[row]
     return float((p - q)[more].sum()), influence
 
 
@@ -181,7 +181,7 @@ def average_distances(
     first, others = Columns(real), {name: Columns(table) for name, table in candidates.items()}
     values = dict.fromkeys([*candidates, *([product] if product else [])], 0.0)
     rows = {name: (first, others[name]) if name in others else (first,) for name in values}
-    moved = {name: [np.zeros(len(table.chosen)) for table in of] for name, of in rows.items()}
+    totals = {name: [np.zeros(len(table.chosen)) for table in of] for name, of in rows.items()}
 
     def one(item: tuple[tuple[int, ...], int]) -> tuple[float, dict[str, tuple[Any, ...]]]:
         group, times = item
@@ -196,9 +196,9 @@ def average_distances(
     for weight, found in _in_threads(one, list(chosen.items())):
         for name, (value, *influences) in found.items():
             values[name] += weight * value
-            for kept, influence in zip(moved[name], influences, strict=True):
+            for kept, influence in zip(totals[name], influences, strict=True):
                 kept += weight * influence
-    return {name: _bounded(value, moved[name], [table.rows for table in rows[name]]) for name, value in values.items()}
+    return {name: _bounded(value, totals[name], [table.rows for table in rows[name]]) for name, value in values.items()}
 
 
 def _bounded(value: float, influences: Sequence[NumpyArray], rows: Sequence[int]) -> Estimate:
@@ -208,7 +208,7 @@ def _bounded(value: float, influences: Sequence[NumpyArray], rows: Sequence[int]
 
 
 def _in_threads(function: Any, items: Sequence[Any]) -> Iterator[Any]:
-    """In order, a few at a time: sorting and arithmetic leave the interpreter free, so two cores do the work of two."""
+    """Map a function over items in order, in threads: sorting and arithmetic release the interpreter lock."""
     workers = min(4, os.cpu_count() or 1)
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         for start in range(0, len(items), 2 * workers):

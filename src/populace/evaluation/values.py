@@ -62,7 +62,7 @@ class ValueTable:
         )
 
     def some(self, most: int) -> ValueTable:
-        """At most so many rows: always the same ones, drawn at random."""
+        """A fixed random sample of at most this many rows."""
         if self.rows <= most:
             return self
         return self.take(np.sort(np.random.default_rng(11).permutation(self.rows)[:most]))
@@ -226,7 +226,7 @@ class Gap:
 
 
 def gap_between(real: NumpyArray, synthetic: NumpyArray) -> Gap:
-    """Of two sorted arrays, neither of them empty: one merge."""
+    """The gap between two sorted, non-empty arrays, by one merge."""
     both = np.concatenate([real, synthetic])
     steps = np.repeat([1 / len(real), -1 / len(synthetic)], [len(real), len(synthetic)])
     order = np.argsort(both, kind="stable")  # two sorted runs: linear

@@ -96,7 +96,7 @@ class Federation:
         return self.path / "runs" / run
 
     def create(self, agreement: Agreement, *, name: str, host: str, port: int) -> str:
-        """Make the root certificate, the server and the lead; return the fingerprint to be sent to sites over another channel."""
+        """Make the root certificate, the server and the lead; return the fingerprint that sites need over another channel."""
         kits.check_name(name, "a federation's name")
         if (self.path / "federation.json").exists():
             raise RunError(f"{self.path} holds a federation already; choose another folder")

@@ -26,7 +26,7 @@ QUICK = {"chains": "2", "moves": "100"}  # a shorter fit than by default: this i
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Played:
-    """What the demo leaves."""
+    """The results of the demo: its folder and its run."""
 
     run: Run
     folder: Path
@@ -35,7 +35,7 @@ class Played:
 
 
 def play(out: Path, *, epsilon: float, watch: Watch, say: Say) -> Played:
-    """Found, request, approve, join, start, run, stop. Everything it starts is stopped, whatever happens."""
+    """Create a federation, let sites join, run, and stop; everything that was started is stopped, whatever happens."""
     if out.exists() and any(out.iterdir()):
         raise RunError(f"{out} is not empty; choose another --out, or remove it")
     out.mkdir(parents=True, exist_ok=True)
@@ -84,7 +84,7 @@ def play(out: Path, *, epsilon: float, watch: Watch, say: Say) -> Played:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody uses now."""
+    """A free port of the loopback interface."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

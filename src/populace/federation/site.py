@@ -43,7 +43,7 @@ Say = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hosting:
-    """Whom a site answers for, and with which limit."""
+    """The clients a site answers for, and the limit of their budget."""
 
     data: Path
     by: Hosts
@@ -99,7 +99,7 @@ class SiteFolder:
     def set_up(
         self, signed: Path, proposal: Proposal, hosting: Hosting, *, fingerprint: str, say: Say = lambda _: None
     ) -> Guarantee:
-        """Kit, policy files, and an open ledger; refuses a coordinator whose root has another fingerprint.
+        """Set up the kit, the policy files and the ledger; refuses a coordinator whose root has another fingerprint.
 
         Says what reading the rows changed. Returns what one whole run would guarantee to the clients hosted here.
         """
@@ -158,7 +158,7 @@ class SiteFolder:
         return charged
 
     def back_up(self, out: Path) -> None:
-        """The ledger and what says whose accounts it keeps, whole, in one archive, also while the site answers."""
+        """Copy the ledger and the list of its accounts into one archive, also while the site answers."""
         file = read_site_file(self.file_path) if self.joined else None
         if file is None or kept_budget(file.ledger) is None:
             raise InputError(f"{self.path} has no ledger yet: its site has not joined")
@@ -202,7 +202,7 @@ class SiteFolder:
         return processes.stop(self.kit)
 
     def status(self) -> JsonObject:
-        """What leaves, what was spent, what was agreed: all from the site's own files."""
+        """What was sent, spent and agreed, from the site's own files."""
         who = self.document
         found: JsonObject = {
             "site": who["name"],
@@ -241,7 +241,7 @@ class SiteFolder:
 
 
 def _check_affordable(agreement: Agreement, budget: Budget, *, clients: int, records: int) -> Guarantee:
-    """What a run claims; one sentence for a limit under which every request would be refused."""
+    """The guarantee of one run; raises an error for a limit under which every request would be refused."""
     claim = agreement.protocol.guarantee(agreement.population(clients=clients, records=records))
     if claim.epsilon > budget.epsilon or claim.delta > budget.delta:
         raise BudgetError(

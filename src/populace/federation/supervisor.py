@@ -1,4 +1,4 @@
-"""From a federation to a run folder: submits segments until the run is over, whatever dies on the way, then makes the rows."""
+"""A run over a federation: submits segments until the run is over, whatever dies on the way, then makes the rows."""
 
 from __future__ import annotations
 
@@ -116,12 +116,12 @@ class Supervisor:
             link.close()
 
     def _abort_last(self, link: session.Session) -> None:
-        """A supervisor that was killed may have left its job running: two segments of a run would only wait for each other."""
+        """Abort the job that a killed supervisor may have left running: two segments of a run would wait for each other."""
         if (self._place / "submitted.json").is_file():
             link.abort(read_json(self._place / "submitted.json")["job"])
 
     def _wait_for_sites(self, link: session.Session) -> None:
-        """A new run waits for as many sites as it was told; one under way a while for all of its own, then for any."""
+        """Wait for sites: a new run for as many as requested, a resumed one for all of its own at first, then for any."""
         roster = read_roster(self._place)
         own = set() if roster is None else {seat.site for seat in roster.seats}
         began = time.monotonic()
@@ -179,7 +179,7 @@ class Supervisor:
         return status
 
     def _returned(self, status: JsonObject, connected: list[str]) -> list[str]:
-        """Sites that missed rounds of this segment although their client has reported for a while since: worth a new segment.
+        """Sites that missed rounds of this segment and have been connected again for a while: a new segment would include them.
 
         Each time a site is missed again, twice as long.
         """
@@ -192,7 +192,7 @@ class Supervisor:
         return back
 
     def _clear(self, link: session.Session, job_id: str) -> None:
-        """FLARE may wait long for the outcome of a site that died; the run's own state says that it is over."""
+        """End the job once the run is over: FLARE may wait long for a site that died."""
         until = time.monotonic() + 5.0
         while time.monotonic() < until:
             try:
@@ -204,7 +204,7 @@ class Supervisor:
         link.abort(job_id)
 
     def _afresh(self, link: session.Session, job_id: str) -> session.Session:
-        """The old job ended for good, the server running, a session with it."""
+        """End the old job, make sure that the server runs, and open a session with it."""
         (self._place / "stop").touch()
         link.abort(job_id)
         link.close()

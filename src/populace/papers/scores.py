@@ -52,7 +52,7 @@ def scores(sets: Sequence[Images], data: str, *, steps: int, images: int, tested
 
 
 def accuracies(sets: Sequence[Images], test: Images, *, steps: int, seed: int) -> JsonObject:
-    """Of the three classifiers, trained on each set and tested on the test images; averaged over the sets."""
+    """Accuracies of three classifiers, trained on each set and tested on the test images, averaged over the sets."""
     each: dict[str, list[float]] = {"logistic": [], "mlp": [], "cnn": []}
     for number, made in enumerate(sets):
         models: dict[str, tuple[Any, Any]] = {
@@ -71,7 +71,7 @@ def accuracies(sets: Sequence[Images], test: Images, *, steps: int, seed: int) -
 
 
 def first_images(images: Images, most: int = FEATURES) -> Images:
-    """The first so many, or all."""
+    """The first `most` images, or all."""
     return images.take(np.arange(min(most, len(images))))
 
 

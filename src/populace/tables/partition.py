@@ -267,7 +267,7 @@ def _shared_out(rng: np.random.Generator, rows: int, clients: int, alpha: float)
 
 
 def _dealt(data: Table | Images, owner: NumpyArray, clients: int, *, how: str) -> Clients:
-    """From the owner of each row; a client's rows stay in their order."""
+    """Clients from the owner of each row; a client's rows stay in their order."""
     starts = np.append(0, np.cumsum(np.bincount(owner, minlength=clients)))
     return Clients(data=data, order=np.argsort(owner, kind="stable"), starts=starts, how=how)
 

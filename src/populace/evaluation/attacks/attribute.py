@@ -77,7 +77,7 @@ def _known(table: Table, place: int) -> NumpyArray:
 
 
 def _difference(inside: NumpyArray, outside: NumpyArray, confidence: float) -> tuple[float, float, float]:
-    """Of two shares of independent rows, with one right and one wrong guess added on each side (Agresti and Caffo 2000)."""
+    """The difference of two independent shares and its interval, by the method of Agresti and Caffo (2000)."""
     shares = [(side.sum() + 1) / (len(side) + 2) for side in (inside, outside)]
     variance = sum(p * (1 - p) / (len(side) + 2) for p, side in zip(shares, (inside, outside), strict=True))
     width = float(ndtri(0.5 + confidence / 2) * np.sqrt(variance))

@@ -34,7 +34,7 @@ NOTE = (
 
 
 def _attackers() -> dict[str, tuple[int | None, Any]]:
-    """How many of the first features each sees, all if not said, and the model."""
+    """The attackers: how many of the first features each uses (all if None), and its model."""
     return {
         "threshold": (1, DecisionTreeClassifier(max_depth=1, random_state=0)),
         "logistic regression": (None, LogisticRegression(max_iter=200)),

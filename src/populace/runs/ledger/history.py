@@ -260,7 +260,7 @@ def refuse_beyond(standing: Standing, cost: Cost, limit: float, *, ledger: Path,
 
 
 def _what_fits(standing: Standing, cost: Cost, limit: float) -> str:
-    """Of pure runs: the epsilon that is left."""
+    """The epsilon that is left under the limit, for pure runs."""
     factor = (standing.plain_after.epsilon - standing.plain_before.epsilon) / cost.epsilon
     left = (limit - standing.plain_before.epsilon) / factor if factor > 0 else 0.0
     return f"choose --epsilon {math.floor(left * 1e6) / 1e6:g} or less, " if left > 1e-6 else ""
