@@ -116,7 +116,9 @@ def test_a_site_that_forgot_its_encoders_would_end_elsewhere(eight, federation, 
 
 def test_a_site_refuses_the_round_that_would_overspend(eight, make_sites, make_coordinator):
     """Its ledger allows the claim of two participations; the third round of the coordinator's plan hears nobody."""
-    two = dataclasses.replace(LOCAL, participations=2, noise=LOCAL.design(_population(eight)).release.noise_multiplier)
+    two = dataclasses.replace(
+        LOCAL, participations=2, noise_multiplier=LOCAL.design(_population(eight)).release.noise_multiplier
+    )
     claim = two.guarantee(_population(eight))
     sites = make_sites(eight, LOCAL, records=RECORDS, epsilon=claim.epsilon, delta=claim.delta, unit=claim.unit)
     seen = []

@@ -201,7 +201,7 @@ GAN = {
     "rounds": 2, "sampling_rate": 0.5, "local_steps": 1, "batch_size": 2, "hidden_size": 4, "critic_hidden_size": 64,
     "latent_size": 2,
 }  # fmt: skip
-VAE = {"participations": 2, "batch": 2, "asleep": 1, "width": 160, "latent": 16}
+VAE = {"participations": 2, "batch_size": 2, "sleep_steps": 1, "hidden_size": 160, "latent_size": 16}
 
 
 @pytest.mark.parametrize(("right", "wrong", "settings", "clients"), [

@@ -1,6 +1,8 @@
 """Generators: exact margins, rules, conditions, files."""
 
 import json
+import subprocess
+import sys
 
 import jax
 import numpy as np
@@ -77,6 +79,25 @@ def test_damaged_generators_are_refused(tmp_path, small_schema):
     (tmp_path / "generator.json").write_text(json.dumps({**document, "kind": "oracle"}))
     with pytest.raises(RunError, match="unknown kind"):
         load_generator(tmp_path)
+
+
+def test_every_kind_is_found_among_the_methods_by_a_program_that_imported_none(tmp_path):
+    """No list of generators is kept: the kinds that version 0.2.0 wrote are found, and none twice."""
+    kinds = [
+        "marginals", "clique-tree", "records", "gaussian-copula", "latent-class", "decoder", "image-classes", "conv-decoder",
+        "image-gaussians", "row-gaussians", "vae-images", "classifier-images",
+    ]  # fmt: skip
+    program = (
+        "import sys; from populace.methods.registry import generator_class; "
+        "print(all(generator_class(kind).kind == kind for kind in sys.argv[1:]), generator_class('oracle'))"
+    )
+    found = subprocess.run([sys.executable, "-c", program, *kinds], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["True", "None"]
+
+
+def test_two_generators_of_one_kind_are_refused():
+    with pytest.raises(TypeError, match="'marginals'"):
+        type("Other", (Marginals,), {"kind": "marginals"})
 
 
 def test_a_table_that_is_no_distribution_is_refused(small_schema):

@@ -24,7 +24,7 @@ from populace.methods.blocks.generator import Synthesizer
 from populace.methods.blocks.training import NUMBER, check_counts, check_shares, check_sizes
 from populace.methods.blocks.vae_generator import VaeGenerator, generator_of
 from populace.methods.blocks.vae_networks import Net, Vae
-from populace.methods.vae.training import NETWORK_MEANINGS, LocallyTrained
+from populace.methods.vae.training import NETWORK_MEANINGS, SMALL_NETWORK, LocallyTrained
 from populace.privacy.gaussian import clip, quantile_step
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.source import Source
@@ -104,7 +104,7 @@ class CDpdVae(ClientUpdates, LocallyTrained):
         **NETWORK_MEANINGS,
     }
     small: ClassVar[Mapping[str, Any]] = {
-        "rounds": 2, "sampling_rate": 0.5, "local_epochs": 1, "batch_size": 2, "hidden_size": 4, "latent_size": 2,
+        "rounds": 2, "sampling_rate": 0.5, "local_epochs": 1, "batch_size": 2, **SMALL_NETWORK,
     }  # fmt: skip
     facts: ClassVar[Facts] = Facts(
         name="c-dpd-vae",

@@ -17,7 +17,7 @@ from populace.methods.base import Ask, Facts, ImageShape, Plan, Population, Repl
 from populace.methods.blocks.training import NO_ERROR, check_counts, check_sizes, not_private
 from populace.methods.blocks.vae_generator import VaeGenerator, generator_of
 from populace.methods.blocks.vae_networks import Net
-from populace.methods.vae.training import NETWORK_MEANINGS, VaeMethod, fit
+from populace.methods.vae.training import NETWORK_MEANINGS, SMALL_NETWORK, VaeMethod, fit
 from populace.privacy.events import NonPrivate
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
@@ -61,7 +61,7 @@ class CentralVae(VaeMethod):
         "training_steps": "How many steps of Adam there are.",
         "learning_rate": "The learning rate of Adam.",
     }
-    small: ClassVar[Mapping[str, Any]] = {"training_steps": 3, "hidden_size": 4, "latent_size": 2}
+    small: ClassVar[Mapping[str, Any]] = {"training_steps": 3, **SMALL_NETWORK}
     facts: ClassVar[Facts] = Facts(
         name="central-vae",
         page="dpd-vae",

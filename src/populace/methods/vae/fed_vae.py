@@ -29,7 +29,7 @@ from populace.methods.blocks.training import (
 )
 from populace.methods.blocks.vae_generator import VaeGenerator, generator_of
 from populace.methods.blocks.vae_networks import Net, Vae
-from populace.methods.vae.training import NETWORK_MEANINGS, LocallyTrained
+from populace.methods.vae.training import NETWORK_MEANINGS, SMALL_NETWORK, LocallyTrained
 from populace.privacy.events import NonPrivate
 from populace.privacy.gaussian import clip
 from populace.privacy.guarantee import Guarantee
@@ -95,7 +95,7 @@ class FedVae(LocallyTrained):
         **NETWORK_MEANINGS,
     }
     small: ClassVar[Mapping[str, Any]] = {
-        "rounds": 2, "sampling_rate": 1.0, "local_epochs": 1, "batch_size": 2, "hidden_size": 4, "latent_size": 2,
+        "rounds": 2, "sampling_rate": 1.0, "local_epochs": 1, "batch_size": 2, **SMALL_NETWORK,
     }  # fmt: skip
     facts: ClassVar[Facts] = Facts(
         name="fed-vae",

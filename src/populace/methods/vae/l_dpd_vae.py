@@ -47,6 +47,7 @@ from populace.methods.blocks.vae_networks import Net, Vae
 from populace.methods.vae.training import (
     NETWORK_MEANINGS,
     SLEEP_LEARNING_RATE,
+    SMALL_NETWORK,
     ClientEncoder,
     EncoderTraining,
     NoisedTraining,
@@ -88,7 +89,6 @@ class Design:
     schedule: Passes
     reply: Event
     whole: Event
-    training: NoisedTraining
 
     @property
     def mechanism(self) -> GaussianSum:
@@ -102,8 +102,7 @@ class Design:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class State:
-    """The server's decoder with its optimizer and moving average, the public encoder and the law of its codes, the clipping
-    norm, and the order of clients."""
+    """The server's decoder with optimizer and moving average, the public encoder and its codes' law, and the order of clients."""
 
     round: Array
     coin: Array
@@ -123,10 +122,9 @@ class LDpdVae(VaeMethod):
     the client. A client answers `participations` times, `local_steps` noised steps each, and its ledger refuses one more. With
     `encoder="paper"` nothing is guaranteed.
 
-    Edge cases: a client with fewer records than the public number draws fewer. With a noise multiplier given, only as many
-    participations take place as the budget allows. Codes are averaged before clipping, which costs nothing. Begun from another
-    method's generator (`chain`), the network is fitted to its samples and codes are drawn from where those of the samples lie:
-    post-processing. A `clip_quantile` is paid by a noisy count.
+    Edge cases: a client with fewer records draws fewer. With a noise multiplier given, only as many participations take place
+    as the budget allows. Begun from another method's generator (`chain`), the network is fitted to its samples and codes are drawn
+    from where those of the samples lie: post-processing. A `clip_quantile` is paid by a noisy count.
     """
 
     epsilon: float
@@ -186,9 +184,7 @@ class LDpdVae(VaeMethod):
         "basis_size": "The cosines in each direction, of which an image is a sum (basis); 0: the network's own.",
         **NETWORK_MEANINGS,
     }
-    small: ClassVar[Mapping[str, Any]] = {
-        "participations": 2, "batch_size": 1, "sleep_steps": 1, "hidden_size": 4, "latent_size": 2,
-    }  # fmt: skip
+    small: ClassVar[Mapping[str, Any]] = {"participations": 2, "batch_size": 1, "sleep_steps": 1, **SMALL_NETWORK}
     facts: ClassVar[Facts] = Facts(
         name="l-dpd-vae",
         page="dpd-vae",
@@ -201,6 +197,7 @@ class LDpdVae(VaeMethod):
         traffic="a model down and a noised decoder update up, per round taken part in",
     )
     compiles: ClassVar[bool] = True
+    begins_warm: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
@@ -228,6 +225,14 @@ class LDpdVae(VaeMethod):
 
     def design(self, population: Population) -> Design:
         return design_of(self, population)
+
+    def training(self, design: Design) -> NoisedTraining:
+        """The noised steps of one client."""
+        return NoisedTraining(
+            vae=design.vae, release=design.release, encoder=self.encoder, batch_size=self.batch_size,
+            optimizer=self.local_optimizer, learning_rate=self.local_learning_rate,
+            encoder_learning_rate=self.encoder_learning_rate,
+        )  # fmt: skip
 
     def round_count(self, population: Population) -> int:
         return self.design(population).schedule.exchanges
@@ -283,7 +288,8 @@ class LDpdVae(VaeMethod):
         if design.count is not None:
             draws["count"] = jnp.asarray(design.count.noise(counts, (*steps, 1)))
         encoder = encoder_of(memory, common["phi"], self.encoder_learning_rate)
-        encoder, change, short = design.training.steps(encoder, common["theta"], common["clip_norm"], examples, draws)
+        training = self.training(design)
+        encoder, change, short = training.steps(encoder, common["theta"], common["clip_norm"], examples, draws)
         if isinstance(memory, ClientEncoder):
             memory = ClientEncoder(begun=jnp.asarray(True), train_state=encoder)
         return {"change": change, "below": short}, memory
@@ -347,8 +353,7 @@ class LDpdVae(VaeMethod):
 
     def plan(self, population: Population) -> Plan:
         design = self.design(population)
-        down, up = self._bytes(population)
-        mechanism = design.mechanism
+        (down, up), mechanism = self._bytes(population), design.mechanism
         noise = mechanism.scale * math.sqrt(mechanism.size / design.schedule.cohort_size) / self.batch_size
         return Plan(
             guarantee=self.guarantee(population), rounds=design.schedule.rounds, bytes_up=up, bytes_down=down, errors={},
@@ -390,9 +395,4 @@ def design_of(protocol: LDpdVae, population: Population) -> Design:
         schedule=Passes(clients=clients, cohort_size=cohort_size, passes=release.steps // steps),
         reply=release.event(steps) if valid else NonPrivate(REASON),
         whole=release.event(release.steps) if valid else NonPrivate(REASON),
-        training=NoisedTraining(
-            vae=vae, release=release, encoder=protocol.encoder, batch_size=protocol.batch_size,
-            optimizer=protocol.local_optimizer, learning_rate=protocol.local_learning_rate,
-            encoder_learning_rate=protocol.encoder_learning_rate,
-        ),
     )  # fmt: skip

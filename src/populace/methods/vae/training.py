@@ -48,6 +48,7 @@ CODED_AT_ONCE = 1_000
 RISING = 0.02  # share of the rounds over which a server's steps grow to their size
 LAST = 0.05  # of that size at the end
 
+SMALL_NETWORK = {"hidden_size": 4, "latent_size": 2}  # for conformance tests
 NETWORK_MEANINGS = {
     "net": "The network for images: as published (small, large), or low-frequency cosines and dense layers (basis).",
     "hidden_size": "The units of a hidden layer, or the channels of the first convolution; 0: the network's own.",
