@@ -1,4 +1,4 @@
-"""Runs that 0.2.0 wrote open and are verified, though their settings have other names now; what it left unfinished is refused."""
+"""Runs that 0.2.0 wrote open and are verified, though settings have other names now; what it left unfinished is refused."""
 
 import json
 import shutil
