@@ -1,6 +1,7 @@
 """Where codes lie: drawn by their law, measured as drawn, and by the standard law the noise itself."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +17,14 @@ TURNED = np.array([[1.0, 0.6], [-0.2, 0.7]])  # not symmetric: turned the wrong 
 LAW = CodeLaw(means=jnp.asarray([[3.0, -1.0], [0.0, 0.5]]), roots=jnp.asarray([TURNED, 0.1 * np.eye(2)], jnp.float32))
 STANDARD = make_standard_law(2, 2)
 DRAWS = 20_000
-NOISE = jax.random.normal(jax.random.key(0), (DRAWS, 2))
-LABELS = jnp.arange(DRAWS) % 2
+NOISE = np.random.default_rng(0).normal(size=(DRAWS, 2)).astype(np.float32)
+LABELS = np.arange(DRAWS, dtype=np.int32) % 2
 VAE = BasisVae(shape=(4, 4), classes=2, latent=2, width=3)
-THETA = np.asarray(VAE.start(jax.random.key(0))[1])
+
+
+@functools.cache
+def theta():
+    return np.asarray(VAE.start(jax.random.key(0))[1])
 
 
 def test_each_label_draws_by_its_own_law():
@@ -78,7 +83,7 @@ def test_only_the_standard_law_is_standard():
 
 
 def test_images_are_decoded_from_those_codes_and_survive_their_file(tmp_path):
-    generator = VaeImages(vae=VAE, theta=THETA, law=LAW)
+    generator = VaeImages(vae=VAE, theta=theta(), law=LAW)
     generator.save(tmp_path)
     again = load_generator(tmp_path)
     key = jax.random.key(3)
@@ -98,12 +103,12 @@ def test_images_are_decoded_from_those_codes_and_survive_their_file(tmp_path):
 )
 def test_laws_that_do_not_fit_are_refused(wrong, message):
     with pytest.raises(DataError, match=message):
-        VaeImages(vae=VAE, theta=THETA, law=dataclasses.replace(LAW, **wrong))
+        VaeImages(vae=VAE, theta=theta(), law=dataclasses.replace(LAW, **wrong))
 
 
 @pytest.mark.parametrize("missing", ["means", "roots"])
 def test_half_a_law_is_refused_and_so_is_a_law_by_who_does_not_know_of_it(missing):
-    arrays = VaeImages(vae=VAE, theta=THETA, law=LAW).arrays()
+    arrays = VaeImages(vae=VAE, theta=theta(), law=LAW).arrays()
     with pytest.raises(DataError, match="does not describe a decoder"):
         read_design((4, 4), 2, arrays)
     del arrays[missing]
