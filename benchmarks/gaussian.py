@@ -11,44 +11,27 @@ core, medians of five after compilation.
 
 from __future__ import annotations
 
-import os
+from benchmarks.one_core import median_seconds  # isort: skip (before JAX starts its threads)
 
-# One core, before JAX starts its threads.
-os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", JAX_PLATFORMS="cpu")
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_thread_eigen=false"
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-import argparse  # noqa: E402
-import json  # noqa: E402
-import statistics  # noqa: E402
-import time  # noqa: E402
-from collections.abc import Callable  # noqa: E402
-from pathlib import Path  # noqa: E402
-from typing import Any  # noqa: E402
+import jax
+import jax.numpy as jnp
+import numpy as np
 
-import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-
-from populace.privacy.gaussian import GaussianSum, clip  # noqa: E402
-from populace.privacy.keyed_normal import levels_of  # noqa: E402
-from populace.privacy.source import Keyed, System  # noqa: E402
+from populace.privacy.gaussian import GaussianSum, clip
+from populace.privacy.keyed_normal import levels_of
+from populace.privacy.source import Keyed, System
 
 SIZES = (10_000, 500_000)
 NOISES = ((1, 1.0), (10_000, 1.0), (500_000, 1.0), (500_000, 4.0))  # coordinates, noise multiplier
 DRAWS = 2_000_000
 VECTORS = 64
 SAID = ("size", "deviation", "tables")
-
-
-def median_seconds(work: Callable[[], Any]) -> float:
-    work()
-    seconds = []
-    for _ in range(5):
-        began = time.process_time()
-        work()
-        seconds.append(time.process_time() - began)
-    return statistics.median(seconds)
 
 
 def noise_row(size: int, multiplier: float) -> dict[str, Any]:

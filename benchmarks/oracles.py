@@ -12,34 +12,27 @@ perturbing takes as engines do it, with a key per client.
 
 from __future__ import annotations
 
-import os
+from benchmarks.one_core import median_seconds  # isort: skip (before JAX starts its threads)
 
-# One core, before JAX starts its threads.
-os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", NUMBA_NUM_THREADS="1", JAX_PLATFORMS="cpu")
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_thread_eigen=false"
+import argparse
+import importlib
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-import argparse  # noqa: E402
-import importlib  # noqa: E402
-import json  # noqa: E402
-import statistics  # noqa: E402
-import time  # noqa: E402
-import warnings  # noqa: E402
-from collections.abc import Callable  # noqa: E402
-from pathlib import Path  # noqa: E402
-from typing import Any  # noqa: E402
+import jax
+import numpy as np
 
-import jax  # noqa: E402
-import numpy as np  # noqa: E402
-
-from populace.privacy.randomizers.aggregate import tally  # noqa: E402
-from populace.privacy.randomizers.base import FrequencyOracle, Randomizer, simulate_many  # noqa: E402
-from populace.privacy.randomizers.grr import Grr  # noqa: E402
-from populace.privacy.randomizers.hadamard import Hadamard  # noqa: E402
-from populace.privacy.randomizers.hashing import Olh  # noqa: E402
-from populace.privacy.randomizers.rappor import Rappor  # noqa: E402
-from populace.privacy.randomizers.subset import SubsetSelection  # noqa: E402
-from populace.privacy.randomizers.unary import Oue, Sue  # noqa: E402
+from populace.privacy.randomizers.aggregate import tally
+from populace.privacy.randomizers.base import FrequencyOracle, Randomizer, simulate_many
+from populace.privacy.randomizers.grr import Grr
+from populace.privacy.randomizers.hadamard import Hadamard
+from populace.privacy.randomizers.hashing import Olh
+from populace.privacy.randomizers.rappor import Rappor
+from populace.privacy.randomizers.subset import SubsetSelection
+from populace.privacy.randomizers.unary import Oue, Sue
 
 USERS = 1_000_000
 FEW = 20_000
@@ -54,16 +47,6 @@ KINDS: dict[str, Any] = {
     "hadamard": Hadamard,
     "rappor": Rappor,
 }
-
-
-def median_seconds(work: Callable[[], Any]) -> float:
-    work()
-    seconds = []
-    for _ in range(5):
-        began = time.process_time()
-        work()
-        seconds.append(time.process_time() - began)
-    return statistics.median(seconds)
 
 
 def ours(oracle: Randomizer, values: Any) -> dict[str, float]:
