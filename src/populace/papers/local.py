@@ -19,9 +19,9 @@ from populace.engines import simulation
 from populace.evaluation.marginals import mean_over_pairs, relative_error, two_way_distances
 from populace.evaluation.prediction import Score, logistic_score, majority_score
 from populace.evaluation.sets import all_sets, set_distances
-from populace.methods.blocks.one_report import mutual_information
+from populace.methods.blocks.one_report import CountState, mutual_information
 from populace.methods.marginals.graphical_model import TreeGenerator, fit_graphical_model
-from populace.methods.marginals.samprivsyn import SamPrivSyn, State
+from populace.methods.marginals.samprivsyn import SamPrivSyn
 from populace.methods.registry import make_protocol
 from populace.papers.grid import Benchmark, Cell, Chart, Result, View, benchmark_of, lines_over, mean_over_seeds
 from populace.runs.run import make_key
@@ -206,7 +206,7 @@ def information(table: Table) -> float:
     return mutual_information(counts.reshape(sizes[a], sizes[b]) / len(table))
 
 
-def estimated_information(protocol: SamPrivSyn, state: State, schema: Schema) -> float:
+def estimated_information(protocol: SamPrivSyn, state: CountState, schema: Schema) -> float:
     """The same of the pair's estimated table, before rows are made from it: what the paper's figure 8 must show."""
     wanted = sorted(schema.index(name) for name in PAIR)
     how = "lasso" if protocol.estimator == "lasso" else "projected"

@@ -80,6 +80,18 @@ def test_the_run_is_the_one_synthesize_leaves(base, tmp_path):
     assert loaded.sample(7, seed=1).codes.shape == (7, 4)
 
 
+def test_answers_of_0_2_0_are_counted_as_they_were(base, tmp_path):
+    """Its files name settings otherwise, a workload is text, and no target is the word `none`."""
+    old = {"epsilon": 2.0, "target": "", "workload": "", "stages": 1, "classes": 2, "spread": 0.6, "chains": 1, "moves": 10,
+           "robust": False, "batch": 16_384}  # fmt: skip
+    present, _ = files.read_terms(base / "a.parquet")
+    written, _ = files.read_terms(changed(base, tmp_path / "old.parquet", lambda _: None, terms={"parameters": old}))
+    assert written == present
+    assert written.protocol() == present.protocol()
+    without = changed(base, tmp_path / "none.parquet", lambda _: None, terms={"parameters": old | {"target": "none"}})
+    assert files.read_terms(without)[0].protocol().target is None
+
+
 def test_traffic_is_what_the_files_hold(base, tmp_path):
     run = fit_answers(order(base, "a.parquet"), tmp_path / "fit")
     sent = sum(len(report) for report in pq.read_table(base / "a.parquet").column("report").to_pylist())

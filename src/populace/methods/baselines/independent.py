@@ -11,7 +11,6 @@ import functools
 from collections.abc import Mapping
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -19,19 +18,12 @@ from populace.methods.base import Ask, Facts, Memory, Plan, Population, Replies,
 from populace.methods.baselines.marginals import Marginals
 from populace.methods.blocks import one_report as survey
 from populace.methods.blocks.frequency_estimation import project_to_simplex
+from populace.methods.blocks.one_report import CountState
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.source import Source
 from populace.tables.schema import Schema
 from populace.types import Array, ArrayTree
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class State:
-    round: Array
-    coin: Array
-    counts: survey.SupportCounts
 
 
 @functools.lru_cache(maxsize=64)
@@ -69,12 +61,12 @@ class Independent(survey.OneShot):
     }
     compiles: ClassVar[bool] = True
 
-    def begin(self, population: Population, key: Array, warm: object = None) -> State:
+    def begin(self, population: Population, key: Array, warm: object = None) -> CountState:
         del warm
         asked = survey_for(population.table_schema, self.epsilon)
-        return State(round=jnp.int32(0), coin=key, counts=survey.no_counts(asked))
+        return CountState(round=jnp.int32(0), coin=key, counts=survey.no_counts(asked))
 
-    def own_questions(self, state: State, population: Population, slots: Array) -> Array:
+    def own_questions(self, state: CountState, population: Population, slots: Array) -> Array:
         return survey.balanced_questions(state.coin, slots, len(population.table_schema.columns))
 
     def charge(self, ask: Ask, population: Population) -> Charge:
@@ -85,11 +77,10 @@ class Independent(survey.OneShot):
     ) -> tuple[Array, Memory]:
         return survey_for(shard.table_schema, self.epsilon).answer(own, shard, source), memory
 
-    def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
-        counts = survey.add_replies(state.counts, ask.own, replies)
-        return dataclasses.replace(state, round=state.round + 1, counts=counts)
+    def absorb(self, state: CountState, ask: Ask, replies: Replies, source: Source) -> CountState:
+        return state.with_replies(ask, replies)
 
-    def finish(self, state: State, population: Population, key: Array) -> Marginals:
+    def finish(self, state: CountState, population: Population, key: Array) -> Marginals:
         schema = population.table_schema
         estimates = survey_for(schema, self.epsilon).estimates(state.counts)
         return Marginals(schema=schema, tables=tuple(project_to_simplex(estimate) for estimate in estimates))

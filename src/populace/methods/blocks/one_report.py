@@ -179,6 +179,21 @@ class SupportCounts:
     answers: Array
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CountState:
+    """The server's state of a method that counts reports: the round, the public coin, and the counts so far."""
+
+    round: Array
+    coin: Array
+    counts: SupportCounts
+
+    def with_replies(self, ask: Ask, replies: Replies) -> CountState:
+        """The state after a round, its replies counted."""
+        counts = add_replies(self.counts, ask.own, replies)
+        return dataclasses.replace(self, round=self.round + 1, counts=counts)
+
+
 def no_counts(survey: Survey) -> SupportCounts:
     """The counts before anybody has answered."""
     return SupportCounts(

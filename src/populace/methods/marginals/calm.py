@@ -13,7 +13,6 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -21,6 +20,7 @@ from populace.errors import out_of_range
 from populace.methods.base import Ask, Facts, Memory, Plan, Population, Replies, Shard
 from populace.methods.blocks import one_report as survey
 from populace.methods.blocks.frequency_estimation import NoisyTable
+from populace.methods.blocks.one_report import CountState
 from populace.methods.marginals.graphical_model import TreeGenerator
 from populace.methods.marginals.shrinkage import fit_consistent_model, fit_shrunk_model
 from populace.privacy.guarantee import Guarantee
@@ -31,14 +31,6 @@ from populace.types import Array, ArrayTree
 
 MOST_CELLS = 20_000
 MOST_GROUPS = 2_000
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class State:
-    round: Array
-    coin: Array
-    counts: survey.SupportCounts
 
 
 @functools.lru_cache(maxsize=32)
@@ -143,10 +135,10 @@ class Calm(survey.OneShot):
         width = self.marginal_size or best_width(schema.sizes, self.epsilon, population.clients)
         return survey_for(schema, self.epsilon, width)
 
-    def begin(self, population: Population, key: Array, warm: object = None) -> State:
-        return State(round=jnp.int32(0), coin=key, counts=survey.no_counts(self.survey(population)))
+    def begin(self, population: Population, key: Array, warm: object = None) -> CountState:
+        return CountState(round=jnp.int32(0), coin=key, counts=survey.no_counts(self.survey(population)))
 
-    def own_questions(self, state: State, population: Population, slots: Array) -> Array:
+    def own_questions(self, state: CountState, population: Population, slots: Array) -> Array:
         return survey.balanced_questions(state.coin, slots, len(self.survey(population).groups))
 
     def charge(self, ask: Ask, population: Population) -> Charge:
@@ -157,11 +149,10 @@ class Calm(survey.OneShot):
     ) -> tuple[Array, Memory]:
         return self.survey(shard.population).answer(own, shard, source), memory
 
-    def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
-        counts = survey.add_replies(state.counts, ask.own, replies)
-        return dataclasses.replace(state, round=state.round + 1, counts=counts)
+    def absorb(self, state: CountState, ask: Ask, replies: Replies, source: Source) -> CountState:
+        return state.with_replies(ask, replies)
 
-    def finish(self, state: State, population: Population, key: Array) -> TreeGenerator:
+    def finish(self, state: CountState, population: Population, key: Array) -> TreeGenerator:
         schema = population.table_schema
         asked = self.survey(population)
         deviations = asked.deviations(state.counts)

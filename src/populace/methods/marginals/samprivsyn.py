@@ -32,6 +32,7 @@ from populace.methods.blocks.frequency_estimation import (
     regress,
 )
 from populace.methods.blocks.generator import Generator
+from populace.methods.blocks.one_report import CountState
 from populace.methods.blocks.records_generator import Records, build_rows
 from populace.methods.marginals.graphical_model import TreeGenerator, pool_singles
 from populace.methods.marginals.shrinkage import (
@@ -51,14 +52,6 @@ from populace.types import Array, ArrayTree, NumpyArray
 MOST_ROWS = 60_000
 LEAST_SHARE = 0.02  # of an even choice, under mutual information: no pair is ever written off
 LASSO_STEPS_WHILE_ASKING = 200
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class State:
-    round: Array
-    coin: Array
-    counts: survey.SupportCounts
 
 
 @functools.lru_cache(maxsize=32)
@@ -126,11 +119,11 @@ class SamPrivSyn(survey.OneShot):
     def _splits(self, schema: Schema) -> bool:
         return self.oracle == "split-krr" and len(schema.columns) > 1
 
-    def begin(self, population: Population, key: Array, warm: object = None) -> State:
+    def begin(self, population: Population, key: Array, warm: object = None) -> CountState:
         asked = self.questions(population.table_schema)
-        return State(round=jnp.int32(0), coin=key, counts=survey.no_counts(asked))
+        return CountState(round=jnp.int32(0), coin=key, counts=survey.no_counts(asked))
 
-    def own_questions(self, state: State, population: Population, slots: Array) -> Array:
+    def own_questions(self, state: CountState, population: Population, slots: Array) -> Array:
         coin = jax.random.fold_in(state.coin, state.round)
         shares = jnp.asarray(self.shares(state, population))
         return jax.random.choice(coin, len(shares), slots.shape, p=shares).astype(jnp.int32)
@@ -157,11 +150,10 @@ class SamPrivSyn(survey.OneShot):
         cell = values[0] * sizes[1] + values[1]
         return jnp.arange(asked.panel.width) == cell, memory
 
-    def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
-        counts = survey.add_replies(state.counts, ask.own, replies)
-        return dataclasses.replace(state, round=state.round + 1, counts=counts)
+    def absorb(self, state: CountState, ask: Ask, replies: Replies, source: Source) -> CountState:
+        return state.with_replies(ask, replies)
 
-    def shares(self, state: State, population: Population) -> NumpyArray:
+    def shares(self, state: CountState, population: Population) -> NumpyArray:
         """How often each question is asked next, from public facts and earlier answers alone.
 
         The plug-in mutual information of the paper grows with the noise of a pair (by about K/2 times its variance over its
@@ -198,7 +190,7 @@ class SamPrivSyn(survey.OneShot):
         left = max(population.clients - answers.sum(), 1.0)
         return allocate_reports(Questions(schema.sizes, asked.groups, variances, answers), left, readings)
 
-    def finish(self, state: State, population: Population, key: Array) -> Generator:
+    def finish(self, state: CountState, population: Population, key: Array) -> Generator:
         schema = population.table_schema
         noisy, singles = self.noisy_tables(state.counts, schema)
         if self.estimator == "pgm":
@@ -370,7 +362,7 @@ class SamPrivSyn(survey.OneShot):
             questions = np.asarray(ask.own)[np.asarray(ask.cohort) >= 0]
             weights = np.bincount(questions, minlength=len(sent)).astype(float)
         else:
-            before = State(round=jnp.int32(0), coin=None, counts=survey.no_counts(asked))
+            before = CountState(round=jnp.int32(0), coin=None, counts=survey.no_counts(asked))
             weights = self.shares(before, population)
         return down, float(np.average(sent, weights=weights))
 
