@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.source import Source
-from populace.types import Array, ArrayTree
+from populace.types import Array, ArrayTree, JsonObject
 
 TOLERANCE = 1e-3  # of the second method's noise multiplier
 SEARCH = 1e-3  # discretisation while it is looked for: never optimistic
@@ -76,8 +76,8 @@ class Chain(Protocol):
     epsilon: float
     delta: float = 0.0
     budget_share: float = 0.9
-    first: Protocol | str | dict[str, Any] = "moments"
-    then: Protocol | str | dict[str, Any] = "l-dpd-vae"
+    first: Protocol | str | JsonObject = "moments"
+    then: Protocol | str | JsonObject = "l-dpd-vae"
 
     renamed: ClassVar[Mapping[str, str]] = {"share": "budget_share", "first_set": "first", "then_set": "then"}
     meanings: ClassVar[Mapping[str, str]] = {
@@ -87,7 +87,7 @@ class Chain(Protocol):
         "first": "The method that begins; on the command line its name, with settings as in moments:side=8.",
         "then": "The method that begins from the first one's samples; on the command line as in l-dpd-vae:net=small.",
     }
-    small: ClassVar[Mapping[str, Any]] = {
+    small: ClassVar[Mapping[str, object]] = {
         "then": "l-dpd-vae:participations=2,hidden_size=3,latent_size=2,sleep_steps=1,fitting_steps=2,batch_size=1"
     }
 
@@ -268,7 +268,7 @@ class Chain(Protocol):
         return method.quorum(inner, population)
 
 
-def _from_document(document: Mapping[str, Any], where: str) -> Protocol:
+def _from_document(document: JsonObject, where: str) -> Protocol:
     """A method as a file has it."""
     if set(document) != {"method", "settings"} or not isinstance(document["settings"], Mapping):
         raise SpecError(f"expected {where} of a chain with its method and settings, got {document!r}")
@@ -297,7 +297,7 @@ def _read_settings(text: str) -> dict[str, str]:
     return settings
 
 
-def _named(method: Protocol | str | dict[str, Any], *, begun: bool = False) -> tuple[str, dict[str, object]]:
+def _named(method: Protocol | str | JsonObject, *, begun: bool = False) -> tuple[str, dict[str, object]]:
     """A method's name and settings, without those that the chain sets."""
     if isinstance(method, Protocol):
         fields = [field.name for field in dataclasses.fields(method)]  # type: ignore[arg-type]

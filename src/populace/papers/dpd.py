@@ -13,7 +13,6 @@ import functools
 import itertools
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -211,7 +210,7 @@ def measure(data: str, cell: Cell) -> Result:
     return found
 
 
-def _published(data: str, name: str, epsilon: Any) -> str:
+def _published(data: str, name: str, epsilon: float | None) -> str:
     found = PUBLISHED.get((data, name, epsilon))
     return "-" if found is None else " / ".join("-" if value is None else f"{value / 100:.3f}" for value in found)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -17,8 +17,8 @@ from populace.papers.grid import Cell, Chart, Result, View, benchmark_of, lines_
 from populace.papers.user_path import synthesize_csv
 from populace.tables.schema import Column, Schema
 from populace.tables.table import make_table
+from populace.types import NumpyArray
 
-Array = np.ndarray[Any, Any]
 Pair = tuple[int, int] | tuple[str, str]
 
 DATA = "a9a"
@@ -50,7 +50,7 @@ def measure(cell: Cell) -> Result:
     return {"seconds_run": made.seconds, "two_way": judged["two_way"], "avd4": judged["avd4"]}
 
 
-def written_as(codes: Array, names: Sequence[str], values: Pair) -> pa.Table:
+def written_as(codes: NumpyArray, names: Sequence[str], values: Pair) -> pa.Table:
     """Rows of codes 0 and 1 with these two values in every column."""
     pair = np.array(values)
     return pa.table({name: pa.array(pair[codes[:, place]]) for place, name in enumerate(names)})

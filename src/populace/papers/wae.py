@@ -13,7 +13,6 @@ import itertools
 import math
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +37,7 @@ from populace.privacy.randomizers.base import MOST_EPSILON
 from populace.runs.run import make_key
 from populace.tables import datasets
 from populace.tables.table import Table, from_codes
-from populace.types import Array
+from populace.types import Array, JsonObject
 
 DATA = "a9a"
 ROWS = 30_000
@@ -47,7 +46,7 @@ CLIENTS, RECORDS = 50_000, 2
 EPSILONS = (0.5, 1, 2, 4, 6, 8)
 WIDTHS = (2, 3, 4, 5, 6)
 #: Row of the table -> method and its settings.
-METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+METHODS: dict[str, tuple[str, JsonObject]] = {
     "dp-fed-wae": ("dp-fed-wae", {}),
     "dp-fed-wae, as published": ("dp-fed-wae", {"recipe": "paper"}),
     "dp-fed-wae, as published, alpha .1": ("dp-fed-wae", {"recipe": "paper", "top_share": 0.1}),
@@ -125,13 +124,13 @@ def measure(cell: Cell) -> Result:
     if part == "baseline":
         return _baseline(method)
     if part == "attack":
-        return _attacked(cell["epsilon"], seed)
+        return _attacked(None if cell["epsilon"] is None else float(cell["epsilon"]), seed)
     if method == "noise off":
         began = time.monotonic()
         generator: Generator = trained_without_noise(
             people(int(cell.get("clients") or CLIENTS), RECORDS), make_key(seed)
         )
-        found: dict[str, Any] = {"seconds_training": time.monotonic() - began}
+        found: JsonObject = {"seconds_training": time.monotonic() - began}
         synthetic = generator.sample(ROWS, make_key(seed + 1_000))
     else:
         generator, synthetic, found = _synthesized(cell)
@@ -142,7 +141,7 @@ def measure(cell: Cell) -> Result:
     return {**found, **_scores(synthetic)}
 
 
-def _synthesized(cell: Cell) -> tuple[Generator, Table, dict[str, Any]]:
+def _synthesized(cell: Cell) -> tuple[Generator, Table, JsonObject]:
     """A run of a method on a CSV: its generator, its rows under the declared schema, and what it took."""
     part, clients = str(cell["part"]), int(cell.get("clients") or CLIENTS)
     times = CLIENTS // clients if part == "participations" else 1
@@ -202,13 +201,13 @@ def trained_without_noise(rows: Table, key: Array) -> Decoder:
     return Decoder(schema=rows.schema, layers=jax.tree.map(np.asarray, net.tables(state.theta)))
 
 
-def _attacked(epsilon: Any, seed: int) -> Result:
+def _attacked(epsilon: float | None, seed: int) -> Result:
     """Membership inference with shadow runs of 1,000 rows, two a client; without privacy it is the most epsilon there is."""
     protocol = make_protocol("dp-fed-wae", {"epsilon": float(MOST_EPSILON if epsilon is None else epsilon)})
     setting = Setting(protocol=protocol, table=load("train"), records_per_client=RECORDS, seed=seed, **ATTACK)
     plays = [setting.play(run) for run in range(setting.runs)]
 
-    def games(part: list[dict[str, Any]]) -> Games:
+    def games(part: list[JsonObject]) -> Games:
         summaries = {name: np.stack([play[name] for play in part]) for name in SUMMARIES}
         return Games(included=np.stack([play["included"] for play in part]), summaries=summaries)
 
@@ -226,9 +225,9 @@ def _baseline(name: str) -> Result:
     return _scores(from_codes(codes, train.schema, rng).take(np.arange(ROWS)))
 
 
-def _scores(synthetic: Table, *, distances: bool = True) -> dict[str, Any]:
+def _scores(synthetic: Table, *, distances: bool = True) -> JsonObject:
     train, test = load("train"), load("test")
-    found: dict[str, Any] = {}
+    found: JsonObject = {}
     if distances:
         for width in WIDTHS:
             sets = random_sets(len(train.schema.columns), width)
@@ -239,11 +238,11 @@ def _scores(synthetic: Table, *, distances: bool = True) -> dict[str, Any]:
     return found | {"nn": judged["MLP"].accuracy.value, "rf": judged["random forest"].accuracy.value}
 
 
-def _text(value: Any, digits: int = 3) -> str:
+def _text(value: float | None, digits: int = 3) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def _row(values: dict[str, Any]) -> list[str]:
+def _row(values: JsonObject) -> list[str]:
     return [_text(values.get(key), 1 if key == "seconds_training" else 2 if "seconds" in key else 3) for key in SHOWN]
 
 

@@ -11,7 +11,6 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +29,7 @@ from populace.papers.scores import load
 from populace.runs.run import make_key
 from populace.tables.images import Images
 from populace.tables.partition import Clients, split
-from populace.types import Array
+from populace.types import Array, ArrayTree, JsonObject
 
 DATA = ("mnist", "fashion_mnist")
 RECORDS = 2
@@ -38,7 +37,7 @@ CLIENTS, QUICK_CLIENTS = 30_000, 5_000
 QUICK_PUBLISHED = 500  # clients of the published recipe, whose rounds take longer
 EPSILONS = (None, 8, 4)
 #: Row of the table -> settings of dp-fed-wae.
-METHODS: dict[str, dict[str, Any]] = {"dp-fed-wae": {}, "dp-fed-wae, as published": {"recipe": "paper"}}
+METHODS: dict[str, JsonObject] = {"dp-fed-wae": {}, "dp-fed-wae, as published": {"recipe": "paper"}}
 REAL = "real images"
 TRAINED, TESTED = 5_000, 5_000  # images a classifier is trained on and tested on
 METRICS = ("mlp", "seconds_training")
@@ -86,11 +85,11 @@ def trained_without_noise(protocol: DpFedWae, clients: Clients, key: Array) -> S
     net, rounds = design.net, protocol.round_count(population)
 
     @jax.jit
-    def one(state: State, records: Any, mask: Array) -> State:
+    def one(state: State, records: ArrayTree, mask: Array) -> State:
         warming = state.round < protocol.first_rounds(rounds)
         here = jnp.asarray(mask, jnp.float32)
 
-        def direction(images: Any, there: Array, number: Array) -> Array:
+        def direction(images: ArrayTree, there: Array, number: Array) -> Array:
             read = design.read(images)
             if not isinstance(net, ClassAutoencoder):
                 coin = jax.random.fold_in(jax.random.fold_in(state.coin, state.round), number)
@@ -116,7 +115,7 @@ def trained_without_noise(protocol: DpFedWae, clients: Clients, key: Array) -> S
     return protocol.finish(state, population, key)
 
 
-def _scores(made: Images, data: str) -> dict[str, Any]:
+def _scores(made: Images, data: str) -> JsonObject:
     """Accuracy of a small MLP; none for images without labels."""
     if made.classes == 1:
         return {"mlp": None}
@@ -126,11 +125,11 @@ def _scores(made: Images, data: str) -> dict[str, Any]:
     return {"mlp": score_arrays(LEARNERS["MLP"](len(made), 0), seen, unseen, resamples(len(test), 0, 2)).accuracy.value}
 
 
-def _text(value: Any, digits: int = 3) -> str:
+def _text(value: float | None, digits: int = 3) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def _name(epsilon: Any) -> str:
+def _name(epsilon: float | None) -> str:
     return "none" if epsilon is None else str(epsilon)
 
 

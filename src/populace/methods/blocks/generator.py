@@ -21,7 +21,7 @@ from populace.tables.files import replacing, write_json
 from populace.tables.images import Images
 from populace.tables.schema import Schema, schema_from_dict
 from populace.tables.table import Table
-from populace.types import Array, NumpyArray
+from populace.types import Array, JsonObject, NumpyArray
 
 CHUNK = 131_072  # rows drawn at once
 IMAGES_AT_ONCE = 4_096
@@ -43,7 +43,9 @@ class Synthesizer(abc.ABC):
         if "kind" in vars(cls):
             other = KINDS.setdefault(cls.kind, cls)
             if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
-                raise TypeError(f"{cls.__qualname__} and {other.__qualname__} both make generators of kind {cls.kind!r}")
+                raise TypeError(
+                    f"{cls.__qualname__} and {other.__qualname__} both make generators of kind {cls.kind!r}"
+                )
 
     @abc.abstractmethod
     def sample(self, count: int, key: Array, conditions: Mapping[str, str] | None = None) -> Any:
@@ -54,18 +56,18 @@ class Synthesizer(abc.ABC):
         """All parameters, for saving."""
 
     @abc.abstractmethod
-    def header(self) -> dict[str, Any]:
+    def header(self) -> JsonObject:
         """The public shape of what is made, as JSON."""
 
     @classmethod
     @abc.abstractmethod
-    def from_saved(cls, header: Mapping[str, Any], arrays: Mapping[str, Array]) -> Synthesizer:
+    def from_saved(cls, header: JsonObject, arrays: Mapping[str, Array]) -> Synthesizer:
         """What `header` and `arrays` were taken from."""
 
     def save(self, folder: Path) -> None:
         """npz for the parameters, JSON for the rest; never pickle."""
         with replacing(folder / "generator.npz") as temporary, temporary.open("wb") as file:
-            arrays: dict[str, Any] = {name: np.asarray(value) for name, value in self.arrays().items()}
+            arrays: JsonObject = {name: np.asarray(value) for name, value in self.arrays().items()}
             np.savez_compressed(file, allow_pickle=False, **arrays)
         write_json(folder / "generator.json", {"format": 1, "kind": self.kind, **self.header()})
 
@@ -130,11 +132,11 @@ class Generator(Synthesizer):
         good = np.flatnonzero(~broken)
         return codes[good], frame.take(pa.array(good))
 
-    def header(self) -> dict[str, Any]:
+    def header(self) -> JsonObject:
         return {"schema": self.schema.to_dict()}
 
     @classmethod
-    def from_saved(cls, header: Mapping[str, Any], arrays: Mapping[str, Array]) -> Generator:
+    def from_saved(cls, header: JsonObject, arrays: Mapping[str, Array]) -> Generator:
         return cls.from_arrays(schema_from_dict(header["schema"]), arrays)
 
 
@@ -190,11 +192,11 @@ class ImageGenerator(Synthesizer):
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
         return rng.choice(len(p), count, p=p / p.sum()).astype(np.int32)
 
-    def header(self) -> dict[str, Any]:
+    def header(self) -> JsonObject:
         return {"shape": list(self.shape), "classes": self.classes}
 
     @classmethod
-    def from_saved(cls, header: Mapping[str, Any], arrays: Mapping[str, Array]) -> ImageGenerator:
+    def from_saved(cls, header: JsonObject, arrays: Mapping[str, Array]) -> ImageGenerator:
         return cls.from_arrays(tuple(header["shape"]), header["classes"], arrays)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -103,7 +103,7 @@ class CDpdVae(ClientUpdates, LocallyTrained):
         "shared": "Whether clients send updates of the decoder alone, or of both networks.",
         **NETWORK_MEANINGS,
     }
-    small: ClassVar[Mapping[str, Any]] = {
+    small: ClassVar[Mapping[str, object]] = {
         "rounds": 2, "sampling_rate": 0.5, "local_epochs": 1, "batch_size": 2, **SMALL_NETWORK,
     }  # fmt: skip
     facts: ClassVar[Facts] = Facts(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -61,7 +61,7 @@ class CentralVae(VaeMethod):
         "training_steps": "How many steps of Adam there are.",
         "learning_rate": "The learning rate of Adam.",
     }
-    small: ClassVar[Mapping[str, Any]] = {"training_steps": 3, **SMALL_NETWORK}
+    small: ClassVar[Mapping[str, object]] = {"training_steps": 3, **SMALL_NETWORK}
     facts: ClassVar[Facts] = Facts(
         name="central-vae",
         page="dpd-vae",

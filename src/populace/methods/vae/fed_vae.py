@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -94,7 +94,7 @@ class FedVae(LocallyTrained):
         "noise_deviation": "The deviation of noise on the averaged update; 0: none. It protects nobody.",
         **NETWORK_MEANINGS,
     }
-    small: ClassVar[Mapping[str, Any]] = {
+    small: ClassVar[Mapping[str, object]] = {
         "rounds": 2, "sampling_rate": 1.0, "local_epochs": 1, "batch_size": 2, **SMALL_NETWORK,
     }  # fmt: skip
     facts: ClassVar[Facts] = Facts(

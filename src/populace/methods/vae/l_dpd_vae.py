@@ -17,7 +17,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -102,7 +102,7 @@ class Design:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class State:
-    """The server's decoder with optimizer and moving average, the public encoder and its codes' law, and the order of clients."""
+    """The server's decoder with optimizer and moving average, the public encoder and its code law, and the order of clients."""
 
     round: Array
     coin: Array
@@ -123,8 +123,8 @@ class LDpdVae(VaeMethod):
     `encoder="paper"` nothing is guaranteed.
 
     Edge cases: a client with fewer records draws fewer. With a noise multiplier given, only as many participations take place
-    as the budget allows. Begun from another method's generator (`chain`), the network is fitted to its samples and codes are drawn
-    from where those of the samples lie: post-processing. A `clip_quantile` is paid by a noisy count.
+    as the budget allows. Begun from another method's generator (`chain`), the network is fitted to its samples and codes are
+    drawn from where those of the samples lie: post-processing. A `clip_quantile` is paid by a noisy count.
     """
 
     epsilon: float
@@ -184,7 +184,7 @@ class LDpdVae(VaeMethod):
         "basis_size": "The cosines in each direction, of which an image is a sum (basis); 0: the network's own.",
         **NETWORK_MEANINGS,
     }
-    small: ClassVar[Mapping[str, Any]] = {"participations": 2, "batch_size": 1, "sleep_steps": 1, **SMALL_NETWORK}
+    small: ClassVar[Mapping[str, object]] = {"participations": 2, "batch_size": 1, "sleep_steps": 1, **SMALL_NETWORK}
     facts: ClassVar[Facts] = Facts(
         name="l-dpd-vae",
         page="dpd-vae",

@@ -121,7 +121,7 @@ class DpFedWae(PassesOfReports):
         "pretraining_steps": "Steps on rows drawn evenly from the public domain, before the first round (recipe paper).",
         "tile": "The side in pixels of the tiles in which images are seen; 0: so that there are at most 256 (recipe best).",
     }
-    small: ClassVar[Mapping[str, Any]] = {"cohort_size": 15, "latent_classes": 2}
+    small: ClassVar[Mapping[str, object]] = {"cohort_size": 15, "latent_classes": 2}
     facts: ClassVar[Facts] = Facts(
         name="dp-fed-wae",
         line="autoencoder, one sign per client",

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -95,7 +95,7 @@ class FedSelWae(PassesOfReports):
         "learning_rate": "The learning rate of Adam at a client.",
         "pretraining_steps": "Steps on rows drawn evenly from the public domain, before the first round.",
     }
-    small: ClassVar[Mapping[str, Any]] = {"cohort_size": 15, "hidden_size": 6, "latent_size": 2, "local_epochs": 2}
+    small: ClassVar[Mapping[str, object]] = {"cohort_size": 15, "hidden_size": 6, "latent_size": 2, "local_epochs": 2}
     facts: ClassVar[Facts] = Facts(
         name="fedsel-wae",
         line="autoencoder, one value per client",
