@@ -27,7 +27,7 @@ GAN = {"hidden_size": "8", "critic_hidden_size": "16", "latent_size": "4", "basi
 BEGUN = "l-dpd-vae:participations=1,hidden_size=4,latent_size=2,sleep_steps=1,fitting_steps=2,batch_size=3,basis_size=4"
 #: Few steps, small networks, and batches of three of four records.
 FEW_STEPS: dict[str, dict[str, str]] = {
-    "poll": {"classes": "4", "chains": "1", "moves": "8"},
+    "poll": {"latent_classes": "4", "chains": "1", "langevin_steps": "8"},
     "dp-fed-wae": {"latent_classes": "2"},
     "fedsel-wae": {"hidden_size": "6", "latent_size": "2", "local_epochs": "2"},
     "moments": {"side": "4"},
