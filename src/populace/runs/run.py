@@ -47,6 +47,7 @@ from populace.tables.images import Images
 from populace.tables.partition import Clients
 from populace.tables.table import Table
 from populace.types import JsonObject
+from populace.version import __version__
 
 Say = Callable[[str], None]
 
@@ -321,12 +322,14 @@ def _details(outcome: Outcome, clients: Clients) -> JsonObject:
 
 
 def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    """What ran: this code by its own word, libraries by what is installed."""
+    found = {"python": platform.python_version(), "populace": __version__}
     for name in VERSIONS:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = "not installed"
+        if name not in found:
+            try:
+                found[name] = importlib.metadata.version(name)
+            except importlib.metadata.PackageNotFoundError:
+                found[name] = "not installed"
     return found
 
 
