@@ -32,17 +32,23 @@ FACES = ("keyed", "exact")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NoiseCheck:
-    """Statistical tests of one noise sampler; correct noise fails any of them with probability at most 1e-6."""
+class Checked:
+    """A check of `what`, with the problems that came to light."""
 
     what: str
-    numbers: int
-    figures: dict[str, float]
     problems: tuple[str, ...]
 
     @property
     def flagged(self) -> bool:
         return bool(self.problems)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NoiseCheck(Checked):
+    """Statistical tests of one noise sampler; correct noise fails any of them with probability at most 1e-6."""
+
+    numbers: int
+    figures: dict[str, float]
 
     def row(self) -> JsonObject:
         return {

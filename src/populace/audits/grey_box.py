@@ -21,6 +21,7 @@ import jax
 import numpy as np
 from scipy import stats
 
+from populace.audits.gaussian_noise import Checked
 from populace.audits.recorder import Call, Recorder, recording
 from populace.audits.watched import Watched
 from populace.engines import debug
@@ -50,11 +51,10 @@ class Neighbours:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GreyBox:
+class GreyBox(Checked):
     """What the recorder observed. `largest` is the largest distance of un-noised inputs over the declared sensitivity;
     `noise` holds the numbers drawn in units of their deviation."""
 
-    what: str
     unit: str
     neighbours: str
     trust: str
@@ -63,11 +63,6 @@ class GreyBox:
     reports: int
     largest: float
     noise: Array
-    problems: tuple[str, ...]
-
-    @property
-    def flagged(self) -> bool:
-        return bool(self.problems)
 
     def row(self) -> JsonObject:
         return {
