@@ -231,14 +231,9 @@ def synthesize(
         history.reserve(folder, say)
         read = time.monotonic()
         outcome = simulation.run(
-            protocol,
-            clients,
-            root=make_key(spec.seed),
-            checkpoint=folder.checkpoint,
-            progress=progress,
-            asked=asked_budget(spec, protocol, population),
-            exact_noise=spec.seed is None,
-        )
+            protocol, clients, root=make_key(spec.seed), checkpoint=folder.checkpoint, progress=progress,
+            asked=asked_budget(spec, protocol, population), exact_noise=spec.seed is None,
+        )  # fmt: skip
         trained = time.monotonic()
         guarantee = _stated(outcome, clients, seeded=spec.seed is not None)
         drawn = outcome.generator.sample(spec.rows, Keys(folder.checkpoint.root()).sample())
