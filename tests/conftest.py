@@ -15,6 +15,9 @@ ROOT = Path(__file__).parents[1]
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".jax_cache"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")  # small ones too: other processes need them
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Tests run in as many processes as there are cores: threads of theirs would only wait for each other, and burn time at that.
+for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_threads, "1")
 # Tests compile much and compute little: code that is made quickly, not code that runs fast.
 os.environ.setdefault(
     "XLA_FLAGS",

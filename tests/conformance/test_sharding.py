@@ -19,7 +19,8 @@ SCRIPT = textwrap.dedent("""
     clients = split(harbour().take(np.arange(101)), records_per_client=1)
     found = {"devices": len(jax.devices())}
     for compiled in (False, True):
-        outcome = simulation.run(Independent(epsilon=1.0, clients_per_batch=50), clients, root=jax.random.key(0), compiled=compiled)
+        method = Independent(epsilon=1.0, clients_per_batch=50)
+        outcome = simulation.run(method, clients, root=jax.random.key(0), compiled=compiled)
         found[f"independent {compiled}"] = np.asarray(outcome.state.counts.supports).tolist()
         outcome = simulation.run(Diary(cohort=6, total_rounds=3), clients, root=jax.random.key(0), compiled=compiled)
         found[f"diary {compiled}"] = np.round(np.asarray(outcome.state.total), 3).tolist()

@@ -29,7 +29,9 @@ pytestmark = [
 ]
 
 ROWS = 40
-PROTOCOL = make_protocol("independent", {"epsilon": 2.0, "clients_per_batch": 1})  # one client a round: who is killed is missed
+PROTOCOL = make_protocol(
+    "independent", {"epsilon": 2.0, "clients_per_batch": 1}
+)  # one client a round: who is killed is missed
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,11 @@ pytestmark = [
 
 SITES = ("north", "south", "west")
 EPSILON = "12"
-QUICK = [part for pair in ("chains=1", "langevin_steps=24", "latent_classes=4", "prior_scale=1", "stages=1") for part in ("--set", pair)]
+QUICK = [
+    part
+    for pair in ("chains=1", "langevin_steps=24", "latent_classes=4", "prior_scale=1", "stages=1")
+    for part in ("--set", pair)
+]
 
 
 def done(*words):

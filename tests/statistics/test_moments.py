@@ -10,9 +10,9 @@ from scipy import stats
 
 from populace.engines import debug, simulation
 from populace.evaluation.canaries import audit_scores
-from populace.methods.blocks.whole_numbers import on_grid
 from populace.methods.moments.protocol import Moments
 from populace.methods.moments.sums import summed
+from populace.privacy.gaussian import rescaled
 from populace.tables.images import Images
 from populace.tables.partition import split
 
@@ -43,7 +43,7 @@ def noise_left(protocol, images, per_client, *, key, exact=False):
         )
         for c in range(len(clients))
     ]
-    whole = sum(np.asarray(on_grid(part, design.shift)) for part in parts)
+    whole = sum(np.asarray(rescaled(part, design.shift)) for part in parts)
     return outcome.state.learner.total - whole, design, len(clients)
 
 

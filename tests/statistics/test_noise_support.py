@@ -17,10 +17,10 @@ import pytest
 
 from populace.engines import simulation
 from populace.methods.base import Shard
-from populace.methods.blocks.whole_numbers import on_grid
 from populace.methods.moments.protocol import Moments
 from populace.methods.moments.sums import summed
 from populace.privacy import keyed_normal
+from populace.privacy.gaussian import rescaled
 from populace.privacy.source import Keyed
 from populace.tables.images import Images
 from populace.tables.partition import split
@@ -85,7 +85,7 @@ def neighbours(number):
     records, mask = jax.tree.map(lambda leaf: leaf[0], clients.gather(np.array([0]), RECORDS))
     without = mask & (np.arange(RECORDS) != number % RECORDS)
     sums = tuple(
-        np.asarray(on_grid(summed(design.features, design.layout, records, who), design.shift), np.int64)
+        np.asarray(rescaled(summed(design.features, design.layout, records, who), design.shift), np.int64)
         for who in (mask, without)
     )
     return clients, design.mechanism.deviation, sums

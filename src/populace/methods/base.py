@@ -16,6 +16,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
@@ -35,6 +36,9 @@ from populace.types import Array, JsonObject
 State = Any
 Memory = Any
 Kind = Literal["table", "images"]
+
+NUMBER = 4.0  # bytes of one number on the wire
+NO_ERROR = "no error is predicted: training has no closed form"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -293,3 +297,47 @@ def choose_record(shard: Shard, source: Source) -> tuple[Array, Array]:
     """One of a client's records by a private coin, and whether it has any. The guarantee covers all it holds."""
     index = source.one_of(shard.mask)
     return jax.tree.map(lambda records: records[index], shard.records), jnp.any(jnp.asarray(shard.mask))
+
+
+def check_counts(**values: int) -> None:
+    """Refuse a number below 1."""
+    for name, value in values.items():
+        if value < 1:
+            raise out_of_range(name, "at least 1", value)
+
+
+def check_sizes(**values: float) -> None:
+    """Refuse a number that is not above 0 and finite."""
+    for name, value in values.items():
+        if not 0 < value < math.inf:
+            raise out_of_range(name, "above 0", value)
+
+
+def check_not_negative(**values: float) -> None:
+    """Refuse a number that is negative or not finite."""
+    for name, value in values.items():
+        if not 0 <= value < math.inf:
+            raise out_of_range(name, "at least 0", value)
+
+
+def check_shares(**values: float) -> None:
+    """Refuse a number that is not in [0, 1)."""
+    for name, value in values.items():
+        if not 0 <= value < 1:
+            raise out_of_range(name, "in [0, 1)", value)
+
+
+def check_rates(**values: float) -> None:
+    """Refuse a sampling rate that is not in (0, 1]."""
+    for name, value in values.items():
+        if not 0 < value <= 1:
+            raise out_of_range(name, "in (0, 1]", value)
+
+
+def not_private(population: Population, reason: str) -> Guarantee:
+    """The guarantee of a baseline: none."""
+    return Guarantee(
+        epsilon=math.inf, unit="client", neighbours="replace", trust="not-private", mechanism="none", reason=reason,
+        read_from_data=population.read_from_data,
+        domain_sources=population.domain_sources,
+    )  # fmt: skip

@@ -22,6 +22,8 @@ from populace.privacy.events import Event, Gaussian
 from populace.privacy.source import Keyed, Source
 from populace.types import Array, ArrayTree, Number, NumpyArray
 
+EXACT = 24  # bits a float32 adds without error
+WIDE = 31  # bits of a number in a message
 FINENESS = 256  # rounding adds at most 1/FINENESS to the sensitivity
 MOST_TOTAL = 2**30  # in units of the grid: a sum is cut off here, so that noise below it fits beside it in 32 bits
 MOST_DEVIATION = 2.0**26  # in units of the grid: twelve of them lie below MOST_TOTAL
@@ -141,6 +143,13 @@ class _Rounded:
 
     def release_rows(self, count: int) -> Array:
         return secure_random.rounded_normal(self.deviation, (count, *self.shape))
+
+
+def rescaled(units: Array, shift: int) -> Array:
+    """Whole units to whole multiples of 2^shift, rounded; exact."""
+    if shift <= 0:
+        return units << -shift
+    return (units >> shift) + ((units >> (shift - 1)) & 1)
 
 
 def calibrated(

@@ -22,7 +22,12 @@ def clients(small_table):
 
 def test_the_published_setting():
     design = FedSelWae(epsilon=8.0)
-    assert (design.cohort_size, design.top_share, design.selection_budget_share, design.local_epochs) == (10, 0.05, 0.5, 10)
+    assert (design.cohort_size, design.top_share, design.selection_budget_share, design.local_epochs) == (
+        10,
+        0.05,
+        0.5,
+        10,
+    )
 
 
 def test_moves_are_bits_at_the_coordinates_told_and_rows_by_arg_max(clients):

@@ -13,12 +13,11 @@ from populace.engines import debug, simulation
 from populace.engines.runtime import population_of
 from populace.errors import SpecError
 from populace.methods.base import ImageShape, Population, Shard
-from populace.methods.blocks.whole_numbers import on_grid
 from populace.methods.moments.features import ImageFeatures, TableFeatures
 from populace.methods.moments.protocol import Moments
 from populace.methods.moments.sums import DIAGONAL, layout_of, quantised, summed, unpacked
 from populace.methods.registry import load_generator
-from populace.privacy.gaussian import analytic_delta
+from populace.privacy.gaussian import analytic_delta, rescaled
 from populace.privacy.source import Keyed, System
 from populace.tables.images import Images
 from populace.tables.partition import split
@@ -146,7 +145,7 @@ def test_labels_outside_the_classes_add_to_none():
 @pytest.mark.parametrize("shift", [-3, 0, 1, 4])
 def test_rounding_to_the_grid_is_the_nearest(shift):
     units = np.arange(-1_000, 1_000, dtype=np.int32)
-    got = np.asarray(on_grid(jnp.asarray(units), shift))
+    got = np.asarray(rescaled(jnp.asarray(units), shift))
     assert np.abs(got * 2.0**shift - units).max() <= 2.0**shift / 2
 
 
@@ -338,7 +337,7 @@ def test_clients_whose_message_could_wrap_are_refused_under_central_trust():
     found = Moments(epsilon=1.0, trust="central").parts(dataclasses.replace(crowded, records=fits)).learner
     alike = np.zeros((fits, 1), np.int32)
     units = np.asarray(summed(found.features, found.layout, alike, np.ones(fits, bool)), np.int64)
-    message = np.asarray(on_grid(summed(found.features, found.layout, alike, np.ones(fits, bool)), found.shift))
+    message = np.asarray(rescaled(summed(found.features, found.layout, alike, np.ones(fits, bool)), found.shift))
     assert (np.abs(units) < 2**31).all()
     exact = units * 2 ** max(0, -found.shift) if found.shift <= 0 else units >> found.shift
     assert np.abs(message - exact).max() <= 1

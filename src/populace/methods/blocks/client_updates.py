@@ -16,8 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.errors import SpecError
-from populace.methods.base import Ask, Plan, Population, Protocol, Replies
-from populace.methods.blocks.training import NO_ERROR, check_not_negative, check_rates
+from populace.methods.base import NO_ERROR, Ask, Plan, Population, Protocol, Replies, check_not_negative, check_rates
 from populace.privacy.accounting import epsilon_of, resolved_delta
 from populace.privacy.events import Event
 from populace.privacy.gaussian import GaussianSum

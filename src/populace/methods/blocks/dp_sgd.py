@@ -17,8 +17,7 @@ import jax.numpy as jnp
 import optax
 
 from populace.errors import SpecError
-from populace.methods.blocks.whole_numbers import EXACT, WIDE, on_grid
-from populace.privacy.gaussian import clip_tree
+from populace.privacy.gaussian import EXACT, WIDE, clip_tree, rescaled
 from populace.privacy.noised_steps import NoisedSteps
 from populace.privacy.source import Source
 from populace.types import Array, ArrayTree
@@ -182,7 +181,7 @@ def exact_linear_sum(
 
     total = flatten(sum_over_blocks(block, drawn, bits.at_once))
     shift = round(math.log2(release.mechanism.grid)) + bits.both
-    return NoisedSum(release.mechanism.release(on_grid(total, shift), noise) * bits.correction, jnp.zeros(()))
+    return NoisedSum(release.mechanism.release(rescaled(total, shift), noise) * bits.correction, jnp.zeros(()))
 
 
 def clip_rows(rows: Array, clip_norm: Array | float) -> Array:
@@ -242,3 +241,10 @@ def sum_over_blocks(block: Callable[[Array, Array], ArrayTree], drawn: Array, at
         return at + at_once, jax.tree.map(jnp.add, total, more)
 
     return jax.lax.while_loop(lambda carry: carry[0] < count, add_block, (jnp.zeros((), count.dtype), start))[1]
+
+
+def training_key(source: Source) -> Array:
+    """A key for orders of batches, codes and labels: nothing that protects anybody."""
+    words = [jnp.asarray(part.below(2**31 - 1), jnp.uint32) for part in source.split(2)]
+    key: Array = jax.random.wrap_key_data(jnp.stack(words))
+    return key

@@ -16,7 +16,15 @@ from typing import ClassVar, Literal
 import jax
 import jax.numpy as jnp
 
-from populace.methods.base import ImageShape, Population, Protocol
+from populace.methods.base import (
+    ImageShape,
+    Population,
+    Protocol,
+    check_counts,
+    check_not_negative,
+    check_shares,
+    check_sizes,
+)
 from populace.methods.blocks.dp_sgd import (
     Examples,
     TrainState,
@@ -30,7 +38,6 @@ from populace.methods.blocks.dp_sgd import (
 )
 from populace.methods.blocks.gan_networks import Arrays, ConvGan, DenseGan, Gan
 from populace.methods.blocks.networks import Blocks
-from populace.methods.blocks.training import check_counts, check_not_negative, check_shares, check_sizes
 from populace.methods.blocks.vae_networks import NETS, RowsVae, Vae
 from populace.privacy.gaussian import GaussianSum, clip_tree
 from populace.privacy.noised_steps import NoisedSteps

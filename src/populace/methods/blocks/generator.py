@@ -212,3 +212,11 @@ def condition_code(schema: Schema, name: str, value: str) -> int:
         if column.is_scale and np.isfinite(column.numbers(pa.array([value])))[0]:
             raise  # a number or a date, but outside the domain
     raise DataError(f"column {name!r} has no value {value!r}; its values are {', '.join(column.labels()[:12])}")
+
+
+def power_of(matrix: NumpyArray, exponent: float, floor: float = 0.0) -> NumpyArray:
+    """The power of a symmetric matrix; eigenvalues below `floor` times the largest, or below 0, count as that much."""
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    values = np.maximum(values, floor * max(values[-1], 1e-12))
+    power: NumpyArray = (vectors * values**exponent) @ vectors.T
+    return power

@@ -20,8 +20,7 @@ import numpy as np
 
 from populace.errors import DataError
 from populace.methods.base import Population
-from populace.methods.blocks.generator import ImageGenerator
-from populace.methods.blocks.matrices import power_of
+from populace.methods.blocks.generator import ImageGenerator, power_of
 from populace.methods.blocks.networks import Decoder, unpack
 from populace.methods.blocks.vae_networks import NETS, ImageVae, Vae
 from populace.types import Array, JsonObject, NumpyArray

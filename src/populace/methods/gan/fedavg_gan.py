@@ -14,13 +14,22 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from populace.methods.base import Ask, Facts, Population, Replies, Shard
+from populace.methods.base import (
+    NUMBER,
+    Ask,
+    Facts,
+    Population,
+    Replies,
+    Shard,
+    check_counts,
+    check_shares,
+    check_sizes,
+)
 from populace.methods.blocks.client_updates import ClientUpdates, Updates
-from populace.methods.blocks.dp_sgd import TrainState, adam_step, start_training, update_ema
+from populace.methods.blocks.dp_sgd import TrainState, adam_step, start_training, training_key, update_ema
 from populace.methods.blocks.gan_networks import Gan
 from populace.methods.blocks.gan_training import BETAS, GanNetworks, generator_step, row_gradient
 from populace.methods.blocks.generator import Synthesizer
-from populace.methods.blocks.training import NUMBER, check_counts, check_shares, check_sizes, training_key
 from populace.methods.blocks.vae_generator import generator_of
 from populace.privacy.gaussian import clip
 from populace.privacy.guarantee import Guarantee

@@ -19,20 +19,22 @@ import jax
 import jax.numpy as jnp
 
 from populace.errors import SpecError
-from populace.methods.base import Facts, Population, Replies, Shard
-from populace.methods.blocks.composed import ComposedMethod, Composition, Learner
-from populace.methods.blocks.gan_training import GanNetworks, GanTraining, Visit, VisitDesign
-from populace.methods.blocks.generator import Synthesizer
-from populace.methods.blocks.releases import StepsRelease, Wording
-from populace.methods.blocks.schedules import Relay
-from populace.methods.blocks.training import (
+from populace.methods.base import (
     NO_ERROR,
     NUMBER,
+    Facts,
+    Population,
+    Replies,
+    Shard,
     check_counts,
     check_not_negative,
     check_sizes,
-    training_key,
 )
+from populace.methods.blocks.composed import ComposedMethod, Composition, Learner, StepsRelease, Wording
+from populace.methods.blocks.dp_sgd import training_key
+from populace.methods.blocks.gan_training import GanNetworks, GanTraining, Visit, VisitDesign
+from populace.methods.blocks.generator import Synthesizer
+from populace.methods.blocks.schedules import Relay
 from populace.methods.blocks.vae_generator import generator_of
 from populace.privacy.accounting import resolved_delta
 from populace.privacy.events import Event, NonPrivate

@@ -22,10 +22,22 @@ import numpy as np
 import optax
 
 from populace.errors import SpecError, out_of_range
-from populace.methods.base import Ask, Facts, ImageShape, Plan, Population, Replies, Shard
-from populace.methods.blocks.dp_sgd import draw_batches, factor_bits, update_ema
+from populace.methods.base import (
+    NO_ERROR,
+    NUMBER,
+    Ask,
+    Facts,
+    ImageShape,
+    Plan,
+    Population,
+    Replies,
+    Shard,
+    check_counts,
+    check_shares,
+    check_sizes,
+)
+from populace.methods.blocks.dp_sgd import draw_batches, factor_bits, training_key, update_ema
 from populace.methods.blocks.gan_training import GanNetworks, GanTraining, Visit, VisitDesign
-from populace.methods.blocks.training import NO_ERROR, NUMBER, check_counts, check_shares, check_sizes, training_key
 from populace.methods.blocks.vae_networks import ImageVae
 from populace.methods.genfl.classifier import (
     ClassifierImages,

@@ -16,8 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.errors import DataError
-from populace.methods.blocks.generator import Generator, ImageGenerator
-from populace.methods.blocks.matrices import power_of
+from populace.methods.blocks.generator import Generator, ImageGenerator, power_of
 from populace.methods.moments.features import MOVES, TRIED, Estimates, Features, ImageFeatures, TableFeatures
 from populace.tables.schema import Schema
 from populace.types import Array, NumpyArray

@@ -18,17 +18,15 @@ import numpy as np
 
 from populace.errors import SpecError, out_of_range
 from populace.methods.base import Facts, ImageShape, Population, Replies, Shard
-from populace.methods.blocks.composed import ComposedMethod, Composition, Learner
+from populace.methods.blocks.composed import ComposedMethod, Composition, GaussianRelease, Learner, Wording
 from populace.methods.blocks.generator import Synthesizer
-from populace.methods.blocks.releases import GaussianRelease, Wording
 from populace.methods.blocks.schedules import OneShot
-from populace.methods.blocks.whole_numbers import on_grid
 from populace.methods.moments.features import MOVES, Features, ImageFeatures, TableFeatures, estimate
 from populace.methods.moments.generator import ImageGaussians, RowGaussians, fit
 from populace.methods.moments.sums import DIAGONAL, LARGEST, Layout, layout_of, summed, unpacked
 from populace.privacy.accounting import noise_multiplier_for, resolved_delta
 from populace.privacy.events import Gaussian
-from populace.privacy.gaussian import GaussianSum
+from populace.privacy.gaussian import GaussianSum, rescaled
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.source import Source
 from populace.types import Array, ArrayTree
@@ -84,7 +82,7 @@ class MomentsLearner(Learner):
 
     def answer(self, question: ArrayTree, own: ArrayTree, shard: Shard, source: Source) -> Array:
         sums = summed(self.features, self.layout, shard.records, shard.mask)
-        return self.release.at_client(on_grid(sums, self.shift), source)
+        return self.release.at_client(rescaled(sums, self.shift), source)
 
     def absorb(self, state: Totals, number: Array, replies: Replies, source: Source) -> Totals:
         present = np.asarray(replies.present)

@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from populace.methods.blocks.whole_numbers import EXACT, WIDE
 from populace.methods.moments.features import Features, Sums
+from populace.privacy.gaussian import EXACT, WIDE
 from populace.types import Array, ArrayTree
 
 DIAGONAL, BESIDE = 5, 7  # whole weights of second moments, 7/5 for sqrt(2): all unit vectors weigh (nearly) the same

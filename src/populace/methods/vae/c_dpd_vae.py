@@ -17,11 +17,20 @@ import jax
 import jax.numpy as jnp
 
 from populace.errors import SpecError
-from populace.methods.base import Ask, Facts, Population, Replies, Shard
+from populace.methods.base import (
+    NUMBER,
+    Ask,
+    Facts,
+    Population,
+    Replies,
+    Shard,
+    check_counts,
+    check_shares,
+    check_sizes,
+)
 from populace.methods.blocks.client_updates import ClientUpdates, Updates
 from populace.methods.blocks.dp_sgd import update_ema
 from populace.methods.blocks.generator import Synthesizer
-from populace.methods.blocks.training import NUMBER, check_counts, check_shares, check_sizes
 from populace.methods.blocks.vae_generator import VaeGenerator, generator_of
 from populace.methods.blocks.vae_networks import Net, Vae
 from populace.methods.vae.training import NETWORK_MEANINGS, SMALL_NETWORK, LocallyTrained

@@ -13,8 +13,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from populace.methods.base import Ask, Facts, ImageShape, Plan, Population, Replies, Shard
-from populace.methods.blocks.training import NO_ERROR, check_counts, check_sizes, not_private
+from populace.methods.base import (
+    NO_ERROR,
+    Ask,
+    Facts,
+    ImageShape,
+    Plan,
+    Population,
+    Replies,
+    Shard,
+    check_counts,
+    check_sizes,
+    not_private,
+)
 from populace.methods.blocks.vae_generator import VaeGenerator, generator_of
 from populace.methods.blocks.vae_networks import Net
 from populace.methods.vae.training import NETWORK_MEANINGS, SMALL_NETWORK, VaeMethod, fit

@@ -15,11 +15,15 @@ import jax
 import jax.numpy as jnp
 
 from populace.errors import SpecError
-from populace.methods.base import Ask, Facts, Plan, Population, Replies, Shard
-from populace.methods.blocks.generator import Synthesizer
-from populace.methods.blocks.training import (
+from populace.methods.base import (
     NO_ERROR,
     NUMBER,
+    Ask,
+    Facts,
+    Plan,
+    Population,
+    Replies,
+    Shard,
     check_counts,
     check_not_negative,
     check_rates,
@@ -27,6 +31,7 @@ from populace.methods.blocks.training import (
     check_sizes,
     not_private,
 )
+from populace.methods.blocks.generator import Synthesizer
 from populace.methods.blocks.vae_generator import VaeGenerator, generator_of
 from populace.methods.blocks.vae_networks import Net, Vae
 from populace.methods.vae.training import NETWORK_MEANINGS, SMALL_NETWORK, LocallyTrained

@@ -23,7 +23,20 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from populace.methods.base import Ask, Facts, Plan, Population, Replies, Shard
+from populace.methods.base import (
+    NO_ERROR,
+    NUMBER,
+    Ask,
+    Facts,
+    Plan,
+    Population,
+    Replies,
+    Shard,
+    check_counts,
+    check_not_negative,
+    check_shares,
+    check_sizes,
+)
 from populace.methods.blocks.dp_sgd import (
     Examples,
     TrainState,
@@ -34,14 +47,6 @@ from populace.methods.blocks.dp_sgd import (
 )
 from populace.methods.blocks.generator import Synthesizer
 from populace.methods.blocks.schedules import Passes
-from populace.methods.blocks.training import (
-    NO_ERROR,
-    NUMBER,
-    check_counts,
-    check_not_negative,
-    check_shares,
-    check_sizes,
-)
 from populace.methods.blocks.vae_generator import CodeLaw, VaeGenerator, generator_of, make_standard_law
 from populace.methods.blocks.vae_networks import Net, Vae
 from populace.methods.vae.training import (

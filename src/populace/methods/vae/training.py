@@ -26,9 +26,9 @@ from populace.methods.blocks.dp_sgd import (
     noised_sum,
     shorten_step,
     start_training,
+    training_key,
 )
 from populace.methods.blocks.generator import Synthesizer
-from populace.methods.blocks.training import training_key
 from populace.methods.blocks.vae_generator import CodeLaw, measure_law
 from populace.methods.blocks.vae_networks import NETS, Net, Vae, design_vae
 from populace.privacy.noised_steps import NoisedSteps

@@ -39,8 +39,16 @@ from populace.methods.wae.autoencoders import (
     take_submodel,
 )
 from populace.methods.wae.images import DECODER, ConvDecoder, Mosaic, image_classes, image_net
-from populace.methods.wae.passes import PassesOfReports
-from populace.methods.wae.training import Design, Net, adam_update, first_step, later_step, pretrain, reported_gradient
+from populace.methods.wae.training import (
+    Design,
+    Net,
+    PassesOfReports,
+    adam_update,
+    first_step,
+    later_step,
+    pretrain,
+    reported_gradient,
+)
 from populace.privacy.events import Event
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.randomizers.base import check_epsilon

@@ -21,8 +21,7 @@ from populace.errors import out_of_range
 from populace.methods.base import Ask, Facts, Plan, Population, Replies, Shard
 from populace.methods.blocks.networks import Blocks, Decoder, count_parameters, unpack
 from populace.methods.wae.autoencoders import DenseAutoencoder
-from populace.methods.wae.passes import PassesOfReports
-from populace.methods.wae.training import adam_update, pretrain
+from populace.methods.wae.training import PassesOfReports, adam_update, pretrain
 from populace.privacy.events import Event
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.randomizers.base import check_epsilon
