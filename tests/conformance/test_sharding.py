@@ -25,12 +25,12 @@ SCRIPT = textwrap.dedent("""
         outcome = simulation.run(Diary(cohort=6, total_rounds=3), clients, root=jax.random.key(0), compiled=compiled)
         found[f"diary {compiled}"] = np.round(np.asarray(outcome.state.total), 3).tolist()
     silos = split(harbour().take(np.arange(120)), records_per_client=15)
-    runs = [
-        simulation.run(Moments(epsilon=1.0), silos, root=jax.random.key(0), exact_noise=exact).state
+    moments = Moments(epsilon=1.0)
+    keyed, again, first, second = (
+        np.asarray(simulation.run(moments, silos, root=jax.random.key(0), exact_noise=exact).state.learner.total)
         for exact in (False, False, True, True)
-    ]
-    keyed, again, first, second = (np.asarray(state.total) for state in runs)
-    deviation = runs[0].design.mechanism.deviation
+    )
+    deviation = moments.parts(simulation.population_of(silos)).release.mechanism.deviation
     found["moments"] = keyed.tolist()
     found["keyed noise again"] = np.array_equal(keyed, again)
     found["exact noise apart, in deviations"] = float(np.std(first - second) / deviation)
