@@ -146,8 +146,7 @@ def test_a_baseline_without_a_guarantee_answers_all_its_rounds_and_no_others(six
 
 def test_cohorts_that_must_stay_secret_are_not_answered_over_a_network(six, make_site):
     class Secret(CentralMean):
-        @property
-        def secret_cohorts(self):
+        def secret_cohorts(self, population):
             return True
 
     protocol = Secret(epsilon=3.0)

@@ -149,8 +149,10 @@ def weak(design):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WeakMoments(Moments):
-    def design(self, population):
-        return weak(super().design(population))
+    def compose(self, population):
+        parts = super().compose(population)
+        release = weak(parts.release)
+        return dataclasses.replace(parts, release=release, learner=dataclasses.replace(parts.learner, release=release))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -59,10 +59,12 @@ def recorded(protocol, kind="table", *, pairs=1):
     return audit_grey_box(protocol, found[:pairs], population, key=jax.random.key(3))
 
 
-def with_mechanism(design, kind):
-    """The same design with a mechanism of another class."""
-    made = kind(**{field.name: getattr(design.mechanism, field.name) for field in dataclasses.fields(GaussianSum)})
-    return dataclasses.replace(design, mechanism=made)
+def with_mechanism(parts, kind):
+    """The same parts of a method with a mechanism of another class."""
+    right = parts.release.mechanism
+    wrong = kind(**{field.name: getattr(right, field.name) for field in dataclasses.fields(GaussianSum)})
+    release = dataclasses.replace(parts.release, mechanism=wrong)
+    return dataclasses.replace(parts, release=release, learner=dataclasses.replace(parts.learner, release=release))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,10 +87,9 @@ class Careless(Moments):
 
     flaw: str = "bare"
 
-    def design(self, population):
-        return with_mechanism(
-            super().design(population), {"bare": FirstCoordinateBare, "tenth": TenthOfTheNoise}[self.flaw]
-        )
+    def compose(self, population):
+        kind = {"bare": FirstCoordinateBare, "tenth": TenthOfTheNoise}[self.flaw]
+        return with_mechanism(super().compose(population), kind)
 
 
 @pytest.mark.parametrize(("flaw", "sentence"), [("bare", "coordinate 0"), ("tenth", "times as large")])
@@ -104,9 +105,9 @@ class NoiseForgottenOnce(Moments):
     """Draws noise, books it, and adds it everywhere but to the first number."""
 
     def answer(self, common, own, shard, memory, source):
-        design = self.design(shard.population)
-        told, memory = super().answer(common, own, shard, memory, source)
-        return told.at[0].add(-jnp.asarray(design.mechanism.noise(source))[0]), memory
+        mechanism = self.parts(shard.population).release.mechanism
+        reply, memory = super().answer(common, own, shard, memory, source)
+        return reply.at[0].add(-jnp.asarray(mechanism.noise(source))[0]), memory
 
 
 def test_noise_drawn_and_not_added_to_one_number():
@@ -260,9 +261,9 @@ class BoundFromRecords(Moments):
     """Calibrates its noise to the records it sees."""
 
     def answer(self, common, own, shard, memory, source):
-        design = self.design(shard.population)
+        mechanism = self.parts(shard.population).release.mechanism
         seen = int(jnp.sum(jnp.asarray(shard.mask)))
-        other = dataclasses.replace(design.mechanism, noise_multiplier=design.mechanism.noise_multiplier * (1 + seen))
+        other = dataclasses.replace(mechanism, noise_multiplier=mechanism.noise_multiplier * (1 + seen))
         bare, _ = Moments(epsilon=self.epsilon, trust="central").answer(common, own, shard, memory, source)
         return bare + jnp.asarray(other.noise(source)), memory
 

@@ -86,7 +86,7 @@ class Coordinator:
     def start(self) -> tuple[Keys, ArrayTree, NumpyArray, MemoryLedger, Traffic, int]:
         """Return keys, state, replies received per client, ledger, traffic and rounds done; from the checkpoint, if any."""
         protocol, population, saved = self.agreement.protocol, self.population, self.checkpoint
-        if protocol.secret_cohorts and not self.seeded:
+        if protocol.secret_cohorts(population) and not self.seeded:
             raise SpecError(
                 f"method {protocol.facts.name!r} with these settings draws cohorts that must stay secret, which a run over "
                 "sites does not keep; ask every client in every round (sampling_rate 1)"

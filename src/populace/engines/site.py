@@ -200,7 +200,7 @@ class Site:
         rounds, limit, relation = _rounds_and_limit(protocol, population)
         if request.round >= rounds:
             raise RefusedError("round", f"round {request.round} of run {request.run}, which has {rounds} rounds")
-        if protocol.secret_cohorts and self.root is None:
+        if protocol.secret_cohorts(population) and self.root is None:
             raise RefusedError(
                 "guarantee",
                 "the guarantee counts on nobody learning whom a round asks, which requests over a network do not keep secret",

@@ -21,7 +21,10 @@ NAME = "harbour"
 SITES = ("northgate", "netherfield", "quayside")
 SHARES = (0.5, 0.3, 0.2)
 ROWS = 4_000
-QUICK = {"chains": "2", "moves": "100"}  # a shorter fit than by default: this is to be looked at, not to be used
+QUICK = {
+    "chains": "2",
+    "langevin_steps": "100",
+}  # a shorter fit than by default: this is to be looked at, not to be used
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -240,8 +240,7 @@ class Protocol(abc.ABC):
         """Whether the result can be drawn from; a baseline may learn a classifier alone."""
         return True
 
-    @property
-    def secret_cohorts(self) -> bool:
+    def secret_cohorts(self, population: Population) -> bool:
         """Whether the claim needs that nobody learns whom a round asked."""
         return False
 

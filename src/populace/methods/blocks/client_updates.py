@@ -17,6 +17,7 @@ import numpy as np
 
 from populace.errors import SpecError
 from populace.methods.base import NO_ERROR, Ask, Plan, Population, Protocol, Replies, check_not_negative, check_rates
+from populace.methods.blocks.schedules import Sampled
 from populace.privacy.accounting import epsilon_of, resolved_delta
 from populace.privacy.events import Event
 from populace.privacy.gaussian import GaussianSum
@@ -90,15 +91,16 @@ class ClientUpdates(Protocol):
 
     def ask_drawn(self, round_id: Array, population: Population, source: Source, common: ArrayTree) -> Ask:
         """Everybody is asked, so that who is drawn does not show; `own` says it to each."""
-        everybody = jnp.arange(population.clients, dtype=jnp.int32)
-        drawn = jnp.asarray(
-            source.coins(self.sampling_rate, population.clients) if self.sampling_rate < 1 else everybody >= 0
-        )
-        return Ask(round=round_id, cohort=everybody, common=common, own=drawn)
+        cohort = self.schedule(population).cohort((), round_id, source)
+        return Ask(round=round_id, cohort=cohort.clients, common=common, own=cohort.own)
 
-    @property
-    def secret_cohorts(self) -> bool:
-        return self.sampling_rate < 1
+    def schedule(self, population: Population) -> Sampled:
+        """Every client in every round, drawn with the sampling rate."""
+        rounds = self.design(population).rounds
+        return Sampled(clients=population.clients, wanted=rounds, sampling_rate=self.sampling_rate)
+
+    def secret_cohorts(self, population: Population) -> bool:
+        return self.schedule(population).secret
 
     def working(self, ask: Ask) -> Array:
         drawn: Array = ask.own

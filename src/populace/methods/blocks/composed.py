@@ -241,6 +241,9 @@ class ComposedMethod(Protocol):
         release = self.parts(population).release
         return Charge(event=release.event(int(ask.round)), unit=release.unit)
 
+    def secret_cohorts(self, population: Population) -> bool:
+        return self.parts(population).schedule.secret
+
     def spends(self, population: Population) -> Event:
         return self.parts(population).release.whole
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.privacy.source import Source
-from populace.types import Array
+from populace.types import Array, ArrayTree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,11 +49,11 @@ class Schedule(abc.ABC):
         return False
 
     @abc.abstractmethod
-    def start(self, key: Array) -> Array:
+    def start(self, key: Array) -> ArrayTree:
         """What the run's state keeps of the schedule: the order of the cohorts, or nothing."""
 
     @abc.abstractmethod
-    def cohort(self, order: Array, number: Array, source: Source) -> Cohort:
+    def cohort(self, order: ArrayTree, number: Array, source: Source) -> Cohort:
         """The cohort of one exchange."""
 
 
@@ -74,7 +74,7 @@ class OneShot(Schedule):
     def start(self, key: Array) -> Array:
         return np.zeros(0, np.int32)
 
-    def cohort(self, order: Array, number: Array, source: Source) -> Cohort:
+    def cohort(self, order: ArrayTree, number: Array, source: Source) -> Cohort:
         slots = int(number) * self.block + np.arange(self.block, dtype=np.int32)
         clients = jnp.asarray(np.where(slots < self.clients, slots, -1), jnp.int32)
         return Cohort(clients, clients)
@@ -103,7 +103,7 @@ class Passes(Schedule):
             ]
         )
 
-    def cohort(self, order: Array, number: Array, source: Source) -> Cohort:
+    def cohort(self, order: ArrayTree, number: Array, source: Source) -> Cohort:
         return Cohort(order[number], jnp.zeros(self.cohort_size, jnp.int32))
 
 
@@ -132,7 +132,7 @@ class Sampled(Schedule):
     def start(self, key: Array) -> Array:
         return np.zeros(0, np.int32)
 
-    def cohort(self, order: Array, number: Array, source: Source) -> Cohort:
+    def cohort(self, order: ArrayTree, number: Array, source: Source) -> Cohort:
         everybody = jnp.arange(self.clients, dtype=jnp.int32)
         drawn = source.coins(self.sampling_rate, self.clients) if self.secret else everybody >= 0
         return Cohort(everybody, jnp.asarray(drawn))
