@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from populace.errors import SpecError, out_of_range
 from populace.methods.base import Ask, Facts, Plan, Population, Protocol, Replies, Shard
 from populace.methods.blocks.generator import Synthesizer
-from populace.methods.registry import make_protocol, parameters, settings_from_file
+from populace.methods.registry import make_protocol, parameters, protocol_class, settings_from_file
 from populace.privacy.accounting import epsilon_of, noise_multiplier_for, sampled_gaussian
 from populace.privacy.bisection import bisect
 from populace.privacy.events import Composed, Event
@@ -115,6 +115,8 @@ class Chain(Protocol):
                 object.__setattr__(self, name, _from_document(method, name))
             elif isinstance(method, Protocol):
                 _check_value(self, name, method)
+            else:
+                protocol_class(str(method).partition(":")[0])  # an unknown name is answered at once
 
     @classmethod
     def settings_from_file(cls, settings: Mapping[str, object]) -> dict[str, object]:

@@ -60,7 +60,13 @@ class TemporaryFolder:
         weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+ONE_RECORD_EACH = (
+    "careful: this method is for silos of many records, and here every client holds one and is a silo of its own; say how many "
+    "rows a silo holds (--records-per-client) or which column names it (--client-column)"
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Run:
     """A finished run: the generator, what it guarantees, and what it cost.
 
@@ -73,8 +79,12 @@ class Run:
     details: JsonObject
     folder: Path | None = None
     remarks: tuple[str, ...] = ()
-    event: Event | None = dataclasses.field(default=None, repr=False)
+    event: Event | None = None
     temporary: TemporaryFolder | None = dataclasses.field(default=None, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        where = "in memory" if self.folder is None else str(self.folder)
+        return f"<populace run of {self.details.get('method')}: {self.guarantee.bound}, {where}>"
 
     @property
     def method(self) -> str:
@@ -228,6 +238,8 @@ def synthesize(
         for remark in _repeats(private, spec):
             say(remark)
         say(f"{protocol.facts.name}: {len(clients):,} simulated clients ({clients.how})")
+        if protocol.facts.unit == "record" and population.records == 1 and len(clients) > 1:
+            say(ONE_RECORD_EACH)
         history.reserve(folder, say)
         read = time.monotonic()
         outcome = simulation.run(

@@ -141,7 +141,7 @@ class Moments(ComposedMethod):
     Edge cases: a client without records sends noise (`silo`) or zeros. `side` frequencies of an image in each direction, 0 by
     the noise (`SIDES`); `covariance` of each class or shared by all, by the noise too; `deformations` are small ones that
     the server's images get, as far as the measured variance allows (`slant`: rotation and shear, `rigid`: shifts too, `all`:
-    stretches too). `delta` 0 is the house rule. A label outside the classes adds to no class.
+    stretches too). `delta` 0 chooses one below 1 / records. A label outside the classes adds to no class.
     """
 
     epsilon: float
