@@ -102,7 +102,9 @@ def founded(tmp_path_factory, small_schema):
     """A federation and a site's signed request, made once; nothing is started."""
     folder = tmp_path_factory.mktemp("founded")
     federation = Federation(folder / "federation")
-    agreement = Agreement(protocol=make_protocol("independent", {"epsilon": 2.0, "batch": 100}), schema=small_schema)
+    agreement = Agreement(
+        protocol=make_protocol("independent", {"epsilon": 2.0, "clients_per_batch": 100}), schema=small_schema
+    )
     fingerprint = federation.create(agreement, name="study", host="localhost", port=18999)
     site = SiteFolder(folder / "site")
     _, signed = federation.approve(site.request(name="ward", org="clinic", federation="study"))
@@ -132,7 +134,7 @@ def test_a_site_joins_under_its_own_limit_and_keeps_it(founded, rows, tmp_path, 
     assert len(open_site(site.file_path).hosted.accounts) == len(rows)
     assert call(["site", "status", str(site.path)]) == 0
     said = capsys.readouterr().out
-    assert "agreed: independent with epsilon 2, batch 100" in said
+    assert "agreed: independent with epsilon 2, clients_per_batch 100" in said
     assert "limit: epsilon 9 per client; spent by the account that spent most: 0" in said
     assert call(["site", "status", str(site.path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

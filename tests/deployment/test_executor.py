@@ -125,7 +125,7 @@ def test_data_that_changed_are_read_again_before_the_next_answer(rows, agreement
     kit, data = tmp_path / "site" / "kit", tmp_path / "rows.parquet"
     (kit / "local").mkdir(parents=True)
     write_json(kit / "local" / "resources.json.default", {"client": {}, "components": []})
-    protocol = make_protocol("independent", {"epsilon": 2.0, "batch": 6})
+    protocol = make_protocol("independent", {"epsilon": 2.0, "clients_per_batch": 6})
     agreement = Agreement(protocol=protocol, schema=rows.schema)
 
     def write(count):

@@ -126,7 +126,7 @@ def test_a_request_that_was_not_agreed_leaves_nothing_behind(tmp_path):
 
 def test_numbers_stay_where_nobody_asked_first_could_pay(tmp_path):
     """Drawn anew for the next cohort, some patients would be asked twice in a run and others never."""
-    protocol = make_protocol("independent", {"epsilon": 2.0, "batch": 5})
+    protocol = make_protocol("independent", {"epsilon": 2.0, "clients_per_batch": 5})
     site = dataclasses.replace(hospital(tmp_path, np.arange(40) >= 20, protocol=protocol), budget=Budget(epsilon=2.0))
     SqliteLedger(site.ledger_path, site.budget, raise_budget=True).close()
 

@@ -119,7 +119,7 @@ def test_a_lost_checkpoint_is_made_up_from_stored_replies_also_without_a_seed(pl
 
 def test_a_lost_or_older_checkpoint_of_a_run_with_noise_at_the_server_is_refused(plan, rows, make_sites):
     """Stored replies with other noise would be a second release that nobody paid for; averaged, the noise would go."""
-    protocol = make_protocol("moments", {"epsilon": 2.0, "trust": "central", "batch": 5})
+    protocol = make_protocol("moments", {"epsilon": 2.0, "trust": "central", "clients_per_batch": 5})
     place = plan(protocol, seed=None)
     sites = make_sites(rows, protocol, seed=None, delta=1e-5, unit="record")
     assert advance(place, Closing(sites, after=2)) == "interrupted"

@@ -56,7 +56,7 @@ def test_a_site_that_answers_for_its_patients_is_trusted_with_them(small_schema,
 
 def test_what_was_read_from_the_data_is_said(small_schema):
     found = stated(claim_of("independent", small_schema), roster("column", records=57, records_read=True))
-    assert "NOT covered, because read from the data: the most records of one client (57)" in str(found)
+    assert "NOT covered, because read from the data: the most records of one client (57)" in found.statement
 
 
 def test_a_record_stays_a_record_and_a_server_that_adds_the_noise_stays_trusted(small_schema):

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from populace.engines import wire
 from populace.errors import PopulaceError, RunError, SpecError
 from populace.methods.base import ImageShape, Population, Protocol, Shard
-from populace.methods.registry import METHODS, settings_from_file
+from populace.methods.registry import METHODS
 from populace.privacy.source import Keyed
 from populace.tables.schema import Schema, schema_from_dict
 from populace.types import Array, ArrayTree, JsonObject
@@ -85,19 +85,19 @@ def agreement_from_json(document: object, *, where: str) -> Agreement:
     try:
         module, _, name = _present_home(document).partition(":")
         cls = getattr(importlib.import_module(module), name)
+        if not (isinstance(cls, type) and issubclass(cls, Protocol)):
+            raise SpecError(f"{where} names {document['class']}, which is not a method")
         parameters = {key: frozen(value) for key, value in document["parameters"].items()}
         if "images" in document:
             shape = {key: frozen(value) for key, value in document["images"].items()}
             schema: Schema | ImageShape = ImageShape(**shape)
         else:
             schema = schema_from_dict(document["schema"])
-        protocol = cls(**settings_from_file(document["method"], parameters))
+        protocol = cls(**cls.settings_from_file(parameters))
     except PopulaceError:
         raise
     except (KeyError, AttributeError, TypeError, ValueError, ImportError) as error:
         raise RunError(f"{where} holds a damaged agreement: {error!r}") from error
-    if not isinstance(protocol, Protocol):
-        raise SpecError(f"{where} names {document['class']}, which is not a method")
     return Agreement(protocol=protocol, schema=schema)
 
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from populace.errors import SpecError, out_of_range
 from populace.methods.base import Ask, Facts, Plan, Population, Protocol, Replies, Shard
 from populace.methods.blocks.generator import Synthesizer
-from populace.methods.registry import make_protocol, parameters, protocol_class, settings_from_file
+from populace.methods.registry import make_protocol, parameters, protocol_class, registered_name, settings_from_file
 from populace.privacy.accounting import epsilon_of, noise_multiplier_for, sampled_gaussian
 from populace.privacy.bisection import bisect
 from populace.privacy.events import Composed, Event
@@ -303,7 +303,7 @@ def _named(method: Protocol | str | JsonObject, *, begun: bool = False) -> tuple
     """A method's name and settings, without those that the chain sets."""
     if isinstance(method, Protocol):
         fields = [field.name for field in dataclasses.fields(method)]  # type: ignore[arg-type]
-        return method.facts.name, {name: getattr(method, name) for name in fields if name not in SHARED}
+        return registered_name(method), {name: getattr(method, name) for name in fields if name not in SHARED}
     name, _, text = str(method).partition(":")
     given: dict[str, object] = {**_read_settings(text)}
     for setting in SHARED:

@@ -175,6 +175,22 @@ def parameters(name: str) -> dict[str, dataclasses.Field[object]]:
     return fields_of(protocol_class(name))
 
 
+def is_registered(method: Protocol) -> bool:
+    """Whether this very class is the one registered under its name."""
+    return method.facts.name in METHODS and type(method) is protocol_class(method.facts.name)
+
+
+def registered_name(method: Protocol) -> str:
+    """The name under which this very class is registered; a class that only calls itself so is refused."""
+    name = method.facts.name
+    if not is_registered(method):
+        raise SpecError(
+            f"{type(method).__name__} is not the registered method {name!r}; give it a name of its own and register it "
+            "(entry-point group populace.methods), or run it in memory with simulate"
+        )
+    return name
+
+
 def settings_from_file(name: str, settings: Mapping[str, object]) -> dict[str, object]:
     """Settings as a file of this or an earlier version names them, under their present names."""
     return protocol_class(name).settings_from_file(settings) if name in METHODS else dict(settings)

@@ -23,7 +23,7 @@ from populace.engines.statement import stated_simulation
 from populace.errors import InputError, RunError, SpecError
 from populace.methods.base import Population, Protocol
 from populace.methods.blocks.generator import Synthesizer
-from populace.methods.registry import METHODS, load_generator, protocol_class
+from populace.methods.registry import is_registered, load_generator, protocol_class, registered_name
 from populace.privacy.events import Event
 from populace.privacy.guarantee import Guarantee, aligned, guarantee_from_json
 from populace.privacy.ledger import Budget
@@ -145,7 +145,7 @@ def simulate(protocol: Protocol, clients: Clients, *, seed: int | None = None, p
     alone = said_alone(NOT_BOOKED)
     booked = {"ledger": None, "booking": None, "standing": alone, "public": alone}
     details = {**_described(protocol, clients), **_details(outcome, clients), "history": alone, "booked": booked}
-    if clients.asked is not None and protocol.facts.name in METHODS:
+    if clients.asked is not None and is_registered(protocol):
         data = IMAGES_IN_MEMORY if isinstance(clients.data, Images) else TABLE_IN_MEMORY
         target = None if isinstance(clients.data, Images) else clients.data.schema.target
         details["spec"] = {
@@ -161,7 +161,7 @@ def simulate(protocol: Protocol, clients: Clients, *, seed: int | None = None, p
 def asked_of(protocol: Protocol) -> JsonObject:
     """What of a specification this method is: its name, epsilon, delta, trust and settings."""
     settings = dict(_parameters(protocol))
-    asked = {"method": protocol.facts.name, "epsilon": float(settings.pop("epsilon", math.inf))}
+    asked = {"method": registered_name(protocol), "epsilon": float(settings.pop("epsilon", math.inf))}
     if settings.get("delta") == 0:
         settings.pop("delta")
     return {

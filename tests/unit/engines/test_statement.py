@@ -47,7 +47,7 @@ def test_the_most_records_of_a_client_is_declared_or_marked_as_read() -> None:
     assert stated(LOCAL, people(most=5)).counts_read == ()
     read = stated(LOCAL, people())
     assert read.counts_read == ("the most records of one client (3)",)
-    assert "NOT covered, because read from the data: the most records of one client (3)" in str(read)
+    assert "NOT covered, because read from the data: the most records of one client (3)" in read.statement
     assert stated(LOCAL, split_even(rows, clients=4, seed=0)).counts_read == ("the most records of one client (8)",)
 
 

@@ -177,8 +177,10 @@ def test_delta_follows_the_house_rule_and_a_larger_one_is_said():
 
 @pytest.mark.parametrize(
     ("wrong", "words"),
-    [({"trust": "nobody"}, "trust"), ({"covariance": "none"}, "covariance"), ({"moves": "x"}, "moves"), ({"side": -1}, "side"),
-     ({"batch": 0}, "batch"), ({"tilt": 3.0}, "tilt"), ({"delta": 1.0}, "delta"), ({"epsilon": 0.0}, "epsilon")],
+    [({"trust": "nobody"}, "trust"), ({"covariance": "none"}, "covariance"), ({"deformations": "x"}, "deformations"),
+     ({"side": -1}, "side"),
+     ({"clients_per_batch": 0}, "clients_per_batch"),
+     ({"tilt": 3.0}, "tilt"), ({"delta": 1.0}, "delta"), ({"epsilon": 0.0}, "epsilon")],
 )  # fmt: skip
 def test_wrong_settings_are_named(wrong, words):
     with pytest.raises(SpecError, match=words):

@@ -1,7 +1,7 @@
 """A method made of three parts: a schedule, a release, and a learner, which is all that a paper's author writes.
 
-The object that draws the noise states its cost. A learner calls the release on every sum that leaves; the release knows whether
-the client or the server adds the noise, so that noise cannot be forgotten and the ledger cannot disagree.
+The object that draws the noise states its cost. A learner passes every sum that leaves through the release, which knows
+whether the client or the server adds the noise; `populace audit` finds a learner that sends another.
 `ComposedMethod` derives from them what engines ask of a method: whom to ask, what a reply costs, guarantee, plan and bytes.
 """
 
@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from populace.errors import SpecError
 from populace.methods.base import Ask, Plan, Population, Protocol, Replies, Shard
 from populace.methods.blocks.generator import Synthesizer
 from populace.methods.blocks.schedules import Schedule
@@ -95,6 +96,10 @@ class GaussianRelease(Release):
     """One sum of whole numbers with Gaussian noise: each client's own sum (`silo`), or the sum of all (`central`)."""
 
     mechanism: GaussianSum
+
+    def __post_init__(self) -> None:
+        if self.trust not in ("silo", "central"):
+            raise SpecError(f"expected the trust of a Gaussian release in silo, central, got {self.trust!r}")
 
     @property
     def whole(self) -> Event:
@@ -192,6 +197,10 @@ class Composition:
     schedule: Schedule
     release: Release
     learner: Learner
+
+    def __post_init__(self) -> None:
+        if self.schedule.participations > 1 or self.schedule.secret:
+            raise SpecError("these releases are about clients that answer once, in cohorts that are public")
 
 
 @jax.tree_util.register_dataclass

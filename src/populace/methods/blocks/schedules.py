@@ -44,6 +44,11 @@ class Schedule(abc.ABC):
         return self.exchanges
 
     @property
+    def participations(self) -> int:
+        """How often the client that is asked most often is asked."""
+        return 1
+
+    @property
     def secret(self) -> bool:
         """Whether the claim needs that nobody learns whom a round asked."""
         return False
@@ -91,6 +96,10 @@ class Passes(Schedule):
     def exchanges(self) -> int:
         return self.passes * -(-self.clients // self.cohort_size)
 
+    @property
+    def participations(self) -> int:
+        return self.passes
+
     def start(self, key: Array) -> Array:
         """[rounds, cohort size]: whom each round asks; -1 where a pass runs out of clients."""
         rounds = -(-self.clients // self.cohort_size)
@@ -123,6 +132,10 @@ class Sampled(Schedule):
 
     @property
     def exchanges(self) -> int:
+        return self.wanted
+
+    @property
+    def participations(self) -> int:
         return self.wanted
 
     @property
