@@ -25,7 +25,7 @@ from populace.engines.runtime import make_key
 from populace.errors import SpecError
 from populace.evaluation.audit import Finding
 from populace.methods.base import ImageShape, Kind, Population, Protocol
-from populace.methods.registry import METHODS, make_protocol, protocol_class
+from populace.methods.registry import BUILT_IN, make_protocol, protocol_class
 from populace.privacy.guarantee import Guarantee
 from populace.tables.embedded import harbour_schema
 from populace.tables.schema import Schema
@@ -123,9 +123,9 @@ class Audits:
 
 
 def audited_methods() -> list[tuple[str, str, Kind]]:
-    """(name, trust, kind of data) of everything that claims anything: every method in every way it can be run."""
+    """(name, trust, kind of data) of everything built in that claims anything, in every way it can be run."""
     found: list[tuple[str, str, Kind]] = []
-    for name in METHODS:
+    for name in BUILT_IN:
         facts = protocol_class(name).facts
         found += [(name, trust, kind) for trust in facts.trust if trust != "not-private" for kind in facts.kinds]
     return found

@@ -14,7 +14,7 @@ import dataclasses
 import secrets
 from pathlib import Path
 
-from populace.engines.agreement import Agreement, agreement_from_json
+from populace.engines.agreement import OLD_HOME, Agreement, agreement_from_json
 from populace.engines.flare import kits, policy, processes, session
 from populace.engines.segment import read_status
 from populace.errors import InputError, RunError
@@ -54,10 +54,13 @@ def read_proposal(path: Path) -> Proposal:
 
 def _refuse_foreign_class(document: JsonObject, path: Path) -> None:
     """A proposal comes from elsewhere: it may name methods by name only, never code of its choice."""
-    from populace.methods.registry import METHODS
+    from populace.methods.registry import METHODS, protocol_class
 
     name = document.get("method") if isinstance(document, dict) else None
-    if not isinstance(name, str) or name not in METHODS or document.get("class") != METHODS[name]:
+    known = isinstance(name, str) and name in METHODS
+    home = str(document.get("class")) if known else ""
+    cls = protocol_class(str(name)) if known else None
+    if cls is None or not (home == f"{cls.__module__}:{cls.__qualname__}" or home.startswith(OLD_HOME)):
         raise InputError(
             f"{path} proposes {name!r}, which is not a method of this installation; `populace methods` lists them"
         )

@@ -112,8 +112,9 @@ class Chain(Protocol):
         for name in ("first", "then"):
             method = getattr(self, name)
             if isinstance(method, dict):
-                object.__setattr__(self, name, _from_document(method, name))
-            elif isinstance(method, Protocol):
+                method = _from_document(method, name)
+                object.__setattr__(self, name, method)
+            if isinstance(method, Protocol):
                 _check_value(self, name, method)
             else:
                 protocol_class(str(method).partition(":")[0])  # an unknown name is answered at once

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import pyarrow as pa
 
@@ -34,11 +33,6 @@ class PrivateData:
 
     clients: Clients
     frame: pa.Table | None
-
-
-def read_clients(data: str, **options: Any) -> Clients:
-    """The rows of a data file, split into clients; options as of `read_private`."""
-    return read_private(data, **options).clients
 
 
 def read_private(
