@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
+import optax
 
 from populace.methods.base import Population
 from populace.methods.blocks.dp_sgd import FactorBits, exact_linear_sum
@@ -126,3 +128,20 @@ class Design:
             for name, each in stages
             if each
         )
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class State:
+    """The classifier with its optimizer and moving average, and the generators of the clients that have sent one (`known`)."""
+
+    round: Array
+    coin: Array
+    start: Array
+    thetas: Array
+    known: Array
+    weights: Array
+    optimizer_state: optax.OptState
+    average: Array
+    validated: Array
+    design: Design = dataclasses.field(metadata={"static": True})

@@ -19,7 +19,6 @@ from typing import ClassVar, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from populace.errors import SpecError, out_of_range
 from populace.methods.base import (
@@ -47,7 +46,7 @@ from populace.methods.genfl.classifier import (
     optimizer_of,
     train_on_generated,
 )
-from populace.methods.genfl.design import Design
+from populace.methods.genfl.design import Design, State
 from populace.privacy.accounting import resolved_delta
 from populace.privacy.events import Event
 from populace.privacy.guarantee import Guarantee
@@ -58,23 +57,6 @@ from populace.privacy.source import Source
 from populace.types import Array, ArrayTree
 
 MOST_GENERATED = 128  # examples of one client in one step: they carry no noise, so that few give their mean gradient
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class State:
-    """The classifier with its optimizer and moving average, and the generators of the clients that have sent one (`known`)."""
-
-    round: Array
-    coin: Array
-    start: Array
-    thetas: Array
-    known: Array
-    weights: Array
-    optimizer_state: optax.OptState
-    average: Array
-    validated: Array
-    design: Design = dataclasses.field(metadata={"static": True})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
