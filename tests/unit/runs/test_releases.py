@@ -5,8 +5,8 @@ import threading
 
 import numpy as np
 import pytest
-from booked_runs import StopError, history, interrupt, spec_of
 
+from booked_runs import StopError, history, interrupt, spec_of
 from populace.errors import BudgetError, RunError
 from populace.runs.folder import RunFolder
 from populace.runs.ledger.history import LEDGER, Bookkeeping, History
