@@ -11,18 +11,18 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from populace.errors import SpecError
-from populace.methods.base import Ask, Plan, Population, Protocol, Replies, Shard
+from populace.methods.base import Ask, Plan, Population, Protocol, Replies, Shard, not_private
 from populace.methods.blocks.generator import Synthesizer
-from populace.methods.blocks.schedules import Schedule
+from populace.methods.blocks.schedules import Cohort, Schedule
 from populace.privacy.accounting import contains_non_private, epsilon_of
-from populace.privacy.events import Event
+from populace.privacy.events import Event, NonPrivate, Repeated
 from populace.privacy.gaussian import GaussianSum
 from populace.privacy.guarantee import Guarantee, Trust, Unit
 from populace.privacy.ledger import Charge
@@ -65,9 +65,19 @@ class Release(abc.ABC):
         """Numbers drawn for noise about one unit: what their sampling adds to delta is counted."""
 
     @property
-    @abc.abstractmethod
     def noise_multiplier(self) -> float:
-        """The noise multiplier of one release."""
+        """The noise multiplier of one release, where it is Gaussian."""
+        raise SpecError("this release has no Gaussian noise, and its method cannot be the second of a chain")
+
+    @property
+    def replies(self) -> int:
+        """How many replies of one client `whole` covers."""
+        return 1
+
+    @property
+    def amplified(self) -> bool:
+        """Whether `whole` is about clients that are drawn in secret."""
+        return False
 
     def guarantee(self, population: Population) -> Guarantee:
         """The statement: epsilon of the whole run at this delta, by privacy loss distributions, and the sentences."""
@@ -129,20 +139,24 @@ class GaussianRelease(Release):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StepsRelease(Release):
-    """Many noised steps about the same records, all in one reply: DP-SGD at a silo that is visited once.
+    """Many noised steps about the same units: DP-SGD at a silo, or clipped updates of clients noised at the server.
 
-    `visit` is what one visit costs: the steps and what goes beside them, or, for a recipe whose proof fails, no guarantee.
+    `reply` is what one reply costs: its steps and what goes beside them, or, for a recipe whose proof fails, no guarantee.
+    `run` is what all replies of a client cost together, where there are several.
     """
 
     steps: NoisedSteps
-    visit: Event
+    reply: Event
+    run: Event | None = None
+    most_replies: int = 1
+    drawn_in_secret: bool = False
 
     @property
     def whole(self) -> Event:
-        return self.visit
+        return self.reply if self.run is None else self.run
 
     def event(self, number: int) -> Event:
-        return self.visit
+        return self.reply
 
     @property
     def draws(self) -> int:
@@ -152,34 +166,136 @@ class StepsRelease(Release):
     def noise_multiplier(self) -> float:
         return self.steps.noise_multiplier
 
+    @property
+    def replies(self) -> int:
+        return self.most_replies
+
+    @property
+    def amplified(self) -> bool:
+        return self.drawn_in_secret
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalRelease(Release):
+    """Reports that are epsilon-LDP, pure, each by itself: `most_replies` of them share `epsilon`. Neighbours differ in
+    everything one client holds."""
+
+    unit: Unit = "client"
+    trust: Trust = "local"
+    delta: float = 0.0
+    epsilon: float
+    report: Event
+    most_replies: int = 1
+    shuffles: bool = False  # whether a central statement by shuffling may be made
+
+    @property
+    def whole(self) -> Event:
+        return self.report if self.most_replies == 1 else Repeated(self.report, self.most_replies)
+
+    def event(self, number: int) -> Event:
+        return self.report
+
+    @property
+    def draws(self) -> int:
+        return 0
+
+    @property
+    def replies(self) -> int:
+        return self.most_replies
+
+    def guarantee(self, population: Population) -> Guarantee:
+        return Guarantee(
+            epsilon=float(self.epsilon),
+            unit=self.unit,
+            units=population.clients,
+            neighbours="replace",
+            trust=self.trust,
+            mechanism=self.wording.mechanism,
+            read_from_data=population.read_from_data,
+            domain_sources=population.domain_sources,
+            derivation=self.wording.derivation,
+            assumptions=self.wording.assumptions,
+            shuffles=self.shuffles,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Unprotected(Release):
+    """What a baseline sends: nothing is guaranteed."""
+
+    unit: Unit = "client"
+    trust: Trust = "not-private"
+    delta: float = 0.0
+    wording: Wording = Wording(mechanism="none", derivation=(), assumptions=())
+    reason: str
+
+    @property
+    def whole(self) -> Event:
+        return NonPrivate(self.reason)
+
+    def event(self, number: int) -> Event:
+        return NonPrivate(self.reason)
+
+    @property
+    def draws(self) -> int:
+        return 0
+
+    def guarantee(self, population: Population) -> Guarantee:
+        return not_private(population, self.reason)
+
 
 class Learner(abc.ABC):
     """What is learned from whom. Built from settings and public facts, alike by both sides."""
+
+    def split(self, key: Array) -> tuple[Array, Array]:
+        """The learner's key and the schedule's, from the run's: as the method's seeded results have it."""
+        learner, order = jax.random.split(key)
+        return learner, order
 
     @abc.abstractmethod
     def begin(self, key: Array, warm: Any = None) -> ArrayTree:
         """The server's first state."""
 
-    def question(self, state: ArrayTree) -> ArrayTree:
+    def question(self, state: ArrayTree, number: Array) -> ArrayTree:
         """What everybody in a cohort is sent; nothing, unless a method sends more than that it is a client's turn."""
-        del state
+        del state, number
+        return ()
+
+    def own_questions(self, state: ArrayTree, number: Array, cohort: Cohort) -> ArrayTree:
+        """What each in a cohort is sent beside it: what the schedule says, unless clients are asked different things."""
+        del state, number
+        return cohort.own
+
+    def done(self, state: ArrayTree, number: int) -> bool:
+        """Whether a run ends before exchange `number` although the schedule has more."""
+        del state, number
+        return False
+
+    def remember(self) -> ArrayTree:
+        """What a client keeps at home before its first round; most methods keep nothing."""
         return ()
 
     @abc.abstractmethod
     def answer(self, question: ArrayTree, own: ArrayTree, shard: Shard, source: Source) -> ArrayTree:
         """The reply of one client: the only function that sees records, and it sends only what the release lets out."""
 
+    def answer_and_keep(
+        self, question: ArrayTree, own: ArrayTree, shard: Shard, memory: ArrayTree, source: Source
+    ) -> tuple[ArrayTree, ArrayTree]:
+        """The same with what the client keeps at home, before and after."""
+        return self.answer(question, own, shard, source), memory
+
     @abc.abstractmethod
-    def absorb(self, state: ArrayTree, number: Array, replies: Replies, source: Source) -> ArrayTree:
-        """The state after exchange `number`."""
+    def absorb(self, state: ArrayTree, ask: Ask, replies: Replies, source: Source) -> ArrayTree:
+        """The state after an exchange."""
 
     @abc.abstractmethod
     def finish(self, state: ArrayTree, key: Array) -> Synthesizer:
         """The generator."""
 
     @abc.abstractmethod
-    def message_bytes(self) -> tuple[float, float]:
-        """Mean bytes sent to and by one client in an exchange."""
+    def message_bytes(self, ask: Ask | None = None) -> tuple[float, float]:
+        """Mean bytes sent to and by one client in an exchange; without one, in all."""
 
     def predicted_errors(self) -> Mapping[str, float]:
         """Errors that follow from public facts alone; training has none in closed form."""
@@ -188,6 +304,21 @@ class Learner(abc.ABC):
     def notes(self) -> tuple[str, ...]:
         """What a plan says beside them."""
         return ()
+
+
+class RememberingLearner(Learner):
+    """A learner whose clients keep something at home from round to round."""
+
+    @abc.abstractmethod
+    def remember(self) -> ArrayTree: ...
+
+    @abc.abstractmethod
+    def answer_and_keep(
+        self, question: ArrayTree, own: ArrayTree, shard: Shard, memory: ArrayTree, source: Source
+    ) -> tuple[ArrayTree, ArrayTree]: ...
+
+    def answer(self, question: ArrayTree, own: ArrayTree, shard: Shard, source: Source) -> ArrayTree:
+        return self.answer_and_keep(question, own, shard, self.remember(), source)[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,8 +330,15 @@ class Composition:
     learner: Learner
 
     def __post_init__(self) -> None:
-        if self.schedule.participations > 1 or self.schedule.secret:
-            raise SpecError("these releases are about clients that answer once, in cohorts that are public")
+        if contains_non_private(self.release.whole):
+            return
+        if self.schedule.participations > self.release.replies:
+            raise SpecError(
+                f"a client may be asked {self.schedule.participations:,} times, and the release covers "
+                f"{self.release.replies:,} replies"
+            )
+        if self.schedule.secret != self.release.amplified:
+            raise SpecError("the schedule and the release disagree on whether clients are drawn in secret")
 
 
 @jax.tree_util.register_dataclass
@@ -217,6 +355,9 @@ class RunState:
 class ComposedMethod(Protocol):
     """A method whose hooks follow from its parts. A subclass has settings, `facts` and `compose`."""
 
+    #: Whether its schedule is `Sampled`: `own` tells each client whether it is drawn, and the others' replies are zeros.
+    draws_clients: ClassVar[bool] = False
+
     @abc.abstractmethod
     def compose(self, population: Population) -> Composition:
         """The parts, from settings and public facts; called once for each population."""
@@ -229,7 +370,7 @@ class ComposedMethod(Protocol):
 
     def begin(self, population: Population, key: Array, warm: Any = None) -> RunState:
         parts = self.parts(population)
-        learner, order = jax.random.split(key)
+        learner, order = parts.learner.split(key)
         return RunState(
             round=np.zeros((), np.int32), order=parts.schedule.start(order), learner=parts.learner.begin(learner, warm),
             population=population,
@@ -237,14 +378,22 @@ class ComposedMethod(Protocol):
 
     def ask(self, state: RunState, population: Population, source: Source) -> Ask | None:
         parts = self.parts(population)
-        if not isinstance(state.round, jax.core.Tracer) and int(state.round) >= parts.schedule.exchanges:
-            return None
+        if not isinstance(state.round, jax.core.Tracer):
+            number = int(state.round)
+            if number >= parts.schedule.exchanges or parts.learner.done(state.learner, number):
+                return None
         cohort = parts.schedule.cohort(state.order, state.round, source)
-        question = parts.learner.question(state.learner)
-        return Ask(round=jnp.asarray(state.round), cohort=cohort.clients, common=question, own=cohort.own)
+        return Ask(
+            round=jnp.asarray(state.round), cohort=cohort.clients,
+            common=parts.learner.question(state.learner, state.round),
+            own=parts.learner.own_questions(state.learner, state.round, cohort),
+        )  # fmt: skip
 
     def cohorts(self, population: Population, state: RunState, first: int, count: int) -> Array:
-        return np.asarray(state.order)[first : first + count]
+        return self.parts(population).schedule.cohorts(state.order, first, count)
+
+    def working(self, ask: Ask) -> Array | None:
+        return ask.own if self.draws_clients else None
 
     def charge(self, ask: Ask, population: Population) -> Charge:
         release = self.parts(population).release
@@ -262,11 +411,14 @@ class ComposedMethod(Protocol):
     def answer(
         self, common: ArrayTree, own: ArrayTree, shard: Shard, memory: ArrayTree, source: Source
     ) -> tuple[ArrayTree, ArrayTree]:
-        return self.parts(shard.population).learner.answer(common, own, shard, source), memory
+        return self.parts(shard.population).learner.answer_and_keep(common, own, shard, memory, source)
+
+    def remember(self, population: Population, key: Array) -> ArrayTree:
+        return self.parts(population).learner.remember()
 
     def absorb(self, state: RunState, ask: Ask, replies: Replies, source: Source) -> RunState:
         parts = self.parts(state.population)
-        learner = parts.learner.absorb(state.learner, state.round, replies, source)
+        learner = parts.learner.absorb(state.learner, dataclasses.replace(ask, round=state.round), replies, source)
         return dataclasses.replace(state, round=state.round + np.int32(1), learner=learner)
 
     def finish(self, state: RunState, population: Population, key: Array) -> Synthesizer:
@@ -284,7 +436,7 @@ class ComposedMethod(Protocol):
         )  # fmt: skip
 
     def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
-        return self.parts(population).learner.message_bytes()
+        return self.parts(population).learner.message_bytes(ask)
 
 
 @functools.lru_cache(maxsize=64)

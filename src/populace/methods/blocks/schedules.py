@@ -61,6 +61,10 @@ class Schedule(abc.ABC):
     def cohort(self, order: ArrayTree, number: Array, source: Source) -> Cohort:
         """The cohort of one exchange."""
 
+    def cohorts(self, order: ArrayTree, first: int, count: int) -> Array:
+        """[count, cohort size]: the cohorts of exchanges from `first` on, where they are known ahead."""
+        raise NotImplementedError
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OneShot(Schedule):
@@ -114,6 +118,9 @@ class Passes(Schedule):
 
     def cohort(self, order: ArrayTree, number: Array, source: Source) -> Cohort:
         return Cohort(order[number], jnp.zeros(self.cohort_size, jnp.int32))
+
+    def cohorts(self, order: ArrayTree, first: int, count: int) -> Array:
+        return np.asarray(order)[first : first + count]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,7 @@ from populace.errors import SpecError
 from populace.methods.base import (
     NO_ERROR,
     NUMBER,
+    Ask,
     Facts,
     Population,
     Replies,
@@ -84,7 +85,7 @@ class FlGanLearner(Learner):
             history=jnp.zeros((self.population.clients if self.keep_history else 0, len(theta))), design=self.design,
         )  # fmt: skip
 
-    def question(self, state: TravellingGan) -> dict[str, Array]:
+    def question(self, state: TravellingGan, number: Array) -> dict[str, Array]:
         names = ("visited", "omega", "theta", "average", "fisher", "counts")
         return {name: getattr(state, name) for name in names}
 
@@ -106,21 +107,21 @@ class FlGanLearner(Learner):
             "fisher": information,
         }  # fmt: skip
 
-    def absorb(self, state: TravellingGan, number: Array, replies: Replies, source: Source) -> TravellingGan:
+    def absorb(self, state: TravellingGan, ask: Ask, replies: Replies, source: Source) -> TravellingGan:
         here = jnp.any(replies.present)
         reply = jax.tree.map(lambda rows: rows[jnp.argmax(replies.present)], replies.values)
         counts = state.counts + jnp.where(here, jnp.maximum(reply.pop("counts"), 0), 0)
         after: ArrayTree = {name: jnp.where(here, value, getattr(state, name)) for name, value in reply.items()}
         history = jnp.asarray(state.history)
         if self.keep_history:
-            history = history.at[number].set(after["average"])
+            history = history.at[ask.round].set(after["average"])
         return dataclasses.replace(state, visited=state.visited + here, counts=counts, history=history, **after)
 
     def finish(self, state: TravellingGan, key: Array) -> Synthesizer:
         theta = state.average if self.training.ema_decay else state.theta
         return generator_of(self.design.gan.generator, theta, self.population)
 
-    def message_bytes(self) -> tuple[float, float]:
+    def message_bytes(self, ask: Ask | None = None) -> tuple[float, float]:
         gan, fisher = self.design.gan, self.design.fisher
         numbers = gan.critic_size + 2 * gan.generator_size
         numbers += gan.generator.classes if self.design.labels else 0
@@ -216,7 +217,7 @@ class FlGan(GanTraining, ComposedMethod, GanNetworks):
         visit = design.steps.whole if self.recipe == "valid" else NonPrivate(reason)
         release = StepsRelease(
             unit="record", trust="not-private" if self.recipe == "open" else "silo", delta=delta, steps=design.steps,
-            visit=visit, wording=self._wording(design, visit, reason, chosen_delta),
+            reply=visit, wording=self._wording(design, visit, reason, chosen_delta),
         )  # fmt: skip
         return Composition(
             Relay(clients=population.clients), release, FlGanLearner(self, population, design, self.keep_history)

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from populace.errors import SpecError, out_of_range
-from populace.methods.base import Facts, ImageShape, Population, Replies, Shard
+from populace.methods.base import Ask, Facts, ImageShape, Population, Replies, Shard
 from populace.methods.blocks.composed import ComposedMethod, Composition, GaussianRelease, Learner, Wording
 from populace.methods.blocks.generator import Synthesizer
 from populace.methods.blocks.schedules import OneShot
@@ -84,12 +84,12 @@ class MomentsLearner(Learner):
         sums = summed(self.features, self.layout, shard.records, shard.mask)
         return self.release.at_client(rescaled(sums, self.shift), source)
 
-    def absorb(self, state: Totals, number: Array, replies: Replies, source: Source) -> Totals:
+    def absorb(self, state: Totals, ask: Ask, replies: Replies, source: Source) -> Totals:
         present = np.asarray(replies.present)
         messages = np.where(present[:, None], np.asarray(replies.values), 0)
         total = np.asarray(state.total) + messages.sum(axis=0, dtype=np.int64)
         return Totals(
-            total=self.release.at_server(total, int(number), source),
+            total=self.release.at_server(total, int(ask.round), source),
             messages=np.asarray(state.messages) + present.sum(dtype=np.int32),
         )
 
@@ -108,7 +108,7 @@ class MomentsLearner(Learner):
             )
         return RowGaussians(schema=self.population.table_schema, model=model)
 
-    def message_bytes(self) -> tuple[float, float]:
+    def message_bytes(self, ask: Ask | None = None) -> tuple[float, float]:
         return 0.0, float(NUMBER * self.layout.numbers)
 
     def predicted_errors(self) -> dict[str, float]:
