@@ -21,7 +21,7 @@ SCRIPT = textwrap.dedent("""
     for compiled in (False, True):
         method = Independent(epsilon=1.0, clients_per_batch=50)
         outcome = simulation.run(method, clients, root=jax.random.key(0), compiled=compiled)
-        found[f"independent {compiled}"] = np.asarray(outcome.state.counts.supports).tolist()
+        found[f"independent {compiled}"] = np.asarray(outcome.state.learner.counts.supports).tolist()
         outcome = simulation.run(Diary(cohort=6, total_rounds=3), clients, root=jax.random.key(0), compiled=compiled)
         found[f"diary {compiled}"] = np.round(np.asarray(outcome.state.total), 3).tolist()
     silos = split(harbour().take(np.arange(120)), records_per_client=15)

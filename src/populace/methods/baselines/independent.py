@@ -7,33 +7,47 @@ answers by subset selection. The server estimates one-way tables and projects th
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import ClassVar
 
-import jax.numpy as jnp
 import numpy as np
 
-from populace.methods.base import Ask, Facts, Memory, Plan, Population, Replies, Shard
+from populace.methods.base import Facts, Population, check_counts
 from populace.methods.baselines.marginals import Marginals
-from populace.methods.blocks import one_report as survey
+from populace.methods.blocks.composed import ComposedMethod, Composition
 from populace.methods.blocks.frequency_estimation import project_to_simplex
-from populace.methods.blocks.one_report import CountState
-from populace.privacy.guarantee import Guarantee
-from populace.privacy.ledger import Charge
-from populace.privacy.source import Source
-from populace.tables.schema import Schema
-from populace.types import Array, ArrayTree
+from populace.methods.blocks.one_report import (
+    Survey,
+    SurveyLearner,
+    SurveyState,
+    expected_distance,
+    one_report_release,
+)
+from populace.methods.blocks.schedules import OneShot
+from populace.privacy.randomizers.base import check_epsilon
+from populace.types import Array
 
 
-@functools.lru_cache(maxsize=64)
-def survey_for(schema: Schema, epsilon: float) -> survey.Survey:
-    """One question per column."""
-    return survey.Survey(schema, tuple((column,) for column in range(len(schema.columns))), epsilon)
+class IndependentLearner(SurveyLearner):
+    """One-way tables, projected on the simplex."""
+
+    def finish(self, state: SurveyState, key: Array) -> Marginals:
+        estimates = self.survey.estimates(state.counts)
+        tables = tuple(project_to_simplex(estimate) for estimate in estimates)
+        return Marginals(schema=self.survey.schema, tables=tables)
+
+    def predicted_errors(self) -> dict[str, float]:
+        reports = self.population.clients / len(self.survey.groups)
+        cells = zip(self.survey.cell_variances(), self.survey.panel.sizes, strict=True)
+        distances = [expected_distance(variance, size, reports) for variance, size in cells]
+        return {"one-way total variation distance, mean over columns": float(np.mean(distances))}
+
+    def notes(self) -> tuple[str, ...]:
+        return ("dependence between columns is not modelled: two-way tables are products of one-way tables",)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Independent(survey.OneShot):
+class Independent(ComposedMethod):
     """Guarantee: epsilon-LDP, pure, for everything a client holds: it sends one report, about one of its records.
 
     Edge cases: a client without records answers as if its value were drawn evenly; which column a client was asked about is
@@ -61,58 +75,21 @@ class Independent(survey.OneShot):
     }
     compiles: ClassVar[bool] = True
 
-    def begin(self, population: Population, key: Array, warm: object = None) -> CountState:
-        del warm
-        asked = survey_for(population.table_schema, self.epsilon)
-        return CountState(round=jnp.int32(0), coin=key, counts=survey.no_counts(asked))
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+        check_counts(clients_per_batch=self.clients_per_batch)
 
-    def own_questions(self, state: CountState, population: Population, slots: Array) -> Array:
-        return survey.balanced_questions(state.coin, slots, len(population.table_schema.columns))
-
-    def charge(self, ask: Ask, population: Population) -> Charge:
-        return Charge(event=survey_for(population.table_schema, self.epsilon).panel.event, unit="client")
-
-    def answer(
-        self, common: ArrayTree, own: Array, shard: Shard, memory: Memory, source: Source
-    ) -> tuple[Array, Memory]:
-        return survey_for(shard.table_schema, self.epsilon).answer(own, shard, source), memory
-
-    def absorb(self, state: CountState, ask: Ask, replies: Replies, source: Source) -> CountState:
-        return state.with_replies(ask, replies)
-
-    def finish(self, state: CountState, population: Population, key: Array) -> Marginals:
+    def compose(self, population: Population) -> Composition:
         schema = population.table_schema
-        estimates = survey_for(schema, self.epsilon).estimates(state.counts)
-        return Marginals(schema=schema, tables=tuple(project_to_simplex(estimate) for estimate in estimates))
-
-    def guarantee(self, population: Population) -> Guarantee:
-        event = survey_for(population.table_schema, self.epsilon).panel.event
-        return survey.one_report_guarantee(
+        survey = Survey(schema, tuple((column,) for column in range(len(schema.columns))), self.epsilon)
+        release = one_report_release(
             self.epsilon,
-            population,
+            survey.panel.event,
             mechanism="one subset-selection report about one column of one record, each client once",
             derivation=(
-                f"each client sends one report: {event}",
+                f"each client sends one report: {survey.panel.event}",
                 "the column is drawn by a public coin independent of the data",
             ),
         )
-
-    def plan(self, population: Population) -> Plan:
-        asked = survey_for(population.table_schema, self.epsilon)
-        reports = population.clients / len(asked.groups)
-        distances = [
-            survey.expected_distance(variance, size, reports)
-            for variance, size in zip(asked.cell_variances(), asked.panel.sizes, strict=True)
-        ]
-        down, up = asked.wire_bytes()
-        return Plan(
-            guarantee=self.guarantee(population),
-            rounds=1,
-            bytes_up=up,
-            bytes_down=down,
-            errors={"one-way total variation distance, mean over columns": float(np.mean(distances))},
-            notes=("dependence between columns is not modelled: two-way tables are products of one-way tables",),
-        )
-
-    def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
-        return survey_for(population.table_schema, self.epsilon).wire_bytes()
+        schedule = OneShot(clients=population.clients, block=self.clients_per_batch)
+        return Composition(schedule, release, IndependentLearner(survey, population))

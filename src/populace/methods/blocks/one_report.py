@@ -10,7 +10,7 @@ import abc
 import dataclasses
 import functools
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +18,16 @@ import numpy as np
 
 from populace.errors import out_of_range
 from populace.methods.base import Ask, Population, Protocol, Replies, Shard, State, choose_record
+from populace.methods.blocks.composed import Learner, LocalRelease, Wording
+from populace.methods.blocks.schedules import Cohort
+from populace.privacy.events import Event
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.randomizers.hashing import hash_values
 from populace.privacy.randomizers.subset import SubsetPanel, SubsetSelection
 from populace.privacy.source import Source
 from populace.tables.schema import Column, Schema
-from populace.types import Array, NumpyArray
+from populace.types import Array, ArrayTree, NumpyArray
 
 Groups = tuple[tuple[int, ...], ...]
 BUCKETS = 256  # a report about them takes at most 32 bytes
@@ -211,6 +214,43 @@ def add_replies(counts: SupportCounts, questions: Array, replies: Replies) -> Su
     return SupportCounts(supports=counts.supports + supports, answers=counts.answers + answers)
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SurveyState:
+    """The public coin that questions are drawn by, and the counts so far."""
+
+    coin: Array
+    counts: SupportCounts
+
+
+@dataclasses.dataclass(frozen=True)
+class SurveyLearner(Learner):
+    """One question per client by the public coin, one report, counted; what becomes of the counts is a method's own."""
+
+    survey: Survey
+    population: Population
+
+    def split(self, key: Array) -> tuple[Array, Array]:
+        """One public coin for the order of clients and for their questions."""
+        return key, key
+
+    def begin(self, key: Array, warm: Any = None) -> SurveyState:
+        del warm
+        return SurveyState(coin=key, counts=no_counts(self.survey))
+
+    def own_questions(self, state: SurveyState, number: Array, cohort: Cohort) -> Array:
+        return balanced_questions(state.coin, cohort.slots, len(self.survey.groups))
+
+    def answer(self, question: ArrayTree, own: Array, shard: Shard, source: Source) -> Array:
+        return self.survey.answer(own, shard, source)
+
+    def absorb(self, state: SurveyState, ask: Ask, replies: Replies, source: Source) -> SurveyState:
+        return dataclasses.replace(state, counts=add_replies(state.counts, ask.own, replies))
+
+    def message_bytes(self, ask: Ask | None = None) -> tuple[float, float]:
+        return self.survey.wire_bytes()
+
+
 class OneShot(Protocol):
     """Methods that ask each client once, in batches of `clients_per_batch`: all but what is asked and what becomes of it.
 
@@ -275,6 +315,26 @@ def balanced_questions(coin: Array, slots: Array, questions: int) -> Array:
     blocks = block[0] + jnp.arange(slots.shape[0] // questions + 2)
     orders = jax.vmap(lambda b: jax.random.permutation(jax.random.fold_in(coin, b), questions))(blocks)
     return orders[block - block[0], position]
+
+
+def one_report_release(epsilon: float, report: Event, *, mechanism: str, derivation: tuple[str, ...]) -> LocalRelease:
+    """The release of every method in which each client answers once, epsilon-LDP."""
+    return LocalRelease(
+        epsilon=epsilon,
+        report=report,
+        wording=Wording(
+            mechanism=mechanism,
+            derivation=(
+                *derivation,
+                "a record among several is drawn by the client's private coin",
+                "the server's estimates and all sampling are post-processing",
+            ),
+            assumptions=(
+                "the number of clients and who takes part are public",
+                "all of a person's records are held by one client; who is in several has the bound of the group line",
+            ),
+        ),
+    )
 
 
 def one_report_guarantee(

@@ -1,6 +1,6 @@
 """Schedules: how many rounds there are, whom each asks, and whether that must stay secret.
 
-OneShot   every client once, in blocks of public order
+OneShot   every client once, in blocks of a public order; later stages may build on the answers of earlier ones
 Passes    every client once a pass, in a public random order, a cohort at a time
 Relay     every client once, one after the other, in a public random order
 Sampled   every client in every round; who takes part is drawn with a public probability and kept secret
@@ -10,21 +10,26 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from populace.privacy.source import Source
-from populace.types import Array, ArrayTree
+from populace.types import Array, ArrayTree, NumpyArray
+
+ARRIVAL = 2**32 - 1  # sets the draw of the order apart from other draws by the same coin, which count from 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Cohort:
-    """Whom a round asks (-1 is an empty slot), and what each is sent beside the common part."""
+    """Whom a round asks (-1 is an empty slot), what each is sent beside the common part, and each one's place in the order
+    of all clients, where the schedule has one."""
 
     clients: Array
     own: Array
+    slots: Array = dataclasses.field(default_factory=lambda: np.zeros(0, np.int32))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,25 +73,56 @@ class Schedule(abc.ABC):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OneShot(Schedule):
-    """Every client is asked once and nothing is built on an answer: blocks exist for memory alone."""
+    """Every client is asked once, at most `block` at a time.
+
+    Blocks exist for memory alone; what is built on answers is a new stage, and `stages` says how many clients each has. Where
+    `shuffled`, clients come in an order drawn by the public coin: in the order of a file kept by time, early and late clients
+    would be asked different things, and all estimates would lean.
+    """
 
     block: int
+    stages: tuple[int, ...] = ()
+    shuffled: bool = False
+
+    @functools.cached_property
+    def blocks(self) -> NumpyArray:
+        """[exchanges, 2]: the first slot of each block, and the slot at which its stage ends."""
+        ends = np.cumsum(self.stages or (self.clients,)).tolist()
+        size, begins = self._size, [0, *ends]
+        pairs = [(slot, end) for begin, end in zip(begins, ends, strict=False) for slot in range(begin, end, size)]
+        return np.array(pairs, np.int32)
+
+    @property
+    def _size(self) -> int:
+        return min(self.block, self.clients)
 
     @property
     def exchanges(self) -> int:
-        return -(-self.clients // self.block)
+        return len(self.blocks)
 
     @property
     def rounds(self) -> int:
-        return 1
+        return max(1, len(self.stages))
 
     def start(self, key: Array) -> Array:
-        return np.zeros(0, np.int32)
+        if not self.shuffled:
+            return np.zeros(0, np.int32)
+        seed = np.asarray(jax.random.key_data(jax.random.fold_in(key, ARRIVAL)))
+        return np.random.default_rng(seed).permutation(self.clients).astype(np.int32)
 
     def cohort(self, order: ArrayTree, number: Array, source: Source) -> Cohort:
-        slots = int(number) * self.block + np.arange(self.block, dtype=np.int32)
-        clients = jnp.asarray(np.where(slots < self.clients, slots, -1), jnp.int32)
-        return Cohort(clients, clients)
+        first, end = jnp.asarray(self.blocks)[number]
+        slots = first + jnp.arange(self._size, dtype=jnp.int32)
+        return Cohort(self._seated(order, slots, end), jnp.zeros_like(slots), slots)
+
+    def cohorts(self, order: ArrayTree, first: int, count: int) -> Array:
+        blocks = self.blocks[first : first + count]
+        slots = blocks[:, :1] + np.arange(self._size, dtype=np.int32)
+        return np.asarray(self._seated(order, slots, blocks[:, 1:]))
+
+    def _seated(self, order: ArrayTree, slots: Array, end: Array) -> Array:
+        """The client in each slot; -1 behind the last of a stage."""
+        return jnp.where(slots < end, jnp.asarray(order)[slots] if self.shuffled else slots, -1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
