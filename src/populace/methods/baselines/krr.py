@@ -7,41 +7,76 @@ combinations reported most often, because the channel over all of them would fit
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from populace.errors import out_of_range
-from populace.methods.base import Ask, Facts, Memory, Plan, Population, Replies, Shard, choose_record
-from populace.methods.blocks import one_report as survey
+from populace.methods.base import Ask, Facts, Population, Replies, Shard, check_counts, choose_record
+from populace.methods.blocks.composed import ComposedMethod, Composition, Learner
 from populace.methods.blocks.frequency_estimation import regress
+from populace.methods.blocks.one_report import expected_distance, one_report_release
 from populace.methods.blocks.records_generator import Records
-from populace.privacy.guarantee import Guarantee
-from populace.privacy.ledger import Charge
+from populace.methods.blocks.schedules import OneShot
+from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.randomizers.grr import GrrPanel
 from populace.privacy.source import Source
-from populace.tables.schema import Schema
 from populace.types import Array, ArrayTree
 
 
-@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class KrrLearner(Learner):
+    """All randomised records, [clients, columns], -1 where a client has not answered; their joint table in the end."""
+
+    population: Population
+    panel: GrrPanel
+    combinations: int
+
+    def begin(self, key: Array, warm: Any = None) -> Array:
+        del key, warm
+        return jnp.full((self.population.clients, len(self.panel.sizes)), -1, jnp.int32)
+
+    def answer(self, question: ArrayTree, own: Array, shard: Shard, source: Source) -> Array:
+        sizes = self.panel.sizes
+        which, empty, noise = source.split(3)
+        record, any_record = choose_record(shard, which)
+        uniform = jnp.stack([part.below(size) for part, size in zip(empty.split(len(sizes)), sizes, strict=True)])
+        values = jnp.where(any_record, jnp.asarray(record), uniform)
+        return jnp.asarray(self.panel.apply(values, jnp.arange(len(sizes)), noise))
+
+    def absorb(self, state: Array, ask: Ask, replies: Replies, source: Source) -> Array:
+        row = jnp.where(replies.present, replies.clients, len(state))  # absent ones fall off the end
+        return jnp.asarray(state).at[row].set(replies.values, mode="drop")
+
+    def finish(self, state: Array, key: Array) -> Records:
+        reports = np.asarray(state)
+        rows, counts = np.unique(reports[reports[:, 0] >= 0], axis=0, return_counts=True)
+        kept = np.argsort(-counts, kind="stable")[: self.combinations]
+        rows, counts = rows[kept], counts[kept]
+        channel = np.ones((len(rows), len(rows)))
+        for column, member in enumerate(self.panel.members):
+            same = rows[:, column][:, None] == rows[:, column][None, :]
+            channel *= np.where(same, member.p, member.q)
+        weights = regress(channel / channel.max(), counts / counts.sum())
+        return Records(schema=self.population.table_schema, codes=rows, weights=weights)
+
+    def message_bytes(self, ask: Ask | None = None) -> tuple[float, float]:
+        return 1.0, float(sum(member.wire_bytes for member in self.panel.members))
+
+    def predicted_errors(self) -> dict[str, float]:
+        distances = [
+            expected_distance(float(m.variance(1 / m.size, 1)) if m.size > 1 else 0.0, m.size, self.population.clients)
+            for m in self.panel.members
+        ]
+        return {"one-way total variation distance, mean over columns, by plain inversion": float(np.mean(distances))}
+
+    def notes(self) -> tuple[str, ...]:
+        return ("the joint table is estimated over the most frequent randomised records only: a baseline",)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class State:
-    round: Array
-    reports: Array
-
-
-@functools.lru_cache(maxsize=32)
-def panel_for(schema: Schema, epsilon: float) -> GrrPanel:
-    return GrrPanel(sizes=schema.sizes, epsilon=epsilon / len(schema.sizes))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Krr(survey.OneShot):
+class Krr(ComposedMethod):
     """Guarantee: epsilon-LDP, pure, for everything a client holds: d reports of epsilon/d about one record.
 
     Edge cases: a client without records answers as if all its values were drawn evenly. `combinations` bounds the joint table.
@@ -71,78 +106,18 @@ class Krr(survey.OneShot):
     compiles: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.combinations < 1:
-            raise out_of_range("combinations", "at least 1", self.combinations)
+        check_epsilon(self.epsilon)
+        check_counts(clients_per_batch=self.clients_per_batch, combinations=self.combinations)
 
-    def begin(self, population: Population, key: Array, warm: object = None) -> State:
-        columns = len(population.table_schema.columns)
-        return State(round=jnp.int32(0), reports=jnp.full((population.clients, columns), -1, jnp.int32))
-
-    def own_questions(self, state: State, population: Population, slots: Array) -> Array:
-        return jnp.zeros_like(slots)
-
-    def charge(self, ask: Ask, population: Population) -> Charge:
-        schema = population.table_schema
-        return Charge(event=panel_for(schema, self.epsilon).event(len(schema.columns)), unit="client")
-
-    def answer(
-        self, common: ArrayTree, own: Array, shard: Shard, memory: Memory, source: Source
-    ) -> tuple[Array, Memory]:
-        panel = panel_for(shard.table_schema, self.epsilon)
-        which, empty, noise = source.split(3)
-        record, any_record = choose_record(shard, which)
-        uniform = jnp.stack(
-            [part.below(size) for part, size in zip(empty.split(len(panel.sizes)), panel.sizes, strict=True)]
-        )
-        values = jnp.where(any_record, jnp.asarray(record), uniform)
-        return jnp.asarray(panel.apply(values, jnp.arange(len(panel.sizes)), noise)), memory
-
-    def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
-        row = jnp.where(replies.present, replies.clients, len(state.reports))  # absent ones fall off the end
-        reports = jnp.asarray(state.reports).at[row].set(replies.values, mode="drop")
-        return dataclasses.replace(state, round=state.round + 1, reports=reports)
-
-    def finish(self, state: State, population: Population, key: Array) -> Records:
-        schema = population.table_schema
-        reports = np.asarray(state.reports)
-        rows, counts = np.unique(reports[reports[:, 0] >= 0], axis=0, return_counts=True)
-        kept = np.argsort(-counts, kind="stable")[: self.combinations]
-        rows, counts = rows[kept], counts[kept]
-        channel = np.ones((len(rows), len(rows)))
-        for column, member in enumerate(panel_for(schema, self.epsilon).members):
-            same = rows[:, column][:, None] == rows[:, column][None, :]
-            channel *= np.where(same, member.p, member.q)
-        weights = regress(channel / channel.max(), counts / counts.sum())
-        return Records(schema=schema, codes=rows, weights=weights)
-
-    def guarantee(self, population: Population) -> Guarantee:
-        return survey.one_report_guarantee(
+    def compose(self, population: Population) -> Composition:
+        sizes = population.table_schema.sizes
+        panel = GrrPanel(sizes=sizes, epsilon=self.epsilon / len(sizes))
+        event = panel.event(len(sizes))
+        release = one_report_release(
             self.epsilon,
-            population,
+            event,
             mechanism="randomised response on every attribute of one record, epsilon split evenly, each client once",
-            derivation=(f"each client sends: {self.charge(None, population).event}",),  # type: ignore[arg-type]
+            derivation=(f"each client sends: {event}",),
         )
-
-    def plan(self, population: Population) -> Plan:
-        schema = population.table_schema
-        distances = [
-            survey.expected_distance(
-                float(m.variance(1 / m.size, 1)) if m.size > 1 else 0.0, m.size, population.clients
-            )
-            for m in panel_for(schema, self.epsilon).members
-        ]
-        down, up = self.reply_bytes(None, population)  # type: ignore[arg-type]
-        return Plan(
-            guarantee=self.guarantee(population),
-            rounds=1,
-            bytes_up=up,
-            bytes_down=down,
-            errors={
-                "one-way total variation distance, mean over columns, by plain inversion": float(np.mean(distances))
-            },
-            notes=("the joint table is estimated over the most frequent randomised records only: a baseline",),
-        )
-
-    def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
-        return 1.0, float(sum(m.wire_bytes for m in panel_for(population.table_schema, self.epsilon).members))
+        schedule = OneShot(clients=population.clients, block=self.clients_per_batch)
+        return Composition(schedule, release, KrrLearner(population, panel, self.combinations))
