@@ -13,34 +13,33 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-import jax.numpy as jnp
 import numpy as np
 
 from populace.errors import out_of_range
-from populace.methods.base import Ask, Facts, Memory, Plan, Population, Replies, Shard
-from populace.methods.blocks import one_report as survey
+from populace.methods.base import Facts, Population, check_counts
+from populace.methods.blocks.composed import ComposedMethod, Composition
 from populace.methods.blocks.frequency_estimation import NoisyTable
-from populace.methods.blocks.one_report import CountState
+from populace.methods.blocks.one_report import (
+    Groups,
+    Survey,
+    SurveyLearner,
+    SurveyState,
+    expected_distance,
+    one_report_release,
+    subset_variance,
+)
+from populace.methods.blocks.schedules import OneShot
 from populace.methods.marginals.graphical_model import TreeGenerator
 from populace.methods.marginals.shrinkage import fit_consistent_model, fit_shrunk_model
-from populace.privacy.guarantee import Guarantee
-from populace.privacy.ledger import Charge
-from populace.privacy.source import Source
-from populace.tables.schema import Schema
-from populace.types import Array, ArrayTree
+from populace.privacy.randomizers.base import check_epsilon
+from populace.types import Array
 
 MOST_CELLS = 20_000
 MOST_GROUPS = 2_000
 
 
-@functools.lru_cache(maxsize=32)
-def survey_for(schema: Schema, epsilon: float, width: int) -> survey.Survey:
-    """Both sides derive the groups from the schema, epsilon and the agreed group size."""
-    return survey.Survey(schema, cover(schema.sizes, width), epsilon)
-
-
 @functools.lru_cache(maxsize=64)
-def cover(sizes: tuple[int, ...], width: int) -> survey.Groups:
+def cover(sizes: tuple[int, ...], width: int) -> Groups:
     """Groups of about `width` columns that together hold every pair, greedily: each takes what covers most pairs left."""
     columns = len(sizes)
     if columns == 1:
@@ -73,10 +72,10 @@ def pair_error(sizes: tuple[int, ...], width: int, epsilon: float, clients: int)
     errors = []
     for group in groups:
         cells = math.prod(sizes[c] for c in group)
-        variance = survey.subset_variance(cells, epsilon)
+        variance = subset_variance(cells, epsilon)
         for a, b in itertools.combinations(group, 2) if len(group) > 1 else ():
             pair = sizes[a] * sizes[b]
-            errors.append(survey.expected_distance(variance * cells / pair, pair, reports))
+            errors.append(expected_distance(variance * cells / pair, pair, reports))
     return float(np.mean(errors)) if errors else 0.0
 
 
@@ -87,8 +86,38 @@ def best_width(sizes: tuple[int, ...], epsilon: float, clients: int) -> int:
     return min(widths, key=lambda width: (round(pair_error(sizes, width, epsilon, clients), 6), width), default=1)
 
 
+@dataclasses.dataclass(frozen=True)
+class CalmLearner(SurveyLearner):
+    """Marginals of groups of columns, and the distribution of greatest entropy that agrees with them."""
+
+    estimator: str
+
+    def finish(self, state: SurveyState, key: Array) -> TreeGenerator:
+        asked, schema = self.survey, self.survey.schema
+        deviations = asked.deviations(state.counts)
+        measured = [
+            NoisyTable(group, table, float(deviation))
+            for group, table, deviation in zip(asked.groups, asked.estimates(state.counts), deviations, strict=True)
+            if math.isfinite(deviation)
+        ]
+        fit = fit_shrunk_model if self.estimator == "shrunk" else fit_consistent_model
+        return TreeGenerator(schema=schema, tree=fit(schema.sizes, measured))
+
+    @property
+    def _width(self) -> int:
+        return max(len(group) for group in self.survey.groups)
+
+    def predicted_errors(self) -> dict[str, float]:
+        sizes, epsilon, clients = self.survey.schema.sizes, self.survey.epsilon, self.population.clients
+        error = pair_error(sizes, self._width, epsilon, clients) if self._width > 1 else 0.0
+        return {"two-way total variation distance, mean over pairs, before consistency": error}
+
+    def notes(self) -> tuple[str, ...]:
+        return (f"{len(self.survey.groups)} groups of at most {self._width} columns",)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Calm(survey.OneShot):
+class Calm(ComposedMethod):
     """Guarantee: epsilon-LDP, pure, for everything a client holds: one report about one group of columns of one record.
 
     Edge cases: `marginal_size` 0 lets the predicted error choose the group size from public facts; a client without records
@@ -126,68 +155,23 @@ class Calm(survey.OneShot):
     compiles: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check_epsilon(self.epsilon)
+        check_counts(clients_per_batch=self.clients_per_batch)
         if self.marginal_size < 0 or self.marginal_size == 1:
             raise out_of_range("marginal_size", "0 (chosen), or at least 2", self.marginal_size)
 
-    def survey(self, population: Population) -> survey.Survey:
+    def compose(self, population: Population) -> Composition:
         schema = population.table_schema
         width = self.marginal_size or best_width(schema.sizes, self.epsilon, population.clients)
-        return survey_for(schema, self.epsilon, width)
-
-    def begin(self, population: Population, key: Array, warm: object = None) -> CountState:
-        return CountState(round=jnp.int32(0), coin=key, counts=survey.no_counts(self.survey(population)))
-
-    def own_questions(self, state: CountState, population: Population, slots: Array) -> Array:
-        return survey.balanced_questions(state.coin, slots, len(self.survey(population).groups))
-
-    def charge(self, ask: Ask, population: Population) -> Charge:
-        return Charge(event=self.survey(population).panel.event, unit="client")
-
-    def answer(
-        self, common: ArrayTree, own: Array, shard: Shard, memory: Memory, source: Source
-    ) -> tuple[Array, Memory]:
-        return self.survey(shard.population).answer(own, shard, source), memory
-
-    def absorb(self, state: CountState, ask: Ask, replies: Replies, source: Source) -> CountState:
-        return state.with_replies(ask, replies)
-
-    def finish(self, state: CountState, population: Population, key: Array) -> TreeGenerator:
-        schema = population.table_schema
-        asked = self.survey(population)
-        deviations = asked.deviations(state.counts)
-        measured = [
-            NoisyTable(group, table, float(deviation))
-            for group, table, deviation in zip(asked.groups, asked.estimates(state.counts), deviations, strict=True)
-            if math.isfinite(deviation)
-        ]
-        fit = fit_shrunk_model if self.estimator == "shrunk" else fit_consistent_model
-        return TreeGenerator(schema=schema, tree=fit(schema.sizes, measured))
-
-    def guarantee(self, population: Population) -> Guarantee:
-        return survey.one_report_guarantee(
+        survey = Survey(schema, cover(schema.sizes, width), self.epsilon)
+        release = one_report_release(
             self.epsilon,
-            population,
+            survey.panel.event,
             mechanism="one subset-selection report about one group of columns of one record, each client once",
             derivation=(
-                f"each client sends one report: {self.survey(population).panel.event}",
+                f"each client sends one report: {survey.panel.event}",
                 "the group is drawn by a public coin independent of the data",
             ),
         )
-
-    def plan(self, population: Population) -> Plan:
-        asked = self.survey(population)
-        down, up = asked.wire_bytes()
-        width = max(len(group) for group in asked.groups)
-        error = pair_error(population.table_schema.sizes, width, self.epsilon, population.clients) if width > 1 else 0.0
-        return Plan(
-            guarantee=self.guarantee(population),
-            rounds=1,
-            bytes_up=up,
-            bytes_down=down,
-            errors={"two-way total variation distance, mean over pairs, before consistency": error},
-            notes=(f"{len(asked.groups)} groups of at most {width} columns",),
-        )
-
-    def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
-        return self.survey(population).wire_bytes()
+        schedule = OneShot(clients=population.clients, block=self.clients_per_batch)
+        return Composition(schedule, release, CalmLearner(survey, population, self.estimator))
