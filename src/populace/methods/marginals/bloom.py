@@ -5,24 +5,25 @@ Shared parts: the mechanism, the state, and the estimates of one- and two-way ta
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from populace.methods.base import Ask, Memory, Plan, Population, Replies, Shard, choose_record
-from populace.methods.blocks import one_report as survey
+from populace.methods.base import Ask, Population, Replies, Shard, check_counts, choose_record
+from populace.methods.blocks.composed import ComposedMethod, Composition, Learner
 from populace.methods.blocks.frequency_estimation import maximise_likelihood, pair_likelihoods, regress
+from populace.methods.blocks.one_report import one_report_release
+from populace.methods.blocks.schedules import OneShot
 from populace.privacy.events import Event, Pure, Repeated
-from populace.privacy.guarantee import Guarantee
-from populace.privacy.ledger import Charge
+from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.randomizers.rappor import Rappor
 from populace.privacy.source import Source
-from populace.tables.schema import Column, Schema
 from populace.types import Array, ArrayTree, NumpyArray
 
 MOST_REPORTS_FOR_EM = 20_000
@@ -66,38 +67,13 @@ class Filters:
         return float(sum(member.wire_bytes for member in self.members))
 
 
-@functools.lru_cache(maxsize=32)
-def filters_for(schema: Schema, epsilon: float, bits: int, hashes: int) -> Filters:
-    return Filters(schema.sizes, epsilon, bits, hashes)
-
-
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bits:
     """All reports, packed eight bits to a byte: [clients, columns, bytes]; `present` says who answered."""
 
-    round: Array
     packed: Array
     present: Array
-
-
-def no_bits(clients: int, columns: int, bits: int) -> Bits:
-    width = -(-bits // 8)
-    return Bits(
-        round=jnp.int32(0),
-        packed=jnp.zeros((clients, columns, width), jnp.uint8),
-        present=jnp.zeros(clients, bool),
-    )
-
-
-def add_bits(state: Bits, clients: Array, present: Array, rows: Array) -> Bits:
-    row = jnp.where(present, clients, len(state.present))  # absent ones fall off the end
-    packed = jnp.packbits(rows.astype(jnp.uint8), axis=-1)
-    return Bits(
-        round=state.round + 1,
-        packed=jnp.asarray(state.packed).at[row].set(packed, mode="drop"),
-        present=jnp.asarray(state.present).at[row].set(True, mode="drop"),
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,68 +127,74 @@ class Estimates:
         return regress(np.kron(first_design, second_design), observed.reshape(-1)).reshape(a.size, b.size)
 
 
-class BloomProtocol(survey.OneShot):
+@dataclasses.dataclass(frozen=True)
+class BloomLearner(Learner):
     """What LoPub and LoCop share: everything but what the server makes of the tables."""
+
+    population: Population
+    filters: Filters
+    estimator: str
+
+    def begin(self, key: Array, warm: Any = None) -> Bits:
+        del key, warm
+        clients, width = self.population.clients, -(-self.filters.bits // 8)
+        return Bits(
+            packed=jnp.zeros((clients, len(self.filters.sizes), width), jnp.uint8), present=jnp.zeros(clients, bool)
+        )
+
+    def answer(self, question: ArrayTree, own: Array, shard: Shard, source: Source) -> Array:
+        return self.filters.answer(shard, source)
+
+    def absorb(self, state: Bits, ask: Ask, replies: Replies, source: Source) -> Bits:
+        row = jnp.where(replies.present, replies.clients, len(state.present))  # absent ones fall off the end
+        packed = jnp.packbits(replies.values.astype(jnp.uint8), axis=-1)
+        return Bits(
+            packed=jnp.asarray(state.packed).at[row].set(packed, mode="drop"),
+            present=jnp.asarray(state.present).at[row].set(True, mode="drop"),
+        )
+
+    def estimates(self, state: Bits) -> Estimates:
+        return Estimates(self.filters, state, self.estimator)
+
+    def message_bytes(self, ask: Ask | None = None) -> tuple[float, float]:
+        return 1.0, self.filters.wire_bytes
+
+    def predicted_errors(self) -> dict[str, float]:
+        deviations = [math.sqrt(member.bit_variance(self.population.clients)) for member in self.filters.members]
+        return {"standard deviation of the share of clients that set a bit": min(1.0, float(np.mean(deviations)))}
+
+    def notes(self) -> tuple[str, ...]:
+        return ("epsilon is split over all attributes and hashes: a baseline",)
+
+
+class BloomMethod(ComposedMethod):
+    """A method that collects Bloom filters; a subclass says what its server learns from them."""
 
     epsilon: float
     bits: int
     hashes: int
-    estimator: str
     clients_per_batch: int
     compiles: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        filters_for(_ONE_COLUMN, self.epsilon, self.bits, self.hashes).members[0]
+        check_epsilon(self.epsilon)
+        check_counts(clients_per_batch=self.clients_per_batch)
+        _ = Filters((2,), self.epsilon, self.bits, self.hashes).members  # refuses impossible filters
 
-    def filters(self, schema: Schema) -> Filters:
-        return filters_for(schema, self.epsilon, self.bits, self.hashes)
+    @abc.abstractmethod
+    def learner(self, population: Population, filters: Filters) -> BloomLearner:
+        """What the server learns."""
 
-    def estimates(self, state: Bits, schema: Schema) -> Estimates:
-        return Estimates(self.filters(schema), state, self.estimator)
-
-    def begin(self, population: Population, key: Array, warm: object = None) -> Bits:
-        return no_bits(population.clients, len(population.table_schema.columns), self.bits)
-
-    def own_questions(self, state: Bits, population: Population, slots: Array) -> Array:
-        return jnp.zeros_like(slots)
-
-    def charge(self, ask: Ask, population: Population) -> Charge:
-        return Charge(event=self.filters(population.table_schema).event, unit="client")
-
-    def answer(
-        self, common: ArrayTree, own: Array, shard: Shard, memory: Memory, source: Source
-    ) -> tuple[Array, Memory]:
-        return self.filters(shard.table_schema).answer(shard, source), memory
-
-    def absorb(self, state: Bits, ask: Ask, replies: Replies, source: Source) -> Bits:
-        return add_bits(state, replies.clients, replies.present, replies.values)
-
-    def guarantee(self, population: Population) -> Guarantee:
-        return survey.one_report_guarantee(
+    def compose(self, population: Population) -> Composition:
+        filters = Filters(population.table_schema.sizes, self.epsilon, self.bits, self.hashes)
+        release = one_report_release(
             self.epsilon,
-            population,
+            filters.event,
             mechanism="a Bloom filter with flipped bits for every attribute of a record, epsilon split evenly, clients once",
             derivation=(
-                f"each client sends: {self.filters(population.table_schema).event}",
+                f"each client sends: {filters.event}",
                 f"filters of two values differ in at most {2 * self.hashes} bits",
             ),
         )
-
-    def plan(self, population: Population) -> Plan:
-        filters = self.filters(population.table_schema)
-        deviation = float(np.mean([math.sqrt(m.bit_variance(population.clients)) for m in filters.members]))
-        return Plan(
-            guarantee=self.guarantee(population),
-            rounds=1,
-            bytes_up=filters.wire_bytes,
-            bytes_down=1.0,
-            errors={"standard deviation of the share of clients that set a bit": min(1.0, deviation)},
-            notes=("epsilon is split over all attributes and hashes: a baseline",),
-        )
-
-    def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
-        return 1.0, self.filters(population.table_schema).wire_bytes
-
-
-_ONE_COLUMN = Schema(columns=(Column(name="any", kind="categorical", categories=("a", "b")),))
+        schedule = OneShot(clients=population.clients, block=self.clients_per_batch)
+        return Composition(schedule, release, self.learner(population, filters))

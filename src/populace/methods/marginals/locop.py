@@ -10,13 +10,28 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from populace.methods.base import Facts, Population
-from populace.methods.marginals.bloom import Bits, BloomProtocol
+from populace.methods.marginals.bloom import Bits, BloomLearner, BloomMethod, Filters
 from populace.methods.marginals.copula import GaussianCopula, correlation_of, nearest_correlation
 from populace.types import Array
 
 
+class LoCopLearner(BloomLearner):
+    """The estimated tables of single columns, tied by the correlations of a Gaussian copula."""
+
+    def finish(self, state: Bits, key: Array) -> GaussianCopula:
+        estimates = self.estimates(state)
+        columns = range(len(self.filters.sizes))
+        correlation = np.eye(len(columns))
+        for a, b in itertools.combinations(columns, 2):
+            correlation[a, b] = correlation[b, a] = correlation_of(estimates.two_way(a, b))
+        tables = tuple(estimates.one_way(column) for column in columns)
+        return GaussianCopula(
+            schema=self.population.table_schema, tables=tables, correlation=nearest_correlation(correlation)
+        )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LoCop(BloomProtocol):
+class LoCop(BloomMethod):
     """Guarantee: epsilon-LDP, pure, for everything a client holds: d filters of epsilon/d about one record.
 
     Edge cases: the copula ties columns by rank: for a categorical column the order of its categories matters, and is the
@@ -49,12 +64,5 @@ class LoCop(BloomProtocol):
         "clients_per_batch": "How many clients are asked in one round; the guarantee does not depend on it.",
     }
 
-    def finish(self, state: Bits, population: Population, key: Array) -> GaussianCopula:
-        schema = population.table_schema
-        estimates = self.estimates(state, schema)
-        columns = range(len(schema.columns))
-        correlation = np.eye(len(schema.columns))
-        for a, b in itertools.combinations(columns, 2):
-            correlation[a, b] = correlation[b, a] = correlation_of(estimates.two_way(a, b))
-        tables = tuple(estimates.one_way(column) for column in columns)
-        return GaussianCopula(schema=schema, tables=tables, correlation=nearest_correlation(correlation))
+    def learner(self, population: Population, filters: Filters) -> LoCopLearner:
+        return LoCopLearner(population, filters, self.estimator)

@@ -20,15 +20,55 @@ from populace.errors import out_of_range
 from populace.methods.base import Facts, Population
 from populace.methods.blocks.frequency_estimation import maximise_likelihood, pair_likelihoods
 from populace.methods.blocks.one_report import mutual_information
-from populace.methods.marginals.bloom import Bits, BloomProtocol, Estimates
+from populace.methods.marginals.bloom import Bits, BloomLearner, BloomMethod, Estimates, Filters
 from populace.methods.marginals.graphical_model import CliqueTree, TreeGenerator
 from populace.types import Array, NumpyArray
 
 LEAST_START = 0.01  # even share of where expectation maximisation begins, so that no cell is ruled out
 
 
+@dataclasses.dataclass(frozen=True)
+class LoPubLearner(BloomLearner):
+    """The estimated tables of the cliques of a dependency graph."""
+
+    correlation_threshold: float
+    max_clique_cells: int
+
+    def finish(self, state: Bits, key: Array) -> TreeGenerator:
+        estimates, sizes = self.estimates(state), self.filters.sizes
+        pairs = {pair: estimates.two_way(*pair) for pair in itertools.combinations(range(len(sizes)), 2)}
+        strength = {pair: mutual_information(table) for pair, table in pairs.items()}
+        edges = [
+            pair
+            for pair in sorted(pairs, key=lambda pair: -strength[pair])
+            # Ren et al., section 5: their phi is a correlation, turned into mutual information by the smaller domain.
+            if strength[pair] >= 0.5 * self.correlation_threshold**2 * (min(sizes[pair[0]], sizes[pair[1]]) - 1)
+        ]
+        cliques, parents = clique_order(bounded_graph(sizes, edges, self.max_clique_cells))
+        tables = tuple(self._table(clique, estimates, pairs) for clique in cliques)
+        tree = CliqueTree(sizes=sizes, cliques=cliques, parents=parents, tables=tables)
+        return TreeGenerator(schema=self.population.table_schema, tree=tree)
+
+    def _table(
+        self, clique: tuple[int, ...], estimates: Estimates, pairs: dict[tuple[int, int], NumpyArray]
+    ) -> NumpyArray:
+        if len(clique) == 1:
+            return estimates.one_way(clique[0])
+        if len(clique) == 2:
+            return pairs[clique[0], clique[1]]
+        likelihoods = functools.reduce(pair_likelihoods, [estimates.likelihoods[column] for column in clique])
+        shape = [estimates.filters.sizes[column] for column in clique]
+        # Ren et al., section 4.3: expectation maximisation starts from the regression's result; from an even table it
+        # would stay there, because one report of a randomised filter says next to nothing.
+        start: NumpyArray = functools.reduce(np.multiply.outer, [estimates.one_way(column) for column in clique])
+        even = np.full(start.shape, 1 / start.size)
+        start = (1 - LEAST_START) * start + LEAST_START * even
+        table: NumpyArray = maximise_likelihood(likelihoods, start=start, iterations=20).reshape(shape)
+        return table
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LoPub(BloomProtocol):
+class LoPub(BloomMethod):
     """Guarantee: epsilon-LDP, pure, for everything a client holds: d filters of epsilon/d about one record.
 
     Edge cases: cliques of more than `max_clique_cells` lose their weakest edges, so that memory stays bounded.
@@ -74,39 +114,8 @@ class LoPub(BloomProtocol):
         if not 0 < self.correlation_threshold <= 1:
             raise out_of_range("correlation_threshold", "in (0, 1]", self.correlation_threshold)
 
-    def finish(self, state: Bits, population: Population, key: Array) -> TreeGenerator:
-        schema = population.table_schema
-        estimates = self.estimates(state, schema)
-        sizes = schema.sizes
-        pairs = {pair: estimates.two_way(*pair) for pair in itertools.combinations(range(len(sizes)), 2)}
-        strength = {pair: mutual_information(table) for pair, table in pairs.items()}
-        edges = [
-            pair
-            for pair in sorted(pairs, key=lambda pair: -strength[pair])
-            # Ren et al., section 5: their phi is a correlation, turned into mutual information by the smaller domain.
-            if strength[pair] >= 0.5 * self.correlation_threshold**2 * (min(sizes[pair[0]], sizes[pair[1]]) - 1)
-        ]
-        cliques, parents = clique_order(bounded_graph(sizes, edges, self.max_clique_cells))
-        tables = tuple(self._table(clique, estimates, pairs) for clique in cliques)
-        tree = CliqueTree(sizes=sizes, cliques=cliques, parents=parents, tables=tables)
-        return TreeGenerator(schema=schema, tree=tree)
-
-    def _table(
-        self, clique: tuple[int, ...], estimates: Estimates, pairs: dict[tuple[int, int], NumpyArray]
-    ) -> NumpyArray:
-        if len(clique) == 1:
-            return estimates.one_way(clique[0])
-        if len(clique) == 2:
-            return pairs[clique[0], clique[1]]
-        likelihoods = functools.reduce(pair_likelihoods, [estimates.likelihoods[column] for column in clique])
-        shape = [estimates.filters.sizes[column] for column in clique]
-        # Ren et al., section 4.3: expectation maximisation starts from the regression's result; from an even table it
-        # would stay there, because one report of a randomised filter says next to nothing.
-        start: NumpyArray = functools.reduce(np.multiply.outer, [estimates.one_way(column) for column in clique])
-        even = np.full(start.shape, 1 / start.size)
-        start = (1 - LEAST_START) * start + LEAST_START * even
-        table: NumpyArray = maximise_likelihood(likelihoods, start=start, iterations=20).reshape(shape)
-        return table
+    def learner(self, population: Population, filters: Filters) -> LoPubLearner:
+        return LoPubLearner(population, filters, self.estimator, self.correlation_threshold, self.max_clique_cells)
 
 
 def bounded_graph(sizes: tuple[int, ...], edges: list[tuple[int, int]], cells: int) -> networkx.Graph:
