@@ -142,4 +142,4 @@ def test_a_site_that_forgot_its_generators_would_end_elsewhere(federation, coord
             raw.execute("DELETE FROM memory")
         raw.close()
     found = coordinator(MIXED, sites).go()
-    assert np.abs(found.state.weights - simulated(MIXED).state.weights).max() > 1e-4
+    assert np.abs(found.state.learner.weights - simulated(MIXED).state.learner.weights).max() > 1e-4

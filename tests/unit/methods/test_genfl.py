@@ -49,19 +49,19 @@ def clients():
 @functools.lru_cache(maxsize=4)
 def summer(bound):
     """The released sum without noise, compiled once."""
-    design = MIXED.design(POPULATION)
+    learner = MIXED.parts(POPULATION).learner
 
     @jax.jit
     def total(weights, x, y, drawn):
-        silent = jnp.zeros(design.weights, jnp.int32)
+        silent = jnp.zeros(learner.weights, jnp.int32)
         one_hot = jax.nn.one_hot(y, LABELS)
-        return design.noised_gradient(weights, x, one_hot, clip_norm=bound, drawn=drawn, noise=silent)
+        return learner.noised_gradient(weights, x, one_hot, clip_norm=bound, drawn=drawn, noise=silent)
 
-    return design, total
+    return learner, total
 
 
-def weights_of(design, scale, seed=1):
-    return jnp.asarray(np.random.default_rng(seed).normal(0, scale, design.weights), jnp.float32)
+def weights_of(learner, scale, seed=1):
+    return jnp.asarray(np.random.default_rng(seed).normal(0, scale, learner.weights), jnp.float32)
 
 
 # What is released
@@ -72,24 +72,24 @@ def test_the_sum_over_a_batch_is_exactly_that_of_whole_products():
 
     That such a product is the clipped gradient of a record is tested in `tests/unit/methods/test_linear.py`.
     """
-    design, _ = summer(0.9)
-    count, (x, y) = 3 * design.bits.at_once + 5, records(4, 3 * design.bits.at_once + 5)
-    weights = weights_of(design, 3.0)
+    learner, _ = summer(0.9)
+    count, (x, y) = 3 * learner.bits.at_once + 5, records(4, 3 * learner.bits.at_once + 5)
+    weights = weights_of(learner, 3.0)
     drawn, one_hot = np.random.default_rng(1).random(count) < 0.8, jax.nn.one_hot(y, LABELS)
-    released = jax.jit(functools.partial(design.noised_gradient, clip_norm=0.9))
-    found = released(weights, x, one_hot, drawn=jnp.asarray(drawn), noise=jnp.zeros(design.weights, jnp.int32))
+    released = jax.jit(functools.partial(learner.noised_gradient, clip_norm=0.9))
+    found = released(weights, x, one_hot, drawn=jnp.asarray(drawn), noise=jnp.zeros(learner.weights, jnp.int32))
 
     @jax.jit
     def clipped_factors(weights, x, y):
-        features, errors = gradient_factors(design.scattering, weights, x, y)
+        features, errors = gradient_factors(learner.scattering, weights, x, y)
         return features, clip_rows(errors, 0.9)
 
     features, errors = clipped_factors(weights, x, one_hot)
-    features = np.asarray(whole_rows(features, design.bits.features), np.int64)
-    errors = np.asarray(whole_rows(errors, design.bits.errors), np.int64)
+    features = np.asarray(whole_rows(features, learner.bits.features), np.int64)
+    errors = np.asarray(whole_rows(errors, learner.bits.errors), np.int64)
     total = sum(np.outer(features[row], errors[row]) for row in np.flatnonzero(drawn)).reshape(-1)
-    units = np.asarray(found, np.float64) / design.bits.correction / design.release.mechanism.grid
-    step = 2 ** (design.bits.both + round(math.log2(design.release.mechanism.grid)))
+    units = np.asarray(found, np.float64) / learner.bits.correction / learner.release.classifier.mechanism.grid
+    step = 2 ** (learner.bits.both + round(math.log2(learner.release.classifier.mechanism.grid)))
     np.testing.assert_allclose(units, np.floor(total / step + 0.5), atol=1e-2)  # float32 of the result; sums are whole
 
 
@@ -98,22 +98,22 @@ def test_the_sum_over_a_batch_is_exactly_that_of_whole_products():
     seed=st.integers(0, 10**6), row=st.integers(0, RECORDS - 1), scale=st.floats(0, 100), bound=st.sampled_from([0.01, 0.9])
 )  # fmt: skip
 def test_one_record_moves_the_sum_by_at_most_the_bound(seed, row, scale, bound):
-    design, total = summer(bound)
+    learner, total = summer(bound)
     x, y = records(seed)
-    weights, there = weights_of(design, scale, seed), np.ones(RECORDS, bool)
+    weights, there = weights_of(learner, scale, seed), np.ones(RECORDS, bool)
     both = []
     for held in (True, False):
         there[row] = held
         both.append(np.asarray(total(weights, x, y, jnp.asarray(there)), np.float64))
-    mechanism = design.release.mechanism
+    mechanism = learner.release.classifier.mechanism
     most = 1 + math.sqrt(mechanism.size) * mechanism.grid
     assert np.linalg.norm(both[0] - both[1]) <= most <= mechanism.sensitivity + 1e-9
 
 
 def test_records_left_out_by_the_mask_are_never_drawn():
     """A client without records answers with the noise and its generated examples, whatever the padding holds."""
-    design = MIXED.design(POPULATION)
-    memory, common = MIXED.remember(POPULATION, jax.random.key(0)), {"weights": weights_of(design, 1.0)}
+    learner = MIXED.parts(POPULATION).learner
+    memory, common = MIXED.remember(POPULATION, jax.random.key(0)), {"weights": weights_of(learner, 1.0)}
 
     @jax.jit
     def gradient(x, y):
@@ -139,25 +139,23 @@ def recomputed(parts, delta):
 
 @pytest.mark.parametrize("protocol", [MIXED, pytest.param(ALL_MADE, marks=pytest.mark.slow)], ids=["mixed", "all made"])
 def test_the_claim_is_the_composition_of_both_stages(protocol):
-    design, claim = protocol.design(POPULATION), protocol.guarantee(POPULATION)
+    release, claim = protocol.parts(POPULATION).release, protocol.guarantee(POPULATION)
     steps = protocol.generator_steps * protocol.critic_steps
-    parts = [(design.visit.steps.mechanism.noise_multiplier, protocol.gan_batch_size / RECORDS, steps)]
+    parts = [(release.gan.mechanism.noise_multiplier, protocol.gan_batch_size / RECORDS, steps)]
     if protocol.synthetic_share < 1:
         probability = (1 - protocol.synthetic_share) * protocol.batch_size / RECORDS
-        assert design.release.probability == pytest.approx(probability)
-        assert recomputed(parts, design.delta) == pytest.approx(protocol.budget_share * protocol.epsilon, rel=0.02)
-        parts.append((design.release.mechanism.noise_multiplier, probability, protocol.rounds))
-    assert claim.epsilon == pytest.approx(recomputed(parts, design.delta), rel=0.01)
+        assert release.classifier.probability == pytest.approx(probability)
+        assert recomputed(parts, release.delta) == pytest.approx(protocol.budget_share * protocol.epsilon, rel=0.02)
+        parts.append((release.classifier.mechanism.noise_multiplier, probability, protocol.rounds))
+    assert claim.epsilon == pytest.approx(recomputed(parts, release.delta), rel=0.01)
     assert 0.97 * protocol.epsilon < claim.epsilon <= protocol.epsilon
     assert (claim.unit, claim.trust, claim.neighbours) == ("record", "silo", "zero-out")
 
 
 @pytest.mark.slow
 def test_a_larger_share_of_generated_examples_asks_for_less_noise():
-    noises = [
-        dataclasses.replace(MIXED, synthetic_share=gamma, batch_size=8).design(POPULATION).release.noise_multiplier
-        for gamma in (0.2, 0.6)
-    ]
+    less, more = (dataclasses.replace(MIXED, synthetic_share=gamma, batch_size=8) for gamma in (0.2, 0.6))
+    noises = [each.parts(POPULATION).release.classifier.noise_multiplier for each in (less, more)]
     assert noises[1] < noises[0]
 
 
@@ -182,9 +180,10 @@ def test_as_published_nothing_is_claimed_and_the_reason_is_said(gamma):
     assert "without noise" in claim.reason
     assert not any("composed" in line for line in claim.derivation)
     if gamma < 1:  # the whole of epsilon is said to be the classifier's, as in the letter
-        released = protocol.design(POPULATION).release
+        release = protocol.parts(POPULATION).release
+        released = release.classifier
         parts = [(released.mechanism.noise_multiplier, released.probability, protocol.rounds)]
-        assert 1.95 < recomputed(parts, protocol.design(POPULATION).delta) <= 2.01
+        assert 1.95 < recomputed(parts, release.delta) <= 2.01
 
 
 @pytest.mark.parametrize(
@@ -217,19 +216,20 @@ def test_a_batch_larger_than_a_client_is_all_it_holds():
     told = {}
     for batch in (2 * RECORDS, 50 * RECORDS):
         protocol = dataclasses.replace(MIXED, synthetic_share=0.5, batch_size=batch)
-        design = protocol.design(POPULATION)
-        assert design.release.probability == 1.0
+        learner = protocol.parts(POPULATION).learner
+        assert learner.release.classifier.probability == 1.0
         x, y = records(5)
         shard = Shard(records={"x": x, "y": y}, mask=jnp.ones(RECORDS, bool), population=POPULATION)
-        weights, source = weights_of(design, 1.0), Keyed(jax.random.key(4))
+        weights, source = weights_of(learner, 1.0), Keyed(jax.random.key(4))
         memory = protocol.remember(POPULATION, jax.random.key(0))  # no generator yet: records alone
         gradient = jax.jit(protocol.answer)({"weights": weights}, jnp.int32(0), shard, memory, source)[0]["gradient"]
-        silent = jnp.zeros(design.weights, jnp.int32)
-        released = jax.jit(functools.partial(design.noised_gradient, clip_norm=protocol.clip_norm))
+        silent = jnp.zeros(learner.weights, jnp.int32)
+        released = jax.jit(functools.partial(learner.noised_gradient, clip_norm=protocol.clip_norm))
         everybody = jnp.ones(RECORDS, bool)
         plain = released(weights, jnp.asarray(x), jax.nn.one_hot(y, LABELS), drawn=everybody, noise=silent)
-        noise = jnp.asarray(design.release.mechanism.noise(source.split(3)[1])) * design.release.mechanism.grid
-        told[batch] = np.asarray(gradient - 0.5 * design.bits.correction * noise / RECORDS, np.float64)
+        mechanism = learner.release.classifier.mechanism
+        noise = jnp.asarray(mechanism.noise(source.split(3)[1])) * mechanism.grid
+        told[batch] = np.asarray(gradient - 0.5 * learner.bits.correction * noise / RECORDS, np.float64)
         np.testing.assert_allclose(told[batch], 0.5 * np.asarray(plain) / RECORDS, atol=1e-4)
 
 
@@ -262,7 +262,7 @@ def test_simulation_and_debug_engine_end_alike(protocol, clients, simulated):
     assert fast.traffic == slow.traffic
     assert fast.ledger.spent() == slow.ledger.spent()
     assert fast.rounds == protocol.round_count(population_of(clients)) == {ALL_MADE: 1, ALONE: 2}.get(protocol, 3)
-    assert fast.generator.weights.shape == (protocol.design(POPULATION).scattering.size + 1, LABELS)
+    assert fast.generator.weights.shape == (protocol.parts(POPULATION).learner.scattering.size + 1, LABELS)
     assert fast.generator.weights.any()
     assert len(fast.generator.classify(clients.data)) == len(clients.data)
     if protocol.synthetic_share:
@@ -285,13 +285,13 @@ def test_operating_system_randomness_gives_a_run_too(clients, simulated):
 @pytest.mark.slow
 def test_a_client_answers_from_the_operating_systems_randomness():
     """Noise and batches of the second stage, without a whole run."""
-    design = MIXED.design(POPULATION)
+    learner = MIXED.parts(POPULATION).learner
     x, y = records(1)
     shard = Shard(records={"x": x, "y": y}, mask=np.ones(RECORDS, bool), population=POPULATION)
     memory = MIXED.remember(POPULATION, jax.random.key(0))
     told = [
         np.asarray(
-            MIXED.answer({"weights": jnp.zeros(design.weights)}, jnp.int32(0), shard, memory, System())[0]["gradient"]
+            MIXED.answer({"weights": jnp.zeros(learner.weights)}, jnp.int32(0), shard, memory, System())[0]["gradient"]
         )
         for _ in range(2)
     ]
@@ -302,10 +302,10 @@ def test_a_client_answers_from_the_operating_systems_randomness():
 def test_replies_count_by_client_whatever_their_order_and_absent_ones_do_not(clients):
     """In both stages; a padded slot belongs to nobody."""
     state, source = MIXED.begin(POPULATION, jax.random.key(0)), Keyed(jax.random.key(1))
-    size = len(state.thetas[0])
+    size = len(state.learner.thetas[0])
     for _ in range(2):
         ask = MIXED.ask(state, POPULATION, source)
-        name, width = ("theta", size) if int(state.round) == 0 else ("gradient", MIXED.design(POPULATION).weights)
+        name, width = ("theta", size) if int(state.round) == 0 else ("gradient", len(state.learner.weights))
         values = {name: jnp.asarray(np.random.default_rng(3).normal(size=(4, width)), jnp.float32)}
         whom, present = jnp.array([0, 1, 2, -1]), jnp.array([True, False, True, False])
         ends = []
@@ -316,16 +316,16 @@ def test_replies_count_by_client_whatever_their_order_and_absent_ones_do_not(cli
             )
         assert_same(*ends)
         state = ends[0]
-        assert np.asarray(state.known).tolist() == [True, False, True]
-        assert state.thetas.shape == (CLIENTS, size)
-        assert not np.asarray(state.thetas[1]).any()
+        assert np.asarray(state.learner.known).tolist() == [True, False, True]
+        assert state.learner.thetas.shape == (CLIENTS, size)
+        assert not np.asarray(state.learner.thetas[1]).any()
 
 
 def test_a_client_without_a_generator_mixes_nothing():
-    design = MIXED.design(POPULATION)
-    weights, theta = weights_of(design, 1.0), jnp.ones(design.generator.decoder_size)
+    learner = MIXED.parts(POPULATION).learner
+    weights, theta = weights_of(learner, 1.0), jnp.ones(learner.generator.decoder_size)
     for told in (True, False):
-        gradient = MIXED._generated(design, weights, theta, jnp.asarray(told), jax.random.key(1))
+        gradient = learner.generated(weights, theta, jnp.asarray(told), jax.random.key(1))
         assert bool(np.asarray(gradient).any()) == told
 
 
@@ -383,15 +383,19 @@ def test_a_target_that_is_reached_ends_the_run(clients):
     early = dataclasses.replace(MIXED, stop_accuracy=1e-6)
     outcome = simulation.run(early, clients, root=jax.random.key(5))
     assert outcome.rounds == 2 < early.round_count(population_of(clients))
-    assert float(outcome.state.validated[0]) >= early.stop_accuracy
+    assert float(outcome.state.learner.validated[0]) >= early.stop_accuracy
     assert outcome.ledger.spent()["charges"] == outcome.rounds * CLIENTS
     assert outcome.ledger.spent()["epsilon"] < early.guarantee(population_of(clients)).epsilon
 
 
-def test_the_first_round_is_the_same_for_every_client_and_public():
+@pytest.mark.parametrize("protocol", [MIXED, ALONE], ids=["mixed", "alone"])
+def test_a_site_expects_of_every_round_the_shapes_that_are_sent(protocol):
+    """The first round sends a start of the GAN, where there is one, and every other the classifier."""
     keys = Keys(jax.random.key(5))
-    state = MIXED.begin(POPULATION, keys.begin())
-    ask = MIXED.ask(state, POPULATION, Keyed(keys.ask(0)))
-    common, own = MIXED.question(POPULATION, 0)
-    assert jax.tree.map(jnp.shape, common) == jax.tree.map(jnp.shape, ask.common)
-    assert own.shape == ask.own[0].shape
+    first = protocol.begin(POPULATION, keys.begin())
+    for number in range(protocol.round_count(POPULATION)):
+        state = dataclasses.replace(first, round=np.int32(number))
+        ask = protocol.ask(state, POPULATION, Keyed(keys.ask(number)))
+        common, own = protocol.question(POPULATION, number)
+        assert jax.tree.map(jnp.shape, common) == jax.tree.map(jnp.shape, ask.common)
+        assert (own.shape, own.dtype) == (ask.own[0].shape, ask.own.dtype)

@@ -266,6 +266,11 @@ class Learner(abc.ABC):
         del state, number
         return cohort.own
 
+    def example(self, number: int) -> ArrayTree | None:
+        """A question of exchange `number`, for its shape, where questions change theirs; None: the first stands for all."""
+        del number
+        return None
+
     def done(self, state: ArrayTree, number: int) -> bool:
         """Whether a run ends before exchange `number` although the schedule has more."""
         del state, number
@@ -388,6 +393,11 @@ class ComposedMethod(Protocol):
             common=parts.learner.question(state.learner, state.round),
             own=parts.learner.own_questions(state.learner, state.round, cohort),
         )  # fmt: skip
+
+    def question(self, population: Population, round_id: int) -> tuple[ArrayTree, ArrayTree]:
+        common, own = super().question(population, round_id)
+        example = self.parts(population).learner.example(round_id)
+        return common if example is None else example, own
 
     def cohorts(self, population: Population, state: RunState, first: int, count: int) -> Array:
         return self.parts(population).schedule.cohorts(state.order, first, count)

@@ -12,13 +12,13 @@ classifier is linear on public wavelet features. Validation is on generated imag
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from populace.errors import SpecError, out_of_range
 from populace.methods.base import (
@@ -27,7 +27,6 @@ from populace.methods.base import (
     Ask,
     Facts,
     ImageShape,
-    Plan,
     Population,
     Replies,
     Shard,
@@ -35,22 +34,29 @@ from populace.methods.base import (
     check_shares,
     check_sizes,
 )
-from populace.methods.blocks.dp_sgd import draw_batches, factor_bits, training_key, update_ema
+from populace.methods.blocks.composed import ComposedMethod, Composition, RememberingLearner
+from populace.methods.blocks.dp_sgd import (
+    FactorBits,
+    draw_batches,
+    exact_linear_sum,
+    factor_bits,
+    training_key,
+    update_ema,
+)
 from populace.methods.blocks.gan_training import GanNetworks, GanTraining, Visit, VisitDesign
+from populace.methods.blocks.schedules import Sampled
 from populace.methods.blocks.vae_networks import ImageVae
 from populace.methods.genfl.classifier import (
     ClassifierImages,
     Scattering,
     accuracy_on_generated,
     generated_gradient,
+    gradient_factors,
     optimizer_of,
     train_on_generated,
 )
-from populace.methods.genfl.design import Design, State
+from populace.methods.genfl.design import Learned, TwoStages, two_stages
 from populace.privacy.accounting import resolved_delta
-from populace.privacy.events import Event
-from populace.privacy.guarantee import Guarantee
-from populace.privacy.ledger import Charge
 from populace.privacy.noised_steps import noised_steps
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.source import Source
@@ -59,8 +65,177 @@ from populace.types import Array, ArrayTree
 MOST_GENERATED = 128  # examples of one client in one step: they carry no noise, so that few give their mean gradient
 
 
+@dataclasses.dataclass(frozen=True)
+class GenFlLearner(RememberingLearner):
+    """A GAN at each client, which keeps its generator at home too; then one classifier, a step in every round."""
+
+    settings: GenFl
+    population: Population
+    generator: ImageVae
+    scattering: Scattering
+    bits: FactorBits  # of the classifier's gradients
+    release: TwoStages
+
+    @property
+    def weights(self) -> int:
+        """The number of the classifier's weights."""
+        return (self.scattering.size + 1) * self.generator.classes
+
+    @property
+    def optimizer(self) -> optax.GradientTransformation:
+        return optimizer_of(self.settings.learning_rate, self.settings.momentum)
+
+    def split(self, key: Array) -> tuple[Array, Array]:
+        """The learner has the whole key: everybody is asked in every round, so that the schedule needs none."""
+        return key, key
+
+    def begin(self, key: Array, warm: object = None) -> Learned:
+        del warm
+        coin, start = jax.random.split(key)
+        weights = jnp.zeros(self.weights)
+        generators = self.population.clients if self.settings.synthetic_share else 0
+        return Learned(
+            coin=coin, start=jnp.concatenate(self.settings.gan(self.population).start(start)),
+            thetas=jnp.zeros((generators, self.generator.decoder_size)), known=jnp.zeros(generators, bool),
+            weights=weights, optimizer_state=self.optimizer.init(weights), average=weights,
+            validated=jnp.zeros(self.settings.rounds),
+        )  # fmt: skip
+
+    def question(self, state: Learned, number: Array) -> dict[str, Array]:
+        return {"start": state.start} if int(number) < self.release.gan_rounds else {"weights": state.weights}
+
+    def example(self, number: int) -> dict[str, Array]:
+        if number < self.release.gan_rounds:
+            gan = self.settings.gan(self.population)
+            return {"start": jnp.zeros(gan.critic_size + gan.generator_size)}
+        return {"weights": jnp.zeros(self.weights)}
+
+    def done(self, state: Learned, number: int) -> bool:
+        steps, wanted = number - self.release.gan_rounds, self.settings.stop_accuracy
+        return bool(wanted and steps > 0 and float(state.validated[steps - 1]) >= wanted)
+
+    def remember(self) -> ArrayTree:
+        """The client's generator, once it is trained."""
+        if not 0 < self.settings.synthetic_share < 1:
+            return ()
+        return {"theta": jnp.zeros(self.generator.decoder_size), "trained": jnp.asarray(False)}
+
+    def answer_and_keep(
+        self, question: dict[str, Array], own: Array, shard: Shard, memory: ArrayTree, source: Source
+    ) -> tuple[dict[str, Array], ArrayTree]:
+        if "start" in question:
+            theta = self._train_gan(question["start"], shard, source)
+            return {"theta": theta}, {"theta": theta, "trained": jnp.asarray(True)} if memory else memory
+        return {"gradient": self._gradient(question["weights"], memory, shard, source)}, memory
+
+    def _train_gan(self, start: Array, shard: Shard, source: Source) -> Array:
+        """The first stage: a GAN on the client's records, from a public start."""
+        gan, noised = self.settings.gan(shard.population), self.release.gan
+        if noised is None:
+            raise AssertionError("no generator is trained")
+        omega, theta = start[: gan.critic_size], start[gan.critic_size :]
+        received = {"visited": jnp.int32(0), "omega": omega, "theta": theta, "average": theta}
+        steps, coins = source.split(2)
+        examples, no_counts = gan.read(shard.records, shard.mask), jnp.zeros(0)
+        design = VisitDesign(gan, noised)
+        return Visit(
+            self.settings.gan_training, design, received, examples, no_counts, training_key(coins)
+        ).train(steps)[2]  # fmt: skip
+
+    def _gradient(self, weights: Array, memory: ArrayTree, shard: Shard, source: Source) -> Array:
+        """The second stage: the gradient of a batch's mean loss, in units of the clipping norm: records clipped and noised,
+        generated examples clipped."""
+        share, noised = self.settings.synthetic_share, self.release.classifier
+        batches, noises, coins = source.split(3)
+        gradient: Array = jnp.zeros(self.weights)
+        if noised is not None:
+            x = jnp.asarray(shard.records["x"]).reshape(-1, *self.scattering.shape)
+            y = jax.nn.one_hot(shard.records["y"], self.generator.classes)
+            drawn, noise = draw_batches(noised, batches=batches, noises=noises, mask=jnp.asarray(shard.mask))
+            # Of a batch, what is expected: fewer than it asks for where a client holds fewer.
+            expected = noised.probability * len(x)
+            total = self.noised_gradient(weights, x, y, clip_norm=self.settings.clip_norm, drawn=drawn, noise=noise)
+            gradient = total * (1 - share) / expected
+        if share:
+            made = self.generated(weights, memory["theta"], memory["trained"], training_key(coins))
+            gradient = gradient + share * made
+        return gradient
+
+    def noised_gradient(
+        self, weights: Array, x: Array, y: Array, *, clip_norm: float, drawn: Array, noise: Array
+    ) -> Array:
+        """The noised sum of the clipped gradients of the records drawn, in units of the clipping norm."""
+        if self.release.classifier is None:
+            raise AssertionError("no record enters the classifier")
+
+        def factors_of(row: Array) -> tuple[Array, Array]:
+            return gradient_factors(self.scattering, weights, x[row][None], y[row][None])
+
+        return exact_linear_sum(
+            factors_of, jnp.ravel, release=self.release.classifier, clip_norm=clip_norm, drawn=drawn, noise=noise,
+            bits=self.bits,
+        ).total  # fmt: skip
+
+    def generated(self, weights: Array, theta: Array, trained: Array, key: Array) -> Array:
+        """The mean clipped gradient of generated examples; 0 at a client that has no generator."""
+        count = min(MOST_GENERATED, max(1, round(self.settings.synthetic_share * self.settings.batch_size)))
+        mean = generated_gradient(self.generator, self.scattering, weights, theta, count, self.settings.clip_norm, key)
+        return jnp.where(trained, mean, 0.0)
+
+    def absorb(self, state: Learned, ask: Ask, replies: Replies, source: Source) -> Learned:
+        present, number = replies.present, jnp.asarray(ask.round)
+        if int(number) < self.release.gan_rounds:
+            whose = jnp.where(present, replies.clients, len(state.known))
+            thetas = jnp.asarray(state.thetas).at[whose].set(replies.values["theta"], mode="drop")
+            known = jnp.asarray(state.known).at[whose].set(True, mode="drop")
+            return dataclasses.replace(state, thetas=thetas, known=known)
+        steps = number - self.release.gan_rounds
+        heard = jnp.maximum(jnp.sum(present), 1)
+        gradient = jnp.sum(jnp.where(present[:, None], replies.values["gradient"], 0), axis=0) / heard
+        change, optimizer_state = self.optimizer.update(gradient, state.optimizer_state)
+        weights = state.weights + change
+        average = update_ema(state.average, weights, steps, self.settings.ema_decay)
+        validated = jnp.asarray(state.validated)
+        if self.settings.stop_accuracy:
+            coin = jax.random.fold_in(state.coin, number)
+            accuracy = accuracy_on_generated(self.generator, self.scattering, average, state.thetas, state.known, coin)
+            validated = validated.at[steps].set(accuracy)
+        return dataclasses.replace(
+            state, weights=weights, optimizer_state=optimizer_state, average=average, validated=validated
+        )
+
+    def finish(self, state: Learned, key: Array) -> ClassifierImages:
+        settings, generator = self.settings, self.generator
+        thetas = np.zeros((0, generator.decoder_size), np.float32)
+        if settings.synthetic_share:
+            thetas = np.asarray(state.thetas)[np.asarray(state.known)]
+        learned = state.average if settings.ema_decay else state.weights
+        if settings.synthetic_share == 1:
+            learned = train_on_generated(
+                generator, self.scattering, state.thetas, state.known, key, steps=settings.rounds,
+                batch_size=min(MOST_GENERATED, settings.batch_size), clip_norm=settings.clip_norm,
+                learning_rate=settings.learning_rate, momentum=settings.momentum, ema_decay=settings.ema_decay,
+            )  # fmt: skip
+        weights = np.asarray(learned).reshape(-1, generator.classes)
+        return ClassifierImages(vae=generator, thetas=thetas, weights=weights, cells=self.scattering.cells)
+
+    def message_bytes(self, ask: Ask | None = None) -> tuple[float, float]:
+        """Of a round of either stage; without one, the mean over all rounds."""
+        gan, of_gan, rounds = self.settings.gan(self.population), self.release.gan_rounds, self.release.replies
+        if ask is not None:
+            of_gan, rounds = int(int(ask.round) < of_gan), 1
+
+        def mean(first: int) -> float:
+            return NUMBER * (of_gan * first + (rounds - of_gan) * self.weights) / rounds
+
+        return mean(gan.critic_size + gan.generator_size), mean(gan.generator_size)
+
+    def notes(self) -> tuple[str, ...]:
+        return (*self.release.notes(), NO_ERROR)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GenFl(GanNetworks):
+class GenFl(ComposedMethod, GanNetworks):
     """Guarantee: (epsilon, delta)-DP for one record zeroed out, against everybody, the server included: noise is added
     at the client, in both stages, which are composed. With `recipe` paper nothing is guaranteed.
 
@@ -166,178 +341,34 @@ class GenFl(GanNetworks):
     def makes_data(self) -> bool:
         return self.synthetic_share > 0
 
-    def design(self, population: Population) -> Design:
-        return design_of(self, population)
-
-    @property
-    def _gan_rounds(self) -> int:
-        return 1 if self.synthetic_share else 0
-
-    @property
-    def _classifier_rounds(self) -> int:
-        """Rounds of the second stage; where no record enters it, the server learns alone."""
-        return self.rounds if self.synthetic_share < 1 else 0
-
-    def round_count(self, population: Population) -> int:
-        return self._gan_rounds + self._classifier_rounds
-
-    def begin(self, population: Population, key: Array, warm: object = None) -> State:
-        del warm
-        design = self.design(population)
-        coin, start = jax.random.split(key)
-        weights = jnp.zeros(design.weights)
-        generators = population.clients if self.synthetic_share else 0
-        return State(
-            round=jnp.int32(0), coin=coin, start=jnp.concatenate(self.gan(population).start(start)),
-            thetas=jnp.zeros((generators, design.generator.decoder_size)), known=jnp.zeros(generators, bool),
-            weights=weights, optimizer_state=optimizer_of(self.learning_rate, self.momentum).init(weights), average=weights,
-            validated=jnp.zeros(self.rounds), design=design,
-        )  # fmt: skip
-
-    def ask(self, state: State, population: Population, source: Source) -> Ask | None:
-        done = int(state.round) - self._gan_rounds
-        reached = self.stop_accuracy and done > 0 and float(state.validated[done - 1]) >= self.stop_accuracy
-        if done >= self._classifier_rounds or reached:
-            return None
-        cohort = jnp.arange(population.clients, dtype=jnp.int32)
-        common = {"start": state.start} if done < 0 else {"weights": state.weights}
-        return Ask(round=state.round, cohort=cohort, common=common, own=jnp.zeros(len(cohort), jnp.int32))
-
-    def question(self, population: Population, round_id: int) -> tuple[dict[str, Array], Array]:
-        if round_id < self._gan_rounds:
-            gan = self.gan(population)
-            return {"start": jnp.zeros(gan.critic_size + gan.generator_size)}, jnp.int32(0)
-        return {"weights": jnp.zeros(self.design(population).weights)}, jnp.int32(0)
-
-    def remember(self, population: Population, key: Array) -> ArrayTree:
-        """The client's generator, once it is trained."""
-        if not 0 < self.synthetic_share < 1:
-            return ()
-        return {"theta": jnp.zeros(self.design(population).generator.decoder_size), "trained": jnp.asarray(False)}
-
-    def charge(self, ask: Ask, population: Population) -> Charge:
-        design = self.design(population)
-        event = design.gan_event if int(ask.round) < self._gan_rounds else design.step_event
-        if event is None:
-            raise AssertionError("no record is read in this round")
-        return Charge(event=event, unit="record")
-
-    def answer(
-        self, common: dict[str, Array], own: Array, shard: Shard, memory: ArrayTree, source: Source
-    ) -> tuple[dict[str, Array], ArrayTree]:
-        design = self.design(shard.population)
-        if "start" in common:
-            theta = self._train_gan(design, common["start"], shard, source)
-            return {"theta": theta}, {"theta": theta, "trained": jnp.asarray(True)} if memory else memory
-        return {"gradient": self._gradient(design, common["weights"], memory, shard, source)}, memory
-
-    def _train_gan(self, design: Design, start: Array, shard: Shard, source: Source) -> Array:
-        """The first stage: a GAN on the client's records, from a public start."""
-        if design.visit is None:
-            raise AssertionError("no generator is trained")
-        gan = design.visit.gan
-        omega, theta = start[: gan.critic_size], start[gan.critic_size :]
-        nothing = jnp.zeros(0)
-        received = {"visited": jnp.int32(0), "omega": omega, "theta": theta, "average": theta}
-        steps, coins = source.split(2)
-        examples = gan.read(shard.records, shard.mask)
-        visit = Visit(self.gan_training, design.visit, received, examples, nothing, training_key(coins))
-        return visit.train(steps)[2]
-
-    def _gradient(self, design: Design, weights: Array, memory: ArrayTree, shard: Shard, source: Source) -> Array:
-        """The second stage: the gradient of a batch's mean loss, in units of the clipping norm: records clipped and noised,
-        generated examples clipped."""
-        batches, noises, coins = source.split(3)
-        gradient: Array = jnp.zeros(design.weights)
-        if design.release is not None:
-            x = jnp.asarray(shard.records["x"]).reshape(-1, *design.scattering.shape)
-            y = jax.nn.one_hot(shard.records["y"], design.generator.classes)
-            drawn, noise = draw_batches(design.release, batches=batches, noises=noises, mask=jnp.asarray(shard.mask))
-            # Of a batch, what is expected: fewer than it asks for where a client holds fewer.
-            expected = design.release.probability * len(x)
-            total = design.noised_gradient(weights, x, y, clip_norm=self.clip_norm, drawn=drawn, noise=noise)
-            gradient = total * (1 - self.synthetic_share) / expected
-        if self.synthetic_share:
-            gradient = gradient + self.synthetic_share * self._generated(
-                design, weights, memory["theta"], memory["trained"], training_key(coins)
-            )
-        return gradient
-
-    def _generated(self, design: Design, weights: Array, theta: Array, trained: Array, key: Array) -> Array:
-        """The mean clipped gradient of generated examples; 0 at a client that has no generator."""
-        count = min(MOST_GENERATED, max(1, round(self.synthetic_share * self.batch_size)))
-        mean = generated_gradient(design.generator, design.scattering, weights, theta, count, self.clip_norm, key)
-        return jnp.where(trained, mean, 0.0)
-
-    def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
-        present = replies.present
-        if int(state.round) < self._gan_rounds:
-            whose = jnp.where(present, replies.clients, len(state.known))
-            thetas = jnp.asarray(state.thetas).at[whose].set(replies.values["theta"], mode="drop")
-            known = jnp.asarray(state.known).at[whose].set(True, mode="drop")
-            return dataclasses.replace(state, round=state.round + 1, thetas=thetas, known=known)
-        done = state.round - self._gan_rounds
-        heard = jnp.maximum(jnp.sum(present), 1)
-        gradient = jnp.sum(jnp.where(present[:, None], replies.values["gradient"], 0), axis=0) / heard
-        change, optimizer_state = optimizer_of(self.learning_rate, self.momentum).update(
-            gradient, state.optimizer_state
-        )
-        weights = state.weights + change
-        average = update_ema(state.average, weights, done, self.ema_decay)
-        validated = jnp.asarray(state.validated)
-        if self.stop_accuracy:
-            coin, design = jax.random.fold_in(state.coin, state.round), state.design
-            accuracy = accuracy_on_generated(
-                design.generator, design.scattering, average, state.thetas, state.known, coin
-            )
-            validated = validated.at[done].set(accuracy)
-        return dataclasses.replace(
-            state, round=state.round + 1, weights=weights, optimizer_state=optimizer_state, average=average,
-            validated=validated,
-        )  # fmt: skip
-
-    def finish(self, state: State, population: Population, key: Array) -> ClassifierImages:
-        design, generator = state.design, state.design.generator
-        thetas = np.zeros((0, generator.decoder_size), np.float32)
-        if self.synthetic_share:
-            thetas = np.asarray(state.thetas)[np.asarray(state.known)]
-        learned = state.average if self.ema_decay else state.weights
-        if self.synthetic_share == 1:
-            learned = train_on_generated(
-                generator, design.scattering, state.thetas, state.known, key, steps=self.rounds,
-                batch_size=min(MOST_GENERATED, self.batch_size), clip_norm=self.clip_norm, learning_rate=self.learning_rate,
-                momentum=self.momentum, ema_decay=self.ema_decay,
+    def compose(self, population: Population) -> Composition:
+        """Both stages' noise is calibrated together."""
+        shape, records, share = population.schema, population.records, self.synthetic_share
+        gan = self.gan(population)
+        if not (isinstance(shape, ImageShape) and isinstance(gan.generator, ImageVae)):
+            raise SpecError(f"method {self.facts.name!r} takes images; `populace methods` lists what takes tables")
+        scattering = Scattering(shape.shape, self.features)
+        delta, chosen_delta = resolved_delta(self.delta, population.clients * records)
+        private = self.recipe == "valid" or not share
+        first = second = None
+        if share:
+            first = noised_steps(
+                epsilon=self.epsilon * (self.budget_share if share < 1 else 1.0), delta=delta, each=self.critic_steps,
+                probability=min(1.0, self.gan_batch_size / records), wanted=self.generator_steps * self.critic_steps,
+                noise=0.0, size=gan.critic_size,
             )  # fmt: skip
-        weights = np.asarray(learned).reshape(-1, generator.classes)
-        return ClassifierImages(vae=generator, thetas=thetas, weights=weights, cells=design.scattering.cells)
-
-    def guarantee(self, population: Population) -> Guarantee:
-        return self.design(population).guarantee(population)
-
-    def spends(self, population: Population) -> Event:
-        return self.design(population).whole
-
-    def plan(self, population: Population) -> Plan:
-        rounds = self.round_count(population)
-        down, up = (
-            (self._gan_rounds * gan + self._classifier_rounds * classifier) / rounds
-            for gan, classifier in zip(*self._bytes(population), strict=True)
-        )
-        return Plan(
-            guarantee=self.guarantee(population), rounds=rounds, bytes_up=up, bytes_down=down, errors={},
-            notes=(*self.design(population).notes(), NO_ERROR),
+        if share < 1:
+            second = noised_steps(
+                epsilon=self.epsilon, delta=delta, probability=min(1.0, (1 - share) * self.batch_size / records),
+                wanted=self.rounds, each=1, noise=0.0, size=(scattering.size + 1) * shape.classes,
+                before=first.whole if first and private else None,
+            )  # fmt: skip
+        release = two_stages(first, second, private=private, delta=delta, chosen_delta=chosen_delta)
+        learner = GenFlLearner(
+            settings=self, population=population, generator=gan.generator, scattering=scattering,
+            bits=factor_bits(scattering.size + 1, records), release=release,
         )  # fmt: skip
-
-    def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
-        return self._bytes(population)[0 if int(ask.round) < self._gan_rounds else 1]
-
-    def _bytes(self, population: Population) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Bytes down and up in a round of the first stage, and of the second."""
-        gan, weights = self.gan(population), self.design(population).weights
-        return (
-            (NUMBER * (gan.critic_size + gan.generator_size), NUMBER * gan.generator_size),
-            (NUMBER * weights, NUMBER * weights),
-        )
+        return Composition(Sampled(clients=population.clients, wanted=release.replies), release, learner)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -362,32 +393,3 @@ class DpFl(GenFl):
         traffic="a classifier down and its noised gradient up, per round",
     )  # fmt: skip
     small: ClassVar[Mapping[str, object]] = {**GenFl.small, "synthetic_share": 0.0}
-
-
-@functools.lru_cache(maxsize=64)
-def design_of(method: GenFl, population: Population) -> Design:
-    """Both stages' noise, calibrated together."""
-    shape, records, share = population.schema, population.records, method.synthetic_share
-    gan = method.gan(population)
-    if not (isinstance(shape, ImageShape) and isinstance(gan.generator, ImageVae)):
-        raise SpecError(f"method {method.facts.name!r} takes images; `populace methods` lists what takes tables")
-    scattering = Scattering(shape.shape, method.features)
-    delta, chosen_delta = resolved_delta(method.delta, population.clients * records)
-    private = method.recipe == "valid" or not share
-    visit = release = before = None
-    if share:
-        steps = noised_steps(
-            epsilon=method.epsilon * (method.budget_share if share < 1 else 1.0), delta=delta, each=method.critic_steps,
-            probability=min(1.0, method.gan_batch_size / records), wanted=method.generator_steps * method.critic_steps,
-            noise=0.0, size=gan.critic_size,
-        )  # fmt: skip
-        visit, before = VisitDesign(gan, steps), steps.whole if private else None
-    if share < 1:
-        release = noised_steps(
-            epsilon=method.epsilon, delta=delta, probability=min(1.0, (1 - share) * method.batch_size / records),
-            wanted=method.rounds, each=1, noise=0.0, size=(scattering.size + 1) * shape.classes, before=before,
-        )  # fmt: skip
-    return Design(
-        generator=gan.generator, scattering=scattering, delta=delta, chosen_delta=chosen_delta, visit=visit, release=release,
-        bits=factor_bits(scattering.size + 1, records), private=private,
-    )  # fmt: skip
