@@ -19,6 +19,7 @@ import pyarrow as pa
 from populace.engines import simulation
 from populace.engines.runtime import population_of
 from populace.methods.base import Replies, Shard
+from populace.methods.blocks.networks import count_parameters
 from populace.methods.wae.dp_fed_wae import DpFedWae
 from populace.privacy.source import Keyed
 from populace.tables.partition import Clients, split
@@ -47,10 +48,9 @@ def measure(protocol: DpFedWae, clients: Clients) -> dict[str, Any]:
     began = time.perf_counter()
     outcome = simulation.run(protocol, clients, root=jax.random.key(1))
     seconds = time.perf_counter() - began
-    design = protocol.design(population_of(clients))
     return {
         "recipe": protocol.recipe,
-        "parameters": design.parameters,
+        "parameters": count_parameters(protocol.parts(population_of(clients)).learner.net.shapes),
         "clients_per_round": protocol.clients_per_round(population_of(clients)),
         "clients": len(clients),
         "rounds": outcome.rounds,

@@ -28,8 +28,7 @@ from populace.methods.base import Population
 from populace.methods.blocks.generator import Generator
 from populace.methods.blocks.networks import Decoder
 from populace.methods.registry import make_protocol
-from populace.methods.wae.autoencoders import ClassAutoencoder
-from populace.methods.wae.dp_fed_wae import DpFedWae, State
+from populace.methods.wae.dp_fed_wae import ClassLearner, ClassParameters, DpFedWae
 from populace.methods.wae.training import reported_gradient
 from populace.papers.grid import Cell, Chart, Result, View, benchmark_of, mean_over_seeds
 from populace.papers.user_path import raw_rows, synthesize_csv
@@ -178,16 +177,15 @@ def trained_without_noise(rows: Table, key: Array) -> Decoder:
     """The same model, cohorts and steps, with the clients' unit gradients averaged as they are: NOT PRIVATE, the limit."""
     protocol = DpFedWae(epsilon=8.0)
     population = Population(schema=rows.schema, clients=len(rows) // RECORDS, records=RECORDS)
-    state = protocol.begin(population, key)
-    design = state.design
-    if not isinstance(design.net, ClassAutoencoder):
+    start, learner = protocol.begin(population, key), protocol.parts(population).learner
+    if not isinstance(learner, ClassLearner):
         raise TypeError("the default recipe has latent classes")
-    net, rounds = design.net, protocol.round_count(population)
+    net, rounds = learner.net, protocol.round_count(population)
     codes = jnp.asarray(rows.codes).reshape(-1, RECORDS, len(rows.schema.columns))
     ones = jnp.ones(RECORDS)
 
-    def one(state: State, number: Array) -> tuple[State, None]:
-        cohort, warming = state.order[number], number < protocol.first_rounds(rounds)
+    def one(state: ClassParameters, number: Array) -> tuple[ClassParameters, None]:
+        cohort, warming = start.order[number], number < learner.first_rounds
 
         def unit(client: Array) -> Array:
             gradient = reported_gradient(net, state.theta, net.read(codes[client]), ones, warming=warming)
@@ -195,9 +193,9 @@ def trained_without_noise(rows: Table, key: Array) -> Decoder:
 
         heard = jnp.sum(cohort >= 0)
         mean = jnp.sum(jax.vmap(unit)(cohort), axis=0) / heard
-        return protocol.learn(state, net, mean, heard, warming), None
+        return learner.learn(state, number, mean, heard), None
 
-    state, _ = jax.jit(lambda start: jax.lax.scan(one, start, jnp.arange(rounds)))(state)
+    state, _ = jax.jit(lambda first: jax.lax.scan(one, first, jnp.arange(rounds)))(start.learner)
     return Decoder(schema=rows.schema, layers=jax.tree.map(np.asarray, net.tables(state.theta)))
 
 

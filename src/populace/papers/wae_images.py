@@ -7,10 +7,10 @@ with the clients' directions averaged as they are: NOT PRIVATE.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +20,8 @@ from populace.engines import simulation
 from populace.engines.runtime import population_of
 from populace.evaluation.prediction import LEARNERS, resamples, score_arrays
 from populace.methods.blocks.generator import Synthesizer
-from populace.methods.wae.autoencoders import ClassAutoencoder
-from populace.methods.wae.dp_fed_wae import DpFedWae, State
-from populace.methods.wae.training import adam_update, reported_gradient
+from populace.methods.wae.dp_fed_wae import ClassLearner, DpFedWae
+from populace.methods.wae.training import AdamLearner, Parameters, reported_gradient
 from populace.papers.grid import Cell, Chart, Picture, Result, View, benchmark_of, mean_over_seeds
 from populace.papers.image_grid import GAP, grid_pixels, pack_images
 from populace.papers.scores import load
@@ -81,38 +80,34 @@ def measure(cell: Cell) -> Result:
 def trained_without_noise(protocol: DpFedWae, clients: Clients, key: Array) -> Synthesizer:
     """The same model, cohorts and steps, with the clients' directions averaged as they are: NOT PRIVATE, the limit."""
     population = population_of(clients)
-    design = protocol.design(population)
-    net, rounds = design.net, protocol.round_count(population)
+    learner = protocol.parts(population).learner
+    if not isinstance(learner, ClassLearner | AdamLearner):
+        raise TypeError("both recipes train an autoencoder")
 
     @jax.jit
-    def one(state: State, records: ArrayTree, mask: Array) -> State:
-        warming = state.round < protocol.first_rounds(rounds)
+    def one(state: Any, round_id: Array, records: ArrayTree, mask: Array) -> Parameters:
         here = jnp.asarray(mask, jnp.float32)
 
         def direction(images: ArrayTree, there: Array, number: Array) -> Array:
-            read = design.read(images)
-            if not isinstance(net, ClassAutoencoder):
-                coin = jax.random.fold_in(jax.random.fold_in(state.coin, state.round), number)
-                return adam_update(
-                    net, state.theta, read, there, coin,
-                    epochs=protocol.local_epochs, learning_rate=protocol.learning_rate,
-                )  # fmt: skip
-            gradient = reported_gradient(net, state.theta, read, there, warming=warming)
+            if isinstance(learner, AdamLearner):
+                coin = jax.random.fold_in(jax.random.fold_in(state.coin, round_id), number)
+                return learner.update(state.theta, images, there, coin)
+            warming = round_id < learner.first_rounds
+            gradient = reported_gradient(learner.net, state.theta, learner.read(images), there, warming=warming)
             return gradient / jnp.maximum(jnp.linalg.norm(gradient), 1e-12)
 
         heard = jnp.sum(jnp.any(mask, axis=1))
         each = jax.vmap(direction)(records, here, jnp.arange(len(here)))
         mean = jnp.sum(each * jnp.any(mask, axis=1)[:, None], axis=0) / jnp.maximum(heard, 1)
-        if isinstance(net, ClassAutoencoder):
-            return protocol.learn(state, net, mean, heard, warming)
-        return dataclasses.replace(
-            state, round=state.round + 1, theta=state.theta + protocol.server_learning_rate * mean
-        )
+        if isinstance(learner, AdamLearner):
+            return learner.move(state, mean)
+        return learner.learn(state, round_id, mean, heard)
 
-    state = protocol.begin(population, key)
-    for cohort in np.asarray(state.order):
-        state = one(state, *clients.gather(cohort, population.records))
-    return protocol.finish(state, population, key)
+    start = protocol.begin(population, key)
+    state: Any = start.learner
+    for number, cohort in enumerate(np.asarray(start.order)):
+        state = one(state, jnp.int32(number), *clients.gather(cohort, population.records))
+    return learner.finish(state, key)
 
 
 def _scores(made: Images, data: str) -> JsonObject:

@@ -10,6 +10,7 @@ from populace.engines import simulation
 from populace.engines.runtime import population_of
 from populace.errors import BudgetError, SpecError
 from populace.methods.base import Replies, Shard
+from populace.methods.blocks.networks import count_parameters
 from populace.methods.wae.autoencoders import ClassAutoencoder, DenseAutoencoder
 from populace.methods.wae.dp_fed_wae import DpFedWae
 from populace.privacy.events import Pure
@@ -33,17 +34,16 @@ def binary_people(clients, columns=8, seed=0):
 
 def test_recipes_have_their_networks_and_mechanisms():
     population = population_of(binary_people(4, columns=124))
-    paper = DpFedWae(epsilon=8.0, recipe="paper").design(population)
+    paper = DpFedWae(epsilon=8.0, recipe="paper").parts(population).learner
     assert isinstance(paper.net, DenseAutoencoder)
     assert (paper.mechanism.size, paper.mechanism.chosen) == (18_188, 909)
-    best = DpFedWae(epsilon=8.0).design(population)
+    best = DpFedWae(epsilon=8.0).parts(population).learner
     assert isinstance(best.net, ClassAutoencoder)
-    assert (best.parameters, best.mechanism.size, best.mechanism.chosen, best.records) == (1_124, 1_024, 3, 2)
+    assert (count_parameters(best.net.shapes), best.mechanism.size, best.mechanism.chosen) == (1_124, 1_024, 3)
     assert best.mechanism.wire_bytes == 2
-    tied = DpFedWae(epsilon=8.0).design(
-        dataclasses.replace(population, schema=dataclasses.replace(population.schema, target="c3"))
-    )
-    assert (tied.net.target, tied.parameters, tied.mechanism.size) == (3, 10 * 124 + 16, 2_048)
+    aimed = dataclasses.replace(population, schema=dataclasses.replace(population.schema, target="c3"))
+    tied = DpFedWae(epsilon=8.0).parts(aimed).learner
+    assert (tied.net.target, count_parameters(tied.net.shapes), tied.mechanism.size) == (3, 10 * 124 + 16, 2_048)
 
 
 def learned(epsilon, target=None):
@@ -84,7 +84,7 @@ def test_paper_recipe_runs_and_decodes_by_arg_max():
     assert outcome.rounds == 6
     assert outcome.generator.arg_max
     first = protocol.begin(population_of(clients), jax.random.fold_in(jax.random.key(0), 0))
-    moved = np.asarray(outcome.state.theta - first.theta)
+    moved = np.asarray(outcome.state.learner.theta - first.learner.theta)
     np.testing.assert_allclose(moved * 10, np.round(moved * 10), atol=1e-4)  # gamma s/n at the coordinates told
 
 
@@ -131,7 +131,7 @@ def test_first_rounds_learn_the_columns_own_tables_and_later_ones_keep_them():
     protocol = DpFedWae(epsilon=8.0, cohort_size=40, warmup_share=0.5, latent_classes=2)
     population = population_of(clients)
     state = protocol.begin(population, jax.random.key(0))
-    thetas, kinds = [np.asarray(state.theta)], []
+    thetas, kinds = [np.asarray(state.learner.theta)], []
     records, mask = (np.asarray(clients.data.codes).reshape(400, 2, 8), np.ones((400, 2), bool))
     for number in range(10):
         ask = protocol.ask(state, population, Keyed(jax.random.key(number)))
@@ -145,14 +145,14 @@ def test_first_rounds_learn_the_columns_own_tables_and_later_ones_keep_them():
         ]  # fmt: skip
         replies = Replies(clients=ask.cohort[:4], present=np.ones(4, bool), values=np.array(reports))
         state = protocol.absorb(state, ask, replies, Keyed(jax.random.key(9)))
-        thetas.append(np.asarray(state.theta))
+        thetas.append(np.asarray(state.learner.theta))
     assert kinds == [True] * 5 + [False] * 5
     for kind, before, after in zip(kinds, thetas, thetas[1:], strict=False):
         changed = before != after
         assert changed[:8].any() == kind
         assert changed[8:].any() != kind
     assert protocol.ask(state, population, Keyed(jax.random.key(0))) is None
-    assert int(state.heard) == 5 * 4
+    assert int(state.learner.heard) == 5 * 4
 
 
 @pytest.mark.parametrize(("epsilon", "participations", "first"), [(8, 1, 100), (4, 1, 200), (8, 2, 200), (1, 1, 500)])
@@ -166,8 +166,8 @@ def test_a_part_of_the_model_is_sent_and_moves_that_part_only():
     clients = binary_people(400, columns=20)
     protocol = DpFedWae(epsilon=8.0, cohort_size=4, latent_classes=2, submodel=0.4, warmup_share=0.01)
     population = population_of(clients)
-    design = protocol.design(population)
-    assert (design.places, design.numbers_sent, design.parameters) == (8, 3 * 8 + 2, 3 * 20 + 2)
+    learner = protocol.parts(population).learner
+    assert (learner.places, count_parameters(learner.net.shapes)) == (8, 3 * 20 + 2)
     assert protocol.reply_bytes(None, population)[0] == 4 * 26 + 16
     assert any("saved" in note and "55%" in note for note in protocol.plan(population).notes)
     state = dataclasses.replace(protocol.begin(population, jax.random.key(0)), round=np.int32(50))
@@ -175,8 +175,8 @@ def test_a_part_of_the_model_is_sent_and_moves_that_part_only():
     assert ask.common["theta"].shape == (26,)
     replies = Replies(clients=ask.cohort, present=np.ones(4, bool), values=np.array([3, 5, 8, 64]))
     after = protocol.absorb(state, ask, replies, Keyed(jax.random.key(2)))
-    moved = np.asarray(after.theta != state.theta)
-    kept = np.asarray(design.kept(design.net, state.coin, 50)) > 0
+    moved = np.asarray(after.learner.theta != state.learner.theta)
+    kept = np.asarray(learner.kept(state.learner.coin, 50)) > 0
     assert kept.sum() == 8
     assert not moved[:20].any()
     for row in moved[20:60].reshape(2, 20):
@@ -215,11 +215,11 @@ def test_several_indices_are_told_as_one_set_at_the_same_cost():
     clients = binary_people(40)
     protocol = DpFedWae(epsilon=4.0, recipe="paper", hidden_size=4, latent_size=2, local_epochs=1, indices=3, overlap=2)
     outcome = simulation.run(protocol, clients, root=jax.random.key(0))
-    mechanism = outcome.state.design.mechanism
+    mechanism = protocol.parts(population_of(clients)).learner.mechanism
     assert (mechanism.reported, mechanism.least, mechanism.event) == (3, 2, Pure(4.0))
     assert outcome.ledger.spent()["epsilon"] == pytest.approx(4.0)
     first = protocol.begin(population_of(clients), jax.random.fold_in(jax.random.key(0), 0))
-    assert np.abs(np.asarray(outcome.state.theta - first.theta) * 10).sum() <= 3 * 40 + 0.1
+    assert np.abs(np.asarray(outcome.state.learner.theta - first.learner.theta) * 10).sum() <= 3 * 40 + 0.1
 
 
 def test_central_statement_stands_beside_the_local_one_and_only_where_each_is_asked_once():

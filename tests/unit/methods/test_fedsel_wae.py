@@ -36,9 +36,9 @@ def test_moves_are_bits_at_the_coordinates_told_and_rows_by_arg_max(clients):
     assert outcome.rounds == 4
     assert outcome.generator.arg_max
     first = protocol.begin(population_of(clients), jax.random.fold_in(jax.random.key(0), 0))
-    mechanism = first.design.mechanism
+    mechanism = protocol.parts(population_of(clients)).learner.mechanism
     assert mechanism.bound == pytest.approx(2e-3)
-    moved = np.asarray(outcome.state.theta - first.theta) * 5 / mechanism.unit
+    moved = np.asarray(outcome.state.learner.theta - first.learner.theta) * 5 / mechanism.unit
     np.testing.assert_allclose(moved, np.round(moved), atol=1e-3)
     assert 0 < np.abs(np.round(moved)).sum() <= 20
 

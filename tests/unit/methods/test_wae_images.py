@@ -9,7 +9,7 @@ from populace.engines import simulation
 from populace.engines.runtime import new_ledger
 from populace.errors import BudgetError, DataError, SpecError
 from populace.methods.base import ImageShape, Population, Shard
-from populace.methods.blocks.networks import Blocks, convolve
+from populace.methods.blocks.networks import Blocks, convolve, count_parameters
 from populace.methods.wae.autoencoders import ClassAutoencoder, ConvAutoencoder
 from populace.methods.wae.dp_fed_wae import DpFedWae
 from populace.methods.wae.images import ConvDecoder, ImageClasses, Mosaic, read_tiles, usual_tile
@@ -33,14 +33,14 @@ def shapes(clients, seed=0):
 
 
 def test_recipes_have_their_networks_and_mechanisms():
-    best = DpFedWae(epsilon=8.0).design(MNIST)
+    best = DpFedWae(epsilon=8.0).parts(MNIST).learner
     assert isinstance(best.net, ClassAutoencoder)
-    assert (best.mosaic, best.net.target, best.records) == (Mosaic((28, 28), 2), 196, 2)
+    assert (best.mosaic, best.net.target) == (Mosaic((28, 28), 2), 196)
     assert best.mechanism.size == 4_096
-    paper = DpFedWae(epsilon=8.0, recipe="paper").design(MNIST)
+    paper = DpFedWae(epsilon=8.0, recipe="paper").parts(MNIST).learner
     assert isinstance(paper.net, ConvAutoencoder)
-    assert (paper.net.shapes[-1], paper.mechanism.size) == (("in", (9, 8)), paper.parameters)
-    assert paper.mechanism.chosen == round(0.05 * paper.parameters)
+    assert (paper.net.shapes[-1], paper.mechanism.size) == (("in", (9, 8)), count_parameters(paper.net.shapes))
+    assert paper.mechanism.chosen == round(0.05 * paper.mechanism.size)
 
 
 @pytest.mark.parametrize(("shape", "tile"), [((8, 8), 1), ((28, 28), 2), ((32, 32, 3), 4), ((2, 500), 2)])
@@ -51,7 +51,7 @@ def test_tiles_are_as_small_as_the_public_rule_allows(shape, tile):
 @pytest.mark.parametrize("recipe", ["best", "paper"])
 def test_reports_cost_what_is_claimed(recipe):
     protocol = DpFedWae(epsilon=6.0, participations=3, recipe=recipe)
-    assert protocol.charge(None, MNIST).event == Pure(2.0)
+    assert protocol.parts(MNIST).release.event(0) == Pure(2.0)
     claim = protocol.guarantee(MNIST)
     assert (claim.epsilon, claim.delta, claim.unit, claim.trust) == (6.0, 0.0, "client", "local")
     assert claim.read_from_data == ("classes",)
@@ -59,7 +59,8 @@ def test_reports_cost_what_is_claimed(recipe):
 
 def test_one_report_more_than_claimed_is_refused():
     protocol = DpFedWae(epsilon=1.0, participations=2)
-    ledger, charge = new_ledger(protocol, MNIST), protocol.charge(None, MNIST)
+    ask = protocol.ask(protocol.begin(MNIST, jax.random.key(0)), MNIST, Keyed(jax.random.key(1)))
+    ledger, charge = new_ledger(protocol, MNIST), protocol.charge(ask, MNIST)
     for round_id in range(2):
         ledger.book(np.array([0]), charge, round_id=round_id)
     with pytest.raises(BudgetError):
@@ -129,14 +130,14 @@ def test_a_client_without_images_and_one_class_answer_too():
     records = {"x": np.zeros((2, 3, 3), np.uint8), "y": np.zeros(2, np.int32)}
     shard = Shard(records=records, mask=np.zeros(2, bool), population=population)
     reply, _ = protocol.answer(ask.common, ask.own[0], shard, (), Keyed(jax.random.key(2)))
-    assert 0 <= int(reply) < 2 * protocol.design(population).mechanism.size
+    assert 0 <= int(reply) < 2 * protocol.parts(population).learner.mechanism.size
     made = protocol.finish(state, population, jax.random.key(3)).sample(4, jax.random.key(4))
     assert (made.classes, made.x.shape) == (1, (4, 3, 3))
 
 
 def test_tiles_wider_than_the_image_are_refused():
     with pytest.raises(SpecError, match="tile"):
-        DpFedWae(epsilon=1.0, tile=29).design(MNIST)
+        DpFedWae(epsilon=1.0, tile=29).parts(MNIST)
 
 
 @pytest.mark.parametrize("stride", [1, 2])

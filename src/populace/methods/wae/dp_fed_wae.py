@@ -17,7 +17,6 @@ over the tiles of a mosaic, with the label as the target.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
@@ -27,30 +26,33 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.errors import SpecError, out_of_range
-from populace.methods.base import Ask, Facts, ImageShape, Plan, Population, Replies, Shard
+from populace.methods.base import Ask, Facts, ImageShape, Population, Replies, Shard
+from populace.methods.blocks.composed import ComposedMethod, Composition, LocalRelease
 from populace.methods.blocks.generator import Synthesizer
-from populace.methods.blocks.networks import Blocks, Decoder, count_parameters, unpack
+from populace.methods.blocks.networks import Blocks, Decoder, count_parameters
+from populace.methods.blocks.schedules import Passes
 from populace.methods.wae.autoencoders import (
     ClassAutoencoder,
     ConvAutoencoder,
     DenseAutoencoder,
+    choose_places,
     extend_submodel,
+    mask_of_places,
     submodel_places,
+    submodel_size,
     take_submodel,
 )
-from populace.methods.wae.images import DECODER, ConvDecoder, Mosaic, image_classes, image_net
+from populace.methods.wae.images import Mosaic, image_classes, image_net, read_tiles
 from populace.methods.wae.training import (
-    Design,
-    Net,
-    PassesOfReports,
-    adam_update,
+    AdamLearner,
+    Parameters,
+    ReportLearner,
+    Trained,
     first_step,
     later_step,
-    pretrain,
+    report_release,
     reported_gradient,
 )
-from populace.privacy.events import Event
-from populace.privacy.guarantee import Guarantee
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.randomizers.several_signds import SeveralSignDS
 from populace.privacy.randomizers.signds import SignDS, matched_share, padded_size, rotate, rotate_back, settle
@@ -61,24 +63,139 @@ PAPER_SHARE = 0.05  # k/d of the paper's best figures
 PAPER_COHORT = 10
 USUAL_ROUNDS = 1_000
 WARMUP_REPORTS, MOST_WARMUP = 0.8, 0.5  # share of the rounds that are first ones: this divided by epsilon, at most that
+TURNS = 2  # of the rotation
+SUBMODELS = 2**31 - 1  # the stream of the public coin that chooses sub-models; no round has this number
+BESIDE = 16.0  # bytes of a seed and two numbers of the round
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class State:
-    """The server's parameters, the public order of the clients, and the public coin of rotation, latents and ties."""
+class ClassParameters(Parameters):
+    """Those of latent classes, and what the length of a step follows from; the coin is of rotation and sub-models too."""
 
-    round: Array
-    coin: Array
-    order: Array
-    theta: Array
     means: Array  # of the columns' places, as the first rounds estimate them: unbiased, so perhaps negative
     heard: Array  # reports of this kind of round
-    design: Design = dataclasses.field(metadata={"static": True})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DpFedWae(PassesOfReports):
+class ClassLearner(ReportLearner):
+    """Recipe `best`: clients tell one coordinate of a rotated gradient; steps are as long as the reports deserve."""
+
+    mechanism: SignDS | SeveralSignDS
+    net: ClassAutoencoder
+    mosaic: Mosaic | None  # by which latent classes see images
+    places: int  # of the sub-model that is sent; 0: the whole model
+    first_rounds: int
+
+    def begin(self, key: Array, warm: object = None) -> ClassParameters:
+        start, coin, _, _ = jax.random.split(key, 4)
+        theta = self.net.parameters_of(warm.layers) if isinstance(warm, Decoder) else self.net.start(start)
+        means = self.net.blocks.probabilities(theta[: self.net.blocks.width])
+        return ClassParameters(coin=coin, theta=theta, means=means, heard=jnp.int32(0))
+
+    def question(self, state: ClassParameters, number: Array) -> dict[str, Array]:
+        sent = super().question(state, number) | {"warming": jnp.asarray(number < self.first_rounds)}
+        if self.places:
+            sent["theta"] = take_submodel(self.net, state.theta, self.choose(state.coin, number))
+        return sent
+
+    def answer(self, question: dict[str, Array], own: Array, shard: Shard, source: Source) -> Array:
+        coin, number, theta = (
+            jax.random.wrap_key_data(jnp.asarray(question["coin"])),
+            question["round"],
+            question["theta"],
+        )
+        if self.places:
+            theta = extend_submodel(self.net, theta, self.choose(coin, number))
+        gradient = reported_gradient(
+            self.net, theta, self.read(shard.records), jnp.asarray(shard.mask, jnp.float32),
+            warming=question["warming"], kept=self.kept(coin, number),
+        )  # fmt: skip
+        start, _ = self.coins(question, own)
+        return self.mechanism.apply(settle(rotate(gradient, self.signs(coin, number))), source, start)
+
+    def absorb(self, state: ClassParameters, ask: Ask, replies: Replies, source: Source) -> ClassParameters:
+        mean, heard = self.mean_report(replies)
+        # The inverse of what a report does to a unit vector on average: unbiased for Gaussian-looking coordinates.
+        unit = math.sqrt(self.mechanism.size) / self.mechanism.pull
+        back = rotate_back(mean, self.signs(state.coin, ask.round), len(state.theta) - self.net.blocks.width)
+        return self.learn(state, ask.round, unit * back, heard)
+
+    def learn(self, state: ClassParameters, number: Array | int, estimate: Array, heard: Array) -> ClassParameters:
+        """The state after so many reports of a round, given the estimate of their mean unit vector."""
+        net, warming = self.net, jnp.asarray(number < self.first_rounds)
+        before = jnp.where(number == self.first_rounds, 0, state.heard)
+        known: dict[str, Any] = {
+            "gain": self.mechanism.gain, "records": self.population.records,
+            "before": before, "heard": heard, "kept": self.kept(state.coin, number),
+        }  # fmt: skip
+        means = first_step(net, state.theta, state.means, estimate, **known)
+        first = jnp.asarray(state.theta).at[: net.blocks.width].set(net.base_of(means))
+        return dataclasses.replace(
+            state,
+            theta=jnp.where(warming, first, later_step(net, state.theta, estimate, **known)),
+            means=jnp.where(warming, means, state.means),
+            heard=before + heard,
+        )
+
+    def finish(self, state: ClassParameters, key: Array) -> Synthesizer:
+        shape = self.population.schema
+        if isinstance(shape, ImageShape) and self.mosaic is not None:
+            return image_classes(self.net, self.mosaic, state.theta, shape)
+        return Decoder(
+            schema=self.population.table_schema, layers=jax.tree.map(np.asarray, self.net.tables(state.theta))
+        )
+
+    def signs(self, coin: Array, number: Array | int) -> Array:
+        """The public random signs of a round's rotation."""
+        key = jax.random.fold_in(jax.random.fold_in(coin, 0), number)
+        words = jax.random.bits(key, (TURNS, self.mechanism.size))
+        return jnp.where(words >> 31 == 1, 1.0, -1.0).astype(jnp.float32)
+
+    def choose(self, coin: Array, number: Array | int) -> Array:
+        """The places of the sub-model that a round's clients get."""
+        return choose_places(self.net, self.places, jax.random.fold_in(jax.random.fold_in(coin, SUBMODELS), number))
+
+    def kept(self, coin: Array, number: Array | int) -> Array:
+        """The same places as a mask: 1 for those that are sent."""
+        if not self.places:
+            return np.ones(self.net.blocks.width, np.float32)
+        return mask_of_places(self.net, self.choose(coin, number))
+
+    def read(self, records: ArrayTree) -> tuple[Array, Array]:
+        """A client's records as the network takes them."""
+        return self.net.read(records) if self.mosaic is None else read_tiles(self.net, self.mosaic, records)
+
+    def message_bytes(self, ask: Ask | None = None) -> tuple[float, float]:
+        """Parameters as 32-bit floats, a seed, two numbers of the round; one report."""
+        numbers = submodel_size(self.net, self.places) if self.places else count_parameters(self.net.shapes)
+        return 4.0 * numbers + BESIDE, float(self.mechanism.wire_bytes)
+
+    def notes(self) -> tuple[str, ...]:
+        model, error, *central = super().notes()
+        if not self.places:
+            return model, error, *central
+        whole_bytes, part = 4.0 * count_parameters(self.net.shapes) + BESIDE, self.message_bytes()[0]
+        saved = (
+            f"sub-models of {self.places} of {self.net.blocks.width} places: {part:,.0f} bytes down instead of "
+            f"{whole_bytes:,.0f}, {1 - part / whole_bytes:.0%} saved"
+        )
+        return model, error, saved, *central
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PaperLearner(AdamLearner):
+    """Recipe `paper`, in messages of the same form: no round is one of the first."""
+
+    def question(self, state: Parameters, number: Array) -> dict[str, Array]:
+        return super().question(state, number) | {"warming": jnp.asarray(False)}
+
+    def message_bytes(self, ask: Ask | None = None) -> tuple[float, float]:
+        return 4.0 * count_parameters(self.net.shapes) + BESIDE, float(self.mechanism.wire_bytes)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DpFedWae(ComposedMethod):
     """Guarantee: epsilon-LDP, pure, for everything a client holds: it sends `participations` reports of epsilon divided by
     that number, and its ledger refuses one more.
 
@@ -167,50 +284,34 @@ class DpFedWae(PassesOfReports):
                 "expected pretraining_steps 0 with recipe best: classes learn nothing from even columns; they belong to paper"
             )
 
-    def design(self, population: Population) -> Design:
-        return design_of(self, population)
-
-    def report_event(self, population: Population) -> Event:
-        return self.design(population).mechanism.event
+    def compose(self, population: Population) -> Composition:
+        schedule = Passes(
+            clients=population.clients, cohort_size=self.clients_per_round(population), passes=self.participations
+        )
+        net, mosaic = self._net(population)
+        mechanism = self._mechanism(net)
+        chance = f", told with probability {mechanism.p:.3f}" if isinstance(mechanism, SignDS) else ""
+        known: dict[str, Any] = {
+            "population": population, "mechanism": mechanism, "release": self._release(mechanism),
+            "note": f"{count_parameters(net.shapes):,} parameters, {mechanism.chosen} of {mechanism.size:,} coordinates "
+            f"the top{chance}",
+        }  # fmt: skip
+        learner: ReportLearner
+        if isinstance(net, ClassAutoencoder):
+            places = submodel_places(net, self.submodel) if self.submodel < 1 else 0
+            first = self.first_rounds(schedule.exchanges)
+            learner = ClassLearner(net=net, mosaic=mosaic, places=places, first_rounds=first, **known)
+        else:
+            learner = PaperLearner(
+                net=net, local_epochs=self.local_epochs, learning_rate=self.learning_rate,
+                server_learning_rate=self.server_learning_rate, pretraining_steps=self.pretraining_steps, **known,
+            )  # fmt: skip
+        return Composition(schedule, learner.release, learner)
 
     def clients_per_round(self, population: Population) -> int:
         """What was set; else ten as published, or a thousandth of the clients, so that about a thousand rounds take place."""
         usual = PAPER_COHORT if self.recipe == "paper" else max(1, population.clients // USUAL_ROUNDS)
         return min(self.cohort_size or usual, population.clients)
-
-    def begin(self, population: Population, key: Array, warm: object = None) -> State:
-        design = self.design(population)
-        start, coin, order, random = jax.random.split(key, 4)
-        theta = design.net.start(start)
-        means: Array = jnp.zeros(0)
-        if isinstance(design.net, ClassAutoencoder):
-            if isinstance(warm, Decoder):
-                theta = design.net.parameters_of(warm.layers)
-            means = design.net.blocks.probabilities(theta[: design.net.blocks.width])
-        elif self.pretraining_steps:
-            theta = pretrain(
-                design.net, theta, steps=self.pretraining_steps, learning_rate=self.learning_rate, key=random
-            )
-        cohorts = self.schedule(population).start(order)
-        return State(
-            round=jnp.int32(0), coin=coin, order=cohorts, theta=theta, means=means, heard=jnp.int32(0), design=design
-        )
-
-    def ask(self, state: State, population: Population, source: Source) -> Ask | None:
-        rounds = self.round_count(population)
-        if not isinstance(state.round, jax.core.Tracer) and int(state.round) >= rounds:
-            return None
-        cohort = state.order[state.round]
-        design, theta = state.design, state.theta
-        if design.places and isinstance(design.net, ClassAutoencoder):
-            theta = take_submodel(design.net, theta, design.choose(design.net, state.coin, state.round))
-        common = {
-            "theta": theta,
-            "coin": jax.random.key_data(state.coin),
-            "round": state.round,
-            "warming": state.round < self.first_rounds(rounds),
-        }
-        return Ask(round=state.round, cohort=cohort, common=common, own=jnp.arange(len(cohort), dtype=jnp.int32))
 
     def first_rounds(self, rounds: int) -> int:
         """How many of so many rounds learn the columns' own tables only."""
@@ -219,153 +320,33 @@ class DpFedWae(PassesOfReports):
         share = self.warmup_share or min(MOST_WARMUP, WARMUP_REPORTS * self.participations / self.epsilon)
         return max(1, int(share * rounds))
 
-    def answer(
-        self, common: ArrayTree, own: Array, shard: Shard, memory: ArrayTree, source: Source
-    ) -> tuple[Array, ArrayTree]:
-        design = self.design(shard.population)
-        mask = jnp.asarray(shard.mask, jnp.float32)
-        root = jax.random.wrap_key_data(jnp.asarray(common["coin"]))
-        coin = jax.random.fold_in(jax.random.fold_in(root, 1 + common["round"]), own)
-        ties, latents = jax.random.split(coin)
-        start = jax.random.randint(ties, (), 0, design.mechanism.size)
-        records = design.read(shard.records)
-        if not isinstance(design.net, ClassAutoencoder):
-            update = adam_update(
-                design.net, common["theta"], records, mask, latents, epochs=self.local_epochs, learning_rate=self.learning_rate
-            )  # fmt: skip
-            return design.mechanism.apply(update, source, start), memory
-        theta = common["theta"]
-        if design.places:
-            theta = extend_submodel(design.net, theta, design.choose(design.net, root, common["round"]))
-        kept = design.kept(design.net, root, common["round"])
-        gradient = reported_gradient(design.net, theta, records, mask, warming=common["warming"], kept=kept)
-        rotated = settle(rotate(gradient, design.signs(root, common["round"])))
-        return design.mechanism.apply(rotated, source, start), memory
-
-    def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
-        mechanism, net = state.design.mechanism, state.design.net
-        heard = jnp.sum(replies.present)
-        mean = mechanism.add_up(replies.values, replies.present) / jnp.maximum(heard, 1)
-        if not isinstance(net, ClassAutoencoder):
-            return dataclasses.replace(
-                state, round=state.round + 1, theta=state.theta + self.server_learning_rate * mean
-            )
-        # The inverse of what a report does to a unit vector on average: unbiased for Gaussian-looking coordinates.
-        unit = math.sqrt(mechanism.size) / mechanism.pull
-        signs = state.design.signs(state.coin, ask.common["round"])
-        estimate = unit * rotate_back(mean, signs, len(state.theta) - net.blocks.width)
-        return self.learn(state, net, estimate, heard, ask.common["warming"])
-
-    def learn(self, state: State, net: ClassAutoencoder, estimate: Array, heard: Array, warming: Array) -> State:
-        """The state after so many reports, given the estimate of their mean unit vector."""
-        before = jnp.where(state.round == self.first_rounds(len(state.order)), 0, state.heard)
-        kept = state.design.kept(net, state.coin, state.round)
-        known: dict[str, Any] = {
-            "gain": state.design.mechanism.gain, "records": state.design.records,
-            "before": before, "heard": heard, "kept": kept,
-        }  # fmt: skip
-        means = first_step(net, state.theta, state.means, estimate, **known)
-        first = jnp.asarray(state.theta).at[: net.blocks.width].set(net.base_of(means))
-        return dataclasses.replace(
-            state,
-            round=state.round + 1,
-            theta=jnp.where(warming, first, later_step(net, state.theta, estimate, **known)),
-            means=jnp.where(warming, means, state.means),
-            heard=before + heard,
-        )
-
-    def finish(self, state: State, population: Population, key: Array) -> Synthesizer:
-        net, mosaic, shape = state.design.net, state.design.mosaic, population.schema
+    def _net(self, population: Population) -> tuple[ClassAutoencoder | Trained, Mosaic | None]:
+        shape = population.schema
         if isinstance(shape, ImageShape):
-            if isinstance(net, ClassAutoencoder) and mosaic is not None:
-                return image_classes(net, mosaic, state.theta, shape)
-            parts = unpack(net.shapes, state.theta)
-            return ConvDecoder(shape=shape.shape, classes=1, layers={name: np.asarray(parts[name]) for name in DECODER})
-        if isinstance(net, ClassAutoencoder):
-            return Decoder(schema=shape, layers=jax.tree.map(np.asarray, net.tables(state.theta)))
-        parts = unpack(net.shapes, state.theta)
-        layers = {name: np.asarray(parts[name]) for name in ("up", "up_bias", "out", "out_bias")}
-        return Decoder(schema=shape, layers=layers, arg_max=True)
+            if self.recipe == "paper":
+                return ConvAutoencoder(shape.shape, max(1, self.hidden_size // 8), self.latent_size), None
+            return image_net(shape, self.tile, self.latent_classes)
+        if self.recipe == "paper":
+            return DenseAutoencoder(Blocks(shape.sizes), self.hidden_size, self.latent_size), None
+        target = None if shape.target is None else shape.index(shape.target)
+        return ClassAutoencoder(Blocks(shape.sizes), self.latent_classes, target), None
 
-    def guarantee(self, population: Population) -> Guarantee:
-        mechanism = self.design(population).mechanism
+    def _mechanism(self, net: ClassAutoencoder | Trained) -> SignDS | SeveralSignDS:
+        epsilon, size, share = self.epsilon / self.participations, count_parameters(net.shapes), PAPER_SHARE
+        if isinstance(net, ClassAutoencoder):
+            size, share = padded_size(size - net.blocks.width), matched_share(epsilon)
+        chosen = min(max(1, size - 1), max(1, round((self.top_share or share) * size)))
+        if self.indices == 1:
+            return SignDS(size=size, epsilon=epsilon, chosen=chosen)
+        return SeveralSignDS(size=size, epsilon=epsilon, chosen=chosen, reported=self.indices, least=self.overlap)
+
+    def _release(self, mechanism: SignDS | SeveralSignDS) -> LocalRelease:
         report = "one index and one sign" if self.indices == 1 else f"{self.indices} indices and one sign"
-        return self.claim(
-            population,
+        return report_release(
+            mechanism.event, epsilon=self.epsilon, participations=self.participations,
             report=f"{report} of an update (SignDS)",
             derivation=(
                 f"each report: {mechanism.event}, {mechanism.chosen} of {mechanism.size} coordinates being the top",
                 "the sign is a fair coin independent of the data; cohorts, rotation and ties are public coins",
             ),
-        )
-
-    def plan(self, population: Population) -> Plan:
-        design = self.design(population)
-        down, up = self._bytes(design)
-        chance = f", told with probability {design.mechanism.p:.3f}" if isinstance(design.mechanism, SignDS) else ""
-        return Plan(
-            guarantee=self.guarantee(population),
-            rounds=self.round_count(population),
-            bytes_up=up,
-            bytes_down=down,
-            errors={},
-            notes=(
-                f"{design.parameters:,} parameters, {design.mechanism.chosen} of {design.mechanism.size:,} coordinates "
-                f"the top{chance}",
-                "no error is predicted: training has no closed form",
-                *self._saved(design),
-                *self.shuffled(population),
-            ),
-        )
-
-    def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
-        return self._bytes(self.design(population))
-
-    def _bytes(self, design: Design) -> tuple[float, float]:
-        """Parameters as 32-bit floats, a seed, two numbers of the round; one report."""
-        return 4.0 * design.numbers_sent + 16.0, float(design.mechanism.wire_bytes)
-
-    def _saved(self, design: Design) -> tuple[str, ...]:
-        """What a part of the model saves."""
-        if not design.places or not isinstance(design.net, ClassAutoencoder):
-            return ()
-        whole_bytes, part = 4.0 * design.parameters + 16.0, self._bytes(design)[0]
-        return (
-            f"sub-models of {design.places} of {design.net.blocks.width} places: {part:,.0f} bytes down instead of "
-            f"{whole_bytes:,.0f}, {1 - part / whole_bytes:.0%} saved",
-        )
-
-
-@functools.lru_cache(maxsize=64)
-def design_of(protocol: DpFedWae, population: Population) -> Design:
-    """The network and the mechanism: from public facts alone."""
-    net, mosaic = _net_of(protocol, population)
-    epsilon = protocol.epsilon / protocol.participations
-    if isinstance(net, ClassAutoencoder):
-        size = padded_size(count_parameters(net.shapes) - net.blocks.width)
-        share = protocol.top_share or matched_share(epsilon)
-    else:
-        size, share = count_parameters(net.shapes), protocol.top_share or PAPER_SHARE
-    chosen = min(max(1, size - 1), max(1, round(share * size)))
-    places = (
-        submodel_places(net, protocol.submodel) if isinstance(net, ClassAutoencoder) and protocol.submodel < 1 else 0
-    )
-    return Design(net, mechanism_of(protocol, size, epsilon, chosen), population.records, places, mosaic)
-
-
-def _net_of(protocol: DpFedWae, population: Population) -> tuple[Net, Mosaic | None]:
-    shape = population.schema
-    if isinstance(shape, ImageShape):
-        if protocol.recipe == "paper":
-            return ConvAutoencoder(shape.shape, max(1, protocol.hidden_size // 8), protocol.latent_size), None
-        return image_net(shape, protocol.tile, protocol.latent_classes)
-    if protocol.recipe == "paper":
-        return DenseAutoencoder(Blocks(shape.sizes), protocol.hidden_size, protocol.latent_size), None
-    target = None if shape.target is None else shape.index(shape.target)
-    return ClassAutoencoder(Blocks(shape.sizes), protocol.latent_classes, target), None
-
-
-def mechanism_of(protocol: DpFedWae, size: int, epsilon: float, chosen: int) -> SignDS | SeveralSignDS:
-    if protocol.indices == 1:
-        return SignDS(size=size, epsilon=epsilon, chosen=chosen)
-    return SeveralSignDS(size=size, epsilon=epsilon, chosen=chosen, reported=protocol.indices, least=protocol.overlap)
+        )  # fmt: skip

@@ -8,54 +8,23 @@ the largest in size, with half of epsilon, and one bit of its value, with the ot
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Mapping
 from typing import ClassVar
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
 from populace.errors import out_of_range
-from populace.methods.base import Ask, Facts, Plan, Population, Replies, Shard
-from populace.methods.blocks.networks import Blocks, Decoder, count_parameters, unpack
+from populace.methods.base import Facts, Population
+from populace.methods.blocks.composed import ComposedMethod, Composition
+from populace.methods.blocks.networks import Blocks, count_parameters
+from populace.methods.blocks.schedules import Passes
 from populace.methods.wae.autoencoders import DenseAutoencoder
-from populace.methods.wae.training import PassesOfReports, adam_update, pretrain
-from populace.privacy.events import Event
-from populace.privacy.guarantee import Guarantee
+from populace.methods.wae.training import AdamLearner, report_release
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.randomizers.fedsel import FedSel
-from populace.privacy.source import Source
-from populace.types import Array, ArrayTree
-
-
-@dataclasses.dataclass(frozen=True)
-class Design:
-    """What both sides derive from the protocol's fields and the public schema."""
-
-    net: DenseAutoencoder
-    mechanism: FedSel
-
-    @property
-    def parameters(self) -> int:
-        return count_parameters(self.net.shapes)
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class State:
-    """The server's parameters, the public order of the clients, and the public coin of latents and ties."""
-
-    round: Array
-    coin: Array
-    order: Array
-    theta: Array
-    design: Design = dataclasses.field(metadata={"static": True})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FedSelWae(PassesOfReports):
+class FedSelWae(ComposedMethod):
     """Guarantee: epsilon-LDP, pure, for everything a client holds: it sends `participations` reports of epsilon divided by
     that number, and its ledger refuses one more. Of each report the coordinate costs
     `selection_budget_share`, its value the rest.
@@ -123,103 +92,34 @@ class FedSelWae(PassesOfReports):
         for part in (self.selection_budget_share, 1 - self.selection_budget_share):
             check_epsilon(self.epsilon * part / self.participations)
 
-    def design(self, population: Population) -> Design:
-        return design_of(self, population)
-
-    def report_event(self, population: Population) -> Event:
-        return self.design(population).mechanism.event
-
-    def clients_per_round(self, population: Population) -> int:
-        return min(self.cohort_size, population.clients)
-
-    def begin(self, population: Population, key: Array, warm: object = None) -> State:
-        del warm
-        design = self.design(population)
-        start, coin, order, random = jax.random.split(key, 4)
-        theta = design.net.start(start)
-        if self.pretraining_steps:
-            theta = pretrain(
-                design.net, theta, steps=self.pretraining_steps, learning_rate=self.learning_rate, key=random
-            )
-        cohorts = self.schedule(population).start(order)
-        return State(round=jnp.int32(0), coin=coin, order=cohorts, theta=theta, design=design)
-
-    def ask(self, state: State, population: Population, source: Source) -> Ask | None:
-        if not isinstance(state.round, jax.core.Tracer) and int(state.round) >= self.round_count(population):
-            return None
-        cohort = state.order[state.round]
-        common = {"theta": state.theta, "coin": jax.random.key_data(state.coin), "round": state.round}
-        return Ask(round=state.round, cohort=cohort, common=common, own=jnp.arange(len(cohort), dtype=jnp.int32))
-
-    def answer(
-        self, common: ArrayTree, own: Array, shard: Shard, memory: ArrayTree, source: Source
-    ) -> tuple[Array, ArrayTree]:
-        design = self.design(shard.population)
-        root = jax.random.wrap_key_data(jnp.asarray(common["coin"]))
-        ties, latents = jax.random.split(jax.random.fold_in(jax.random.fold_in(root, 1 + common["round"]), own))
-        start = jax.random.randint(ties, (), 0, design.mechanism.size)
-        x, mask = design.net.blocks.encode(shard.records), jnp.asarray(shard.mask, jnp.float32)
-        update = adam_update(
-            design.net, common["theta"], x, mask, latents, epochs=self.local_epochs, learning_rate=self.learning_rate
+    def compose(self, population: Population) -> Composition:
+        net = DenseAutoencoder(Blocks(population.table_schema.sizes), self.hidden_size, self.latent_size)
+        size = count_parameters(net.shapes)
+        mechanism = FedSel(
+            size=size,
+            epsilon=self.epsilon / self.participations,
+            chosen=min(max(1, size - 1), max(1, round(self.top_share * size))),
+            bound=self.local_epochs * self.learning_rate,
+            first=self.selection_budget_share,
         )
-        return design.mechanism.apply(update, source, start), memory
-
-    def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
-        heard = jnp.maximum(jnp.sum(replies.present), 1)
-        mean = state.design.mechanism.add_up(replies.values, replies.present) / heard
-        return dataclasses.replace(state, round=state.round + 1, theta=state.theta + self.server_learning_rate * mean)
-
-    def finish(self, state: State, population: Population, key: Array) -> Decoder:
-        parts = unpack(state.design.net.shapes, state.theta)
-        layers = {name: np.asarray(parts[name]) for name in ("up", "up_bias", "out", "out_bias")}
-        return Decoder(schema=population.table_schema, layers=layers, arg_max=True)
-
-    def guarantee(self, population: Population) -> Guarantee:
-        mechanism = self.design(population).mechanism
-        return self.claim(
-            population,
+        release = report_release(
+            mechanism.event, epsilon=self.epsilon, participations=self.participations,
             report="one index and one bit of an update's value (FedSel)",
             derivation=(
                 f"each report: {mechanism.event}, of which the index costs {mechanism.parts[0]:g} "
                 f"({mechanism.chosen} of {mechanism.size} coordinates being the top) and the value the rest",
                 "cohorts, latents and ties are public coins",
             ),
+        )  # fmt: skip
+        learner = AdamLearner(
+            population=population, mechanism=mechanism, release=release, net=net, local_epochs=self.local_epochs,
+            learning_rate=self.learning_rate, server_learning_rate=self.server_learning_rate,
+            pretraining_steps=self.pretraining_steps,
+            note=f"{size:,} parameters; values told in units of {mechanism.bound:g}",
+        )  # fmt: skip
+        schedule = Passes(
+            clients=population.clients,
+            cohort_size=min(self.cohort_size, population.clients),
+            passes=self.participations,
         )
-
-    def plan(self, population: Population) -> Plan:
-        design = self.design(population)
-        down, up = self._bytes(design)
-        return Plan(
-            guarantee=self.guarantee(population),
-            rounds=self.round_count(population),
-            bytes_up=up,
-            bytes_down=down,
-            errors={},
-            notes=(
-                f"{design.parameters:,} parameters; values told in units of {design.mechanism.bound:g}",
-                "no error is predicted: training has no closed form",
-                *self.shuffled(population),
-            ),
-        )
-
-    def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
-        return self._bytes(self.design(population))
-
-    def _bytes(self, design: Design) -> tuple[float, float]:
-        """Parameters as 32-bit floats, a seed, the number of the round; one report."""
-        return 4.0 * design.parameters + 12.0, float(design.mechanism.wire_bytes)
-
-
-@functools.lru_cache(maxsize=64)
-def design_of(protocol: FedSelWae, population: Population) -> Design:
-    """The network and the mechanism: from public facts alone."""
-    net = DenseAutoencoder(Blocks(population.table_schema.sizes), protocol.hidden_size, protocol.latent_size)
-    size = count_parameters(net.shapes)
-    mechanism = FedSel(
-        size=size,
-        epsilon=protocol.epsilon / protocol.participations,
-        chosen=min(max(1, size - 1), max(1, round(protocol.top_share * size))),
-        bound=protocol.local_epochs * protocol.learning_rate,
-        first=protocol.selection_budget_share,
-    )
-    return Design(net, mechanism)
+        return Composition(schedule, release, learner)

@@ -1,4 +1,4 @@
-"""What both sides derive from public facts, what a client computes from its records, and how far the server steps by reports.
+"""What clients compute from their records, what they report of it at what cost, and how far the server steps by reports.
 
 The published recipe sends what some epochs of Adam change. Clients with latent classes send a gradient. Reports are noisy and
 there are few for each parameter, so that a step must be as long as what is known deserves: a parameter moves by the share the
@@ -9,39 +9,30 @@ is scarce. `estimate` is the mean of the clients' gradients, each made a unit ve
 
 from __future__ import annotations
 
-import abc
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from populace.methods.base import Ask, Population, Protocol, State
-from populace.methods.blocks.networks import count_parameters
-from populace.methods.blocks.schedules import Passes
-from populace.methods.wae.autoencoders import (
-    ClassAutoencoder,
-    ConvAutoencoder,
-    DenseAutoencoder,
-    choose_places,
-    gradient_mask,
-    mask_of_places,
-    submodel_size,
-)
-from populace.methods.wae.images import Mosaic, read_tiles
+from populace.methods.base import NO_ERROR, Ask, ImageShape, Population, Replies, Shard
+from populace.methods.blocks.composed import Learner, LocalRelease, Wording
+from populace.methods.blocks.generator import Synthesizer
+from populace.methods.blocks.networks import Decoder, count_parameters, unpack
+from populace.methods.blocks.schedules import Cohort
+from populace.methods.wae.autoencoders import ClassAutoencoder, ConvAutoencoder, DenseAutoencoder, gradient_mask
+from populace.methods.wae.images import DECODER, ConvDecoder
 from populace.privacy.events import Event
-from populace.privacy.guarantee import Guarantee
-from populace.privacy.ledger import Charge
+from populace.privacy.randomizers.fedsel import FedSel
 from populace.privacy.randomizers.several_signds import SeveralSignDS
 from populace.privacy.randomizers.signds import SignDS
 from populace.privacy.shuffling import shuffled_statement
+from populace.privacy.source import Source
 from populace.types import Array, ArrayTree
 
 Trained = DenseAutoencoder | ConvAutoencoder
-Net = ClassAutoencoder | Trained
 
-TURNS = 2  # of the rotation
-SUBMODELS = 2**31 - 1  # the stream of the public coin that chooses sub-models; no round has this number
 ADAM = (0.9, 0.999, 1e-8)
 PRETRAINING_BATCH, PRETRAINING_EPOCHS = 64, 1
 PRIOR = 0.4  # standard deviation of logits before any report
@@ -52,50 +43,122 @@ SHORTER = 0.85  # than a gradient of certain classes is one of uncertain ones
 LONGEST_STEP = 1.0  # of a logit
 
 
-@dataclasses.dataclass(frozen=True)
-class Design:
-    """What both sides of `dp-fed-wae` derive from the settings and the public facts of the population."""
+def report_release(
+    event: Event, *, epsilon: float, participations: int, report: str, derivation: tuple[str, ...]
+) -> LocalRelease:
+    """Reports of which a client sends so many; where it is asked once, a central statement may be made too."""
+    times = "once" if participations == 1 else f"{participations} times"
+    wording = Wording(
+        mechanism=f"{report}, each client {times}",
+        derivation=(
+            *derivation,
+            "reports of one client add up; its ledger refuses one more than it may send",
+            "the server's steps and all sampling are post-processing",
+        ),
+        assumptions=(
+            "the number of clients and who takes part are public",
+            "all of a person's records are held by one client; who is in several has the bound of the group line",
+        ),
+    )
+    return LocalRelease(
+        epsilon=epsilon, report=event, most_replies=participations, shuffles=participations == 1, wording=wording
+    )
 
-    net: Net
-    mechanism: SignDS | SeveralSignDS
-    records: int
-    places: int = 0  # of the sub-model that is sent; 0: the whole model
-    mosaic: Mosaic | None = None  # by which latent classes see images
 
-    @property
-    def parameters(self) -> int:
-        return count_parameters(self.net.shapes)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReportLearner(Learner):
+    """A model that is sent with a public coin, and that moves by what the mechanism lets each client tell of a vector."""
 
-    def signs(self, coin: Array, round_id: Array) -> Array:
-        """The public random signs of a round's rotation."""
-        key = jax.random.fold_in(jax.random.fold_in(coin, 0), round_id)
-        words = jax.random.bits(key, (TURNS, self.mechanism.size))
-        return jnp.where(words >> 31 == 1, 1.0, -1.0).astype(jnp.float32)
+    population: Population
+    mechanism: SignDS | SeveralSignDS | FedSel
+    release: LocalRelease
+    note: str  # of a plan, about network and mechanism
 
-    def choose(self, net: ClassAutoencoder, coin: Array, round_id: Array) -> Array:
-        """The places of the sub-model that a round's clients get."""
-        return choose_places(net, self.places, jax.random.fold_in(jax.random.fold_in(coin, SUBMODELS), round_id))
+    def split(self, key: Array) -> tuple[Array, Array]:
+        return key, jax.random.split(key, 4)[2]  # `begin` takes the other three
 
-    def kept(self, net: ClassAutoencoder, coin: Array, round_id: Array) -> Array:
-        """The same places as a mask: 1 for those that are sent."""
-        if not self.places:
-            return np.ones(net.blocks.width, np.float32)
-        return mask_of_places(net, self.choose(net, coin, round_id))
+    def question(self, state: Any, number: Array) -> dict[str, Array]:
+        return {"theta": state.theta, "coin": jax.random.key_data(state.coin), "round": jnp.asarray(number)}
 
-    @property
-    def numbers_sent(self) -> int:
-        """How many numbers of the model each client is sent."""
-        if self.places and isinstance(self.net, ClassAutoencoder):
-            return submodel_size(self.net, self.places)
-        return self.parameters
+    def own_questions(self, state: ArrayTree, number: Array, cohort: Cohort) -> Array:
+        """The client's place in its cohort, from which its coins follow."""
+        return jnp.arange(len(cohort.clients), dtype=jnp.int32)
 
-    def read(self, records: ArrayTree) -> ArrayTree:
-        """A client's records as the network takes them."""
-        if isinstance(self.net, ConvAutoencoder):
-            return self.net.read(records["x"])
-        if isinstance(self.net, DenseAutoencoder):
-            return self.net.blocks.encode(records)
-        return self.net.read(records) if self.mosaic is None else read_tiles(self.net, self.mosaic, records)
+    def coins(self, question: dict[str, Array], own: Array) -> tuple[Array, Array]:
+        """A client's public coins: where ties begin to be broken, and the key of latents."""
+        root = jax.random.wrap_key_data(jnp.asarray(question["coin"]))
+        ties, latents = jax.random.split(jax.random.fold_in(jax.random.fold_in(root, 1 + question["round"]), own))
+        return jax.random.randint(ties, (), 0, self.mechanism.size), latents
+
+    def mean_report(self, replies: Replies) -> tuple[Array, Array]:
+        """The mean of the reports that came, as a vector, and how many there were."""
+        heard = jnp.sum(replies.present)
+        return self.mechanism.add_up(replies.values, replies.present) / jnp.maximum(heard, 1), heard
+
+    def notes(self) -> tuple[str, ...]:
+        if not self.release.shuffles:
+            return self.note, NO_ERROR
+        central = shuffled_statement(local_epsilon=float(self.release.epsilon), answered=self.population.clients)
+        return self.note, NO_ERROR, f"if all answer, {central}"
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Parameters:
+    """The server's parameters, and the public coin of latents and ties."""
+
+    coin: Array
+    theta: Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdamLearner(ReportLearner):
+    """The published recipe: a client tells one coordinate of what some epochs of Adam change, and the server adds it."""
+
+    net: Trained
+    local_epochs: int
+    learning_rate: float
+    server_learning_rate: float
+    pretraining_steps: int
+
+    def begin(self, key: Array, warm: object = None) -> Parameters:
+        start, coin, _, random = jax.random.split(key, 4)
+        theta = self.net.start(start)
+        if self.pretraining_steps:
+            theta = pretrain(
+                self.net, theta, steps=self.pretraining_steps, learning_rate=self.learning_rate, key=random
+            )
+        return Parameters(coin=coin, theta=theta)
+
+    def answer(self, question: dict[str, Array], own: Array, shard: Shard, source: Source) -> Array:
+        start, latents = self.coins(question, own)
+        update = self.update(question["theta"], shard.records, jnp.asarray(shard.mask, jnp.float32), latents)
+        return self.mechanism.apply(update, source, start)
+
+    def update(self, theta: Array, records: ArrayTree, mask: Array, latents: Array) -> Array:
+        """What a client's training changes."""
+        x = self.net.read(records["x"]) if isinstance(self.net, ConvAutoencoder) else self.net.blocks.encode(records)
+        return adam_update(
+            self.net, theta, x, mask, latents, epochs=self.local_epochs, learning_rate=self.learning_rate
+        )
+
+    def absorb(self, state: Parameters, ask: Ask, replies: Replies, source: Source) -> Parameters:
+        return self.move(state, self.mean_report(replies)[0])
+
+    def move(self, state: Parameters, mean: Array) -> Parameters:
+        """The state after a step along the mean of what clients tell."""
+        return dataclasses.replace(state, theta=state.theta + self.server_learning_rate * mean)
+
+    def finish(self, state: Parameters, key: Array) -> Synthesizer:
+        parts, shape = unpack(self.net.shapes, state.theta), self.population.schema
+        if isinstance(shape, ImageShape):
+            return ConvDecoder(shape=shape.shape, classes=1, layers={name: np.asarray(parts[name]) for name in DECODER})
+        layers = {name: np.asarray(parts[name]) for name in ("up", "up_bias", "out", "out_bias")}
+        return Decoder(schema=shape, layers=layers, arg_max=True)
+
+    def message_bytes(self, ask: Ask | None = None) -> tuple[float, float]:
+        """Parameters as 32-bit floats, a seed, the number of the round; one report."""
+        return 4.0 * count_parameters(self.net.shapes) + 12.0, float(self.mechanism.wire_bytes)
 
 
 def adam_update(
@@ -172,63 +235,3 @@ def later_step(
     part = FORGETTING * heard / (prior_reports + share * before + FORGETTING * heard)
     step = jnp.clip(part * norm * estimate / information, -LONGEST_STEP, LONGEST_STEP)
     return jnp.asarray(theta).at[net.blocks.width :].add(step * gradient_mask(net, kept))
-
-
-class PassesOfReports(Protocol):
-    """Methods that ask every client once a pass, `participations` passes; each report costs epsilon divided by their number."""
-
-    epsilon: float
-    participations: int
-
-    @abc.abstractmethod
-    def report_event(self, population: Population) -> Event:
-        """The privacy event of one report, from the mechanism that makes it."""
-
-    @abc.abstractmethod
-    def clients_per_round(self, population: Population) -> int:
-        """How many clients a round asks."""
-
-    def schedule(self, population: Population) -> Passes:
-        """Whom each round asks."""
-        return Passes(
-            clients=population.clients, cohort_size=self.clients_per_round(population), passes=self.participations
-        )
-
-    def round_count(self, population: Population) -> int:
-        return self.schedule(population).exchanges
-
-    def cohorts(self, population: Population, state: State, first: int, count: int) -> Array:
-        return np.asarray(state.order)[first : first + count]
-
-    def charge(self, ask: Ask, population: Population) -> Charge:
-        return Charge(event=self.report_event(population), unit="client")
-
-    def claim(self, population: Population, *, report: str, derivation: tuple[str, ...]) -> Guarantee:
-        """The guarantee of every such method, marked where each client is asked once, for a central statement."""
-        times = "once" if self.participations == 1 else f"{self.participations} times"
-        return Guarantee(
-            epsilon=float(self.epsilon),
-            unit="client",
-            units=population.clients,
-            neighbours="replace",
-            trust="local",
-            mechanism=f"{report}, each client {times}",
-            read_from_data=population.read_from_data,
-            domain_sources=population.domain_sources,
-            derivation=(
-                *derivation,
-                "reports of one client add up; its ledger refuses one more than it may send",
-                "the server's steps and all sampling are post-processing",
-            ),
-            shuffles=self.participations == 1,
-            assumptions=(
-                "the number of clients and who takes part are public",
-                "all of a person's records are held by one client; who is in several has the bound of the group line",
-            ),
-        )
-
-    def shuffled(self, population: Population) -> tuple[str, ...]:
-        """The central statement for a plan, where each client is asked once: if all of them answer."""
-        if self.participations > 1:
-            return ()
-        return (f"if all answer, {shuffled_statement(local_epsilon=float(self.epsilon), answered=population.clients)}",)
