@@ -66,8 +66,8 @@ class Release(abc.ABC):
 
     @property
     def noise_multiplier(self) -> float:
-        """The noise multiplier of one release, where it is Gaussian."""
-        raise SpecError("this release has no Gaussian noise, and its method cannot be the second of a chain")
+        """The noise multiplier, where the release is Gaussian and has one."""
+        raise SpecError("this release has no single noise multiplier, and its method cannot be the second of a chain")
 
     @property
     def replies(self) -> int:
