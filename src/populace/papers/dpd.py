@@ -204,8 +204,8 @@ def measure(data: str, cell: Cell) -> Result:
         **scores(sets, data, **scale.judging, seed=seed),
         **pack_images(sets[0], shown=8),
     }
-    if hasattr(outcome.state, "norms"):
-        found["norms"] = np.round(np.asarray(outcome.state.norms, np.float64), 4).tolist()
+    if protocol.facts.name == "fed-vae":
+        found["norms"] = np.round(np.asarray(outcome.state.learner.norms, np.float64), 4).tolist()
     jax.clear_caches()  # type: ignore[no-untyped-call]
     return found
 

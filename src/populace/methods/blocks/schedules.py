@@ -3,6 +3,7 @@
 OneShot   every client once, in blocks of a public order; later stages may build on the answers of earlier ones
 Passes    every client once a pass, in a public random order, a cohort at a time
 Relay     every client once, one after the other, in a public random order
+Subsets   as many clients in every round, drawn by a public coin anew each time
 Sampled   every client in every round; who takes part is drawn with a public probability and kept secret
 """
 
@@ -164,6 +165,36 @@ class Relay(Passes):
     """One client after the other: what one returns is what the next receives."""
 
     cohort_size: int = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Subsets(Schedule):
+    """A random subset of the clients in each round, all of one size; the coin is public, and so is who is asked."""
+
+    cohort_size: int
+    wanted: int
+
+    @property
+    def exchanges(self) -> int:
+        return self.wanted
+
+    @property
+    def participations(self) -> int:
+        return self.wanted
+
+    def start(self, key: Array) -> Array:
+        return key
+
+    def cohort(self, order: ArrayTree, number: Array, source: Source) -> Cohort:
+        clients = self._drawn(order, number)
+        return Cohort(clients, jnp.zeros_like(clients))
+
+    def cohorts(self, order: ArrayTree, first: int, count: int) -> Array:
+        return jax.vmap(functools.partial(self._drawn, order))(jnp.arange(first, first + count))
+
+    def _drawn(self, coin: Array, number: Array) -> Array:
+        numbers = jnp.arange(self.clients, dtype=jnp.int32)
+        return jax.random.permutation(jax.random.fold_in(coin, number), numbers)[: self.cohort_size]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

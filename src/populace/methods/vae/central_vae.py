@@ -18,38 +18,82 @@ from populace.methods.base import (
     Ask,
     Facts,
     ImageShape,
-    Plan,
     Population,
     Replies,
     Shard,
     check_counts,
     check_sizes,
-    not_private,
 )
+from populace.methods.blocks.composed import ComposedMethod, Composition, Learner, Unprotected
+from populace.methods.blocks.schedules import OneShot
 from populace.methods.blocks.vae_generator import VaeGenerator, generator_of
 from populace.methods.blocks.vae_networks import Net
 from populace.methods.vae.training import NETWORK_MEANINGS, SMALL_NETWORK, VaeMethod, fit
-from populace.privacy.events import NonPrivate
-from populace.privacy.guarantee import Guarantee
-from populace.privacy.ledger import Charge
 from populace.privacy.source import Source
 from populace.types import Array, ArrayTree
-
-REASON = "every client sends its records as they are; a baseline"
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class State:
+class Pool:
     """Everybody's records, padded, and which of them are there."""
 
-    round: Array
     records: ArrayTree
     mask: Array
 
 
+@dataclasses.dataclass(frozen=True)
+class CentralVaeLearner(Learner):
+    """Records are sent as they are, and the server trains both networks on them."""
+
+    settings: CentralVae
+    population: Population
+
+    def begin(self, key: Array, warm: object = None) -> Pool:
+        clients = self.population.clients
+        blank = _blank(self.population)
+        return Pool(
+            records=jax.tree.map(lambda leaf: jnp.zeros((clients, *leaf.shape), leaf.dtype), blank),
+            mask=jnp.zeros((clients, self.population.records), bool),
+        )
+
+    def answer(self, question: ArrayTree, own: Array, shard: Shard, source: Source) -> ArrayTree:
+        return {"records": jax.tree.map(jnp.asarray, shard.records), "mask": jnp.asarray(shard.mask)}
+
+    def absorb(self, state: Pool, ask: Ask, replies: Replies, source: Source) -> Pool:
+        rows = jnp.where(replies.present, replies.clients, len(state.mask))
+
+        def put(old: Array, new: Array) -> Array:
+            return jnp.asarray(old).at[rows].set(new.astype(old.dtype), mode="drop")
+
+        return Pool(
+            records=jax.tree.map(put, state.records, replies.values["records"]),
+            mask=put(state.mask, replies.values["mask"]),
+        )
+
+    def finish(self, state: Pool, key: Array) -> VaeGenerator:
+        settings, vae = self.settings, self.settings.vae(self.population)
+        there = np.flatnonzero(np.asarray(state.mask).reshape(-1))
+        records = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[there], state.records)
+        start, training = jax.random.split(key)
+        phi, theta = vae.start(start)
+        if len(there):
+            _, theta = fit(
+                vae, phi, theta, records, len(there), training, steps=settings.training_steps,
+                learning_rate=settings.learning_rate,
+            )  # fmt: skip
+        return generator_of(vae, theta, self.population)
+
+    def message_bytes(self, ask: Ask | None = None) -> tuple[float, float]:
+        leaves = jax.tree.leaves(_blank(self.population))
+        return 0.0, float(sum(leaf.size * leaf.dtype.itemsize for leaf in leaves))
+
+    def notes(self) -> tuple[str, ...]:
+        return "NOT PRIVATE: a baseline", NO_ERROR
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CentralVae(VaeMethod):
+class CentralVae(VaeMethod, ComposedMethod):
     """Guarantee: none. `epsilon` is taken so that commands look alike, and is not used.
 
     Edge cases: training happens in `finish`, so an interrupted run begins it again.
@@ -90,72 +134,12 @@ class CentralVae(VaeMethod):
         check_counts(training_steps=self.training_steps)
         check_sizes(learning_rate=self.learning_rate)
 
-    def round_count(self, population: Population) -> int:
-        return 1
-
-    def begin(self, population: Population, key: Array, warm: object = None) -> State:
-        blank = _blank(population)
-        clients = population.clients
-        return State(
-            round=jnp.int32(0),
-            records=jax.tree.map(lambda leaf: jnp.zeros((clients, *leaf.shape), leaf.dtype), blank),
-            mask=jnp.zeros((clients, population.records), bool),
+    def compose(self, population: Population) -> Composition:
+        return Composition(
+            OneShot(clients=population.clients, block=population.clients),
+            Unprotected(reason="every client sends its records as they are; a baseline"),
+            CentralVaeLearner(self, population),
         )
-
-    def ask(self, state: State, population: Population, source: Source) -> Ask | None:
-        if int(state.round) >= 1:
-            return None
-        everybody = jnp.arange(population.clients, dtype=jnp.int32)
-        return Ask(round=state.round, cohort=everybody, common=(), own=everybody)
-
-    def charge(self, ask: Ask, population: Population) -> Charge:
-        return Charge(event=NonPrivate(REASON), unit="client")
-
-    def answer(
-        self, common: ArrayTree, own: Array, shard: Shard, memory: ArrayTree, source: Source
-    ) -> tuple[ArrayTree, ArrayTree]:
-        return {"records": jax.tree.map(jnp.asarray, shard.records), "mask": jnp.asarray(shard.mask)}, memory
-
-    def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
-        rows = jnp.where(replies.present, replies.clients, len(state.mask))
-
-        def put(old: Array, new: Array) -> Array:
-            return jnp.asarray(old).at[rows].set(new.astype(old.dtype), mode="drop")
-
-        return State(
-            round=state.round + 1,
-            records=jax.tree.map(put, state.records, replies.values["records"]),
-            mask=put(state.mask, replies.values["mask"]),
-        )
-
-    def finish(self, state: State, population: Population, key: Array) -> VaeGenerator:
-        vae = self.vae(population)
-        there = np.flatnonzero(np.asarray(state.mask).reshape(-1))
-        records = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[there], state.records)
-        start, training = jax.random.split(key)
-        phi, theta = vae.start(start)
-        if len(there):
-            _, theta = fit(
-                vae, phi, theta, records, len(there), training, steps=self.training_steps, learning_rate=self.learning_rate
-            )  # fmt: skip
-        return generator_of(vae, theta, population)
-
-    def guarantee(self, population: Population) -> Guarantee:
-        return not_private(population, REASON)
-
-    def plan(self, population: Population) -> Plan:
-        down, up = self._bytes(population)
-        return Plan(
-            guarantee=self.guarantee(population), rounds=1, bytes_up=up, bytes_down=down, errors={},
-            notes=("NOT PRIVATE: a baseline", NO_ERROR),
-        )  # fmt: skip
-
-    def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
-        return self._bytes(population)
-
-    def _bytes(self, population: Population) -> tuple[float, float]:
-        leaves = jax.tree.leaves(_blank(population))
-        return 0.0, float(sum(leaf.size * leaf.dtype.itemsize for leaf in leaves))
 
 
 def _blank(population: Population) -> ArrayTree:

@@ -20,7 +20,6 @@ from populace.methods.base import (
     NUMBER,
     Ask,
     Facts,
-    Plan,
     Population,
     Replies,
     Shard,
@@ -29,38 +28,87 @@ from populace.methods.base import (
     check_rates,
     check_shares,
     check_sizes,
-    not_private,
 )
+from populace.methods.blocks.composed import ComposedMethod, Composition, RememberingLearner, Unprotected
 from populace.methods.blocks.generator import Synthesizer
+from populace.methods.blocks.schedules import Subsets
 from populace.methods.blocks.vae_generator import VaeGenerator, generator_of
 from populace.methods.blocks.vae_networks import Net, Vae
 from populace.methods.vae.training import NETWORK_MEANINGS, SMALL_NETWORK, LocallyTrained
-from populace.privacy.events import NonPrivate
 from populace.privacy.gaussian import clip
-from populace.privacy.guarantee import Guarantee
-from populace.privacy.ledger import Charge
 from populace.privacy.source import Source
 from populace.types import Array, ArrayTree
-
-REASON = "updates leave the clients without noise; a baseline"
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class State:
-    """The server's parameters and momentum, and the coin of cohorts. `norms` are the medians of the updates' norms."""
+class AveragedVae:
+    """The server's parameters and momentum. `norms` are the medians of the updates' norms, by round."""
 
-    round: Array
-    coin: Array
     phi: Array
     theta: Array
     momentum: Array
     norms: Array
-    vae: Vae = dataclasses.field(metadata={"static": True})
+
+
+@dataclasses.dataclass(frozen=True)
+class FedVaeLearner(RememberingLearner):
+    """Clients train both networks and keep the encoder, unless it is shared; the server averages their changes."""
+
+    settings: FedVae
+    population: Population
+    vae: Vae
+
+    def begin(self, key: Array, warm: Synthesizer | None = None) -> AveragedVae:
+        phi, theta, _ = self.settings.starts(self.vae, key, warm)
+        return AveragedVae(
+            phi=phi, theta=theta, momentum=jnp.zeros(self.settings.shared_size(self.vae)),
+            norms=jnp.zeros(self.settings.rounds),
+        )  # fmt: skip
+
+    def question(self, state: AveragedVae, number: Array) -> dict[str, Array]:
+        return {"phi": state.phi, "theta": state.theta}
+
+    def remember(self) -> ArrayTree:
+        return self.settings.first_memory(self.population)
+
+    def answer_and_keep(
+        self, question: ArrayTree, own: Array, shard: Shard, memory: ArrayTree, source: Source
+    ) -> tuple[ArrayTree, ArrayTree]:
+        change, memory = self.settings.train(self.vae, question, shard, memory, source)
+        clipped = clip(change, self.settings.clip_norm) if self.settings.clip_norm else change
+        return {"change": clipped, "norm": jnp.linalg.norm(change)}, memory
+
+    def absorb(self, state: AveragedVae, ask: Ask, replies: Replies, source: Source) -> AveragedVae:
+        settings, present = self.settings, replies.present
+        total = jnp.sum(jnp.where(present[:, None], replies.values["change"], 0), axis=0)
+        change = total / jnp.maximum(present.sum(), 1)
+        if settings.noise_deviation:
+            change = change + settings.noise_deviation * source.normal(change.shape)
+        momentum = settings.momentum * state.momentum + change
+        norms = jnp.where(present, replies.values["norm"], jnp.nan)
+        phi, step = state.phi, momentum
+        if settings.shared == "whole":
+            phi, step = phi + momentum[: len(phi)], momentum[len(phi) :]
+        return AveragedVae(
+            phi=phi, theta=state.theta + step, momentum=momentum,
+            norms=jnp.asarray(state.norms).at[ask.round].set(jnp.nan_to_num(jnp.nanmedian(norms))),
+        )  # fmt: skip
+
+    def finish(self, state: AveragedVae, key: Array) -> VaeGenerator:
+        return generator_of(self.vae, state.theta, self.population)
+
+    def message_bytes(self, ask: Ask | None = None) -> tuple[float, float]:
+        whole = self.vae.encoder_size + self.vae.decoder_size
+        return NUMBER * whole, NUMBER * (self.settings.shared_size(self.vae) + 1)
+
+    def notes(self) -> tuple[str, ...]:
+        sizes = f"{self.vae.encoder_size:,} parameters of the encoder, {self.vae.decoder_size:,} of the decoder"
+        return sizes, "NOT PRIVATE: a baseline", NO_ERROR
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FedVae(LocallyTrained):
+class FedVae(LocallyTrained, ComposedMethod):
     """Guarantee: none. `epsilon` is taken so that commands look alike, and is not used.
 
     Edge cases: at least one client takes part in a round.
@@ -126,84 +174,10 @@ class FedVae(LocallyTrained):
         if self.shared not in ("decoder", "whole"):
             raise SpecError(f"expected shared in decoder, whole, got {self.shared!r}")
 
-    def round_count(self, population: Population) -> int:
-        return self.rounds
-
-    def begin(self, population: Population, key: Array, warm: Synthesizer | None = None) -> State:
-        start, coin = jax.random.split(key)
-        vae = self.vae(population)
-        phi, theta, _ = self.starts(vae, start, warm)
-        return State(
-            round=jnp.int32(0), coin=coin, phi=phi, theta=theta, momentum=jnp.zeros(self.shared_size(vae)),
-            norms=jnp.zeros(self.rounds), vae=vae,
-        )  # fmt: skip
-
-    def _cohort(self, population: Population, coin: Array, round_id: Array) -> Array:
+    def compose(self, population: Population) -> Composition:
         size = max(1, round(self.sampling_rate * population.clients))
-        numbers = jnp.arange(population.clients, dtype=jnp.int32)
-        return jax.random.permutation(jax.random.fold_in(coin, round_id), numbers)[:size]
-
-    def cohorts(self, population: Population, state: State, first: int, count: int) -> Array:
-        return jax.vmap(lambda round_id: self._cohort(population, state.coin, round_id))(
-            jnp.arange(first, first + count)
+        return Composition(
+            Subsets(clients=population.clients, cohort_size=size, wanted=self.rounds),
+            Unprotected(reason="updates leave the clients without noise; a baseline"),
+            FedVaeLearner(self, population, self.vae(population)),
         )
-
-    def ask(self, state: State, population: Population, source: Source) -> Ask | None:
-        if not isinstance(state.round, jax.core.Tracer) and int(state.round) >= self.rounds:
-            return None
-        cohort = self._cohort(population, state.coin, state.round)
-        return Ask(round=state.round, cohort=cohort, common={"phi": state.phi, "theta": state.theta}, own=cohort)
-
-    def charge(self, ask: Ask, population: Population) -> Charge:
-        return Charge(event=NonPrivate(REASON), unit="client")
-
-    def remember(self, population: Population, key: Array) -> ArrayTree:
-        return self.first_memory(population)
-
-    def answer(
-        self, common: ArrayTree, own: Array, shard: Shard, memory: ArrayTree, source: Source
-    ) -> tuple[ArrayTree, ArrayTree]:
-        change, memory = self.train(self.vae(shard.population), common, shard, memory, source)
-        clipped = clip(change, self.clip_norm) if self.clip_norm else change
-        return {"change": clipped, "norm": jnp.linalg.norm(change)}, memory
-
-    def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
-        present = replies.present
-        change = jnp.sum(jnp.where(present[:, None], replies.values["change"], 0), axis=0) / jnp.maximum(
-            present.sum(), 1
-        )
-        if self.noise_deviation:
-            change = change + self.noise_deviation * source.normal(change.shape)
-        momentum = self.momentum * state.momentum + change
-        norms = jnp.where(present, replies.values["norm"], jnp.nan)
-        phi, step = state.phi, momentum
-        if self.shared == "whole":
-            phi, step = phi + momentum[: len(phi)], momentum[len(phi) :]
-        return dataclasses.replace(
-            state, round=state.round + 1, phi=phi, theta=state.theta + step, momentum=momentum,
-            norms=jnp.asarray(state.norms).at[state.round].set(jnp.nan_to_num(jnp.nanmedian(norms))),
-        )  # fmt: skip
-
-    def finish(self, state: State, population: Population, key: Array) -> VaeGenerator:
-        return generator_of(state.vae, state.theta, population)
-
-    def guarantee(self, population: Population) -> Guarantee:
-        return not_private(population, REASON)
-
-    def plan(self, population: Population) -> Plan:
-        down, up = self._bytes(population)
-        vae = self.vae(population)
-        return Plan(
-            guarantee=self.guarantee(population), rounds=self.rounds, bytes_up=up, bytes_down=down, errors={},
-            notes=(
-                f"{vae.encoder_size:,} parameters of the encoder, {vae.decoder_size:,} of the decoder",
-                "NOT PRIVATE: a baseline", NO_ERROR,
-            ),
-        )  # fmt: skip
-
-    def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
-        return self._bytes(population)
-
-    def _bytes(self, population: Population) -> tuple[float, float]:
-        vae = self.vae(population)
-        return NUMBER * (vae.encoder_size + vae.decoder_size), NUMBER * (self.shared_size(vae) + 1)
