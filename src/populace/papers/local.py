@@ -19,7 +19,8 @@ from populace.engines import simulation
 from populace.evaluation.marginals import mean_over_pairs, relative_error, two_way_distances
 from populace.evaluation.prediction import Score, logistic_score, majority_score
 from populace.evaluation.sets import all_sets, set_distances
-from populace.methods.blocks.one_report import CountState, mutual_information
+from populace.methods.blocks.composed import RunState
+from populace.methods.blocks.one_report import mutual_information
 from populace.methods.marginals.graphical_model import TreeGenerator, fit_graphical_model
 from populace.methods.marginals.samprivsyn import SamPrivSyn
 from populace.methods.registry import make_protocol
@@ -125,7 +126,7 @@ def measure(setting: Setting, cell: Cell) -> Result:
         return {
             **about,
             "information": information(synthetic),
-            "information_estimated": estimated_information(protocol, outcome.state, table.schema),
+            "information_estimated": estimated_information(protocol, outcome.state),
             "information_real": information(table),
         }
     return {**about, **_scores(synthetic, reference, load(setting.data, "test") if part == "epsilon" else None)}
@@ -206,12 +207,13 @@ def information(table: Table) -> float:
     return mutual_information(counts.reshape(sizes[a], sizes[b]) / len(table))
 
 
-def estimated_information(protocol: SamPrivSyn, state: CountState, schema: Schema) -> float:
+def estimated_information(protocol: SamPrivSyn, state: RunState) -> float:
     """The same of the pair's estimated table, before rows are made from it: what the paper's figure 8 must show."""
-    wanted = sorted(schema.index(name) for name in PAIR)
+    learner = protocol.learner(state.population)
+    wanted = sorted(learner.survey.schema.index(name) for name in PAIR)
     how = "lasso" if protocol.estimator == "lasso" else "projected"
-    pairs = [sorted(group) for group in protocol.questions(schema).groups if len(group) == 2]
-    return mutual_information(protocol.pair_tables(state.counts, schema, how)[pairs.index(wanted)])
+    pairs = [sorted(group) for group in learner.survey.groups if len(group) == 2]
+    return mutual_information(learner.pair_tables(state.learner.counts, how)[pairs.index(wanted)])
 
 
 def _of(results: Sequence[Result], part: str) -> list[Result]:

@@ -11,12 +11,13 @@ from populace.engines import simulation
 from populace.engines.runtime import Keys, population_of
 from populace.errors import SpecError
 from populace.evaluation.marginals import mean_over_pairs, two_way_distances
+from populace.methods.base import Population
 from populace.methods.blocks.frequency_estimation import NoisyTable, channel
-from populace.methods.blocks.one_report import SupportCounts
+from populace.methods.blocks.one_report import SupportCounts, no_counts
 from populace.methods.marginals import shrinkage
 from populace.methods.marginals.calm import Calm, best_width, cover
 from populace.methods.marginals.lopub import bounded_graph, clique_order
-from populace.methods.marginals.samprivsyn import SamPrivSyn, halves_for
+from populace.methods.marginals.samprivsyn import SamPrivSyn
 from populace.methods.registry import make_protocol
 from populace.privacy.source import Keyed
 from populace.tables.partition import split
@@ -117,7 +118,9 @@ def exchanges(protocol, table):
 class InFileOrder(SamPrivSyn):
     """Planted: clients come in the order of the file."""
 
-    shuffles = False
+    def compose(self, population):
+        parts = super().compose(population)
+        return dataclasses.replace(parts, schedule=dataclasses.replace(parts.schedule, shuffled=False))
 
 
 @pytest.mark.slow
@@ -192,12 +195,13 @@ def test_single_columns_are_asked_where_pairs_would_drown(chain):
     alone = []
     for epsilon in (0.1, 1.0, 6.0):
         protocol = SamPrivSyn(epsilon=epsilon)
-        shares = protocol.shares(protocol.begin(population, jax.random.key(0)), population)
+        learner = protocol.learner(population)
+        shares = learner.shares(no_counts(learner.survey), 0)
         assert shares.sum() == pytest.approx(1)
         alone.append(shares[6:].sum())
     assert alone[0] > 0.9 > alone[1] > 0.1 > alone[2]
     published = dataclasses.replace(protocol, selection="mutual-information")
-    assert len(published.questions(chain.schema).groups) == 6
+    assert len(published.learner(population).survey.groups) == 6
 
 
 @pytest.mark.slow
@@ -239,19 +243,20 @@ def test_cells_vary_as_said(oracle):
     names = tuple(Column(name=n, kind="categorical", categories=("x", "y", "z")) for n in "ab")
     schema, truth = Schema(columns=names), (np.array([0.8, 0.15, 0.05]), np.array([0.7, 0.2, 0.1]))
     protocol = SamPrivSyn(epsilon=5.0, oracle=oracle, selection="uniform")
+    learner = protocol.learner(Population(schema=schema, clients=1_000))
     weights = np.multiply.outer(*truth)
     if oracle == "joint":
-        member = protocol.questions(schema).panel.members[0]
+        member = learner.survey.panel.members[0]
         clients = rng.multinomial(1_000, weights.ravel(), 4_000)
         supports = rng.binomial(clients, member.p) + rng.binomial(1_000 - clients, member.q)
     else:
-        half = halves_for(schema, 5.0).members[0]
+        half = learner.halves.members[0]
         reported = channel(half.p, half.q, 3) @ weights @ channel(half.p, half.q, 3)
         supports = rng.multinomial(1_000, reported.ravel(), 4_000)
     counts = [SupportCounts(supports=row[None], answers=np.array([1_000])) for row in supports]
-    measured = np.var([protocol.pair_tables(c, schema, "unbiased")[0] for c in counts], axis=0)
+    measured = np.var([learner.pair_tables(c, "unbiased")[0] for c in counts], axis=0)
     singles = [NoisyTable((c,), table, 1e-3) for c, table in enumerate(truth)]
-    said = protocol.cell_variances(counts[0], schema, singles)[0, 1]
+    said = learner.cell_variances(counts[0], singles)[0, 1]
     np.testing.assert_allclose(measured, said, rtol=0.12)  # five standard errors
     assert np.abs(measured / measured.mean() - 1).max() > 0.5
 
