@@ -111,14 +111,12 @@ def test_a_site_that_forgot_its_encoders_would_end_elsewhere(eight, federation, 
             raw.execute("DELETE FROM memory")
         raw.close()
     found = make_coordinator(eight, LOCAL, sites).go()
-    assert np.abs(found.state.theta - simulated(LOCAL).state.theta).max() > 1e-4
+    assert np.abs(found.state.learner.theta - simulated(LOCAL).state.learner.theta).max() > 1e-4
 
 
 def test_a_site_refuses_the_round_that_would_overspend(eight, make_sites, make_coordinator):
     """Its ledger allows the claim of two participations; the third round of the coordinator's plan hears nobody."""
-    two = dataclasses.replace(
-        LOCAL, participations=2, noise_multiplier=LOCAL.design(_population(eight)).release.noise_multiplier
-    )
+    two = dataclasses.replace(LOCAL, participations=2, noise_multiplier=LOCAL.calibrated_noise(_population(eight)))
     claim = two.guarantee(_population(eight))
     sites = make_sites(eight, LOCAL, records=RECORDS, epsilon=claim.epsilon, delta=claim.delta, unit=claim.unit)
     seen = []

@@ -139,32 +139,32 @@ class Tenth(GaussianSum):
         return GaussianSum(bound=self.bound, noise_multiplier=self.noise_multiplier, size=self.size)
 
 
-def weak(design):
-    fields = {field.name: getattr(design.mechanism, field.name) for field in dataclasses.fields(GaussianSum)}
-    made = Tenth(**fields)
-    if hasattr(design, "release"):
-        return dataclasses.replace(design, release=dataclasses.replace(design.release, mechanism=made))
-    return dataclasses.replace(design, mechanism=made)
+def weak(parts):
+    """The parts of a method whose noise is drawn by `Tenth`."""
+    steps = getattr(parts.release, "steps", None)
+    right = (steps or parts.release).mechanism
+    made = Tenth(**{field.name: getattr(right, field.name) for field in dataclasses.fields(GaussianSum)})
+    changed = {"steps": dataclasses.replace(steps, mechanism=made)} if steps else {"mechanism": made}
+    release = dataclasses.replace(parts.release, **changed)
+    return dataclasses.replace(parts, release=release, learner=dataclasses.replace(parts.learner, release=release))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WeakMoments(Moments):
     def compose(self, population):
-        parts = super().compose(population)
-        release = weak(parts.release)
-        return dataclasses.replace(parts, release=release, learner=dataclasses.replace(parts.learner, release=release))
+        return weak(super().compose(population))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WeakFedAvg(FedAvgGan):
-    def design(self, population):
-        return weak(super().design(population))
+    def compose(self, population):
+        return weak(super().compose(population))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WeakVae(LDpdVae):
-    def design(self, population):
-        return weak(super().design(population))
+    def compose(self, population):
+        return weak(super().compose(population))
 
 
 def test_a_record_in_or_out_of_one_message():

@@ -209,7 +209,7 @@ class ChargedLess(LDpdVae):
     """Books a reply of one step for one of two."""
 
     def charge(self, ask, population):
-        return Charge(event=self.design(population).release.event(1), unit="record")
+        return Charge(event=self.parts(population).release.steps.event(1), unit="record")
 
 
 def test_steps_that_are_not_booked():

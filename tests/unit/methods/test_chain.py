@@ -84,22 +84,24 @@ def test_a_larger_share_gives_the_first_method_less_noise(clients):
 def test_the_second_method_begins_from_the_first_ones_samples(clients, outcome):
     """Its decoder is not where it would have started by itself, and its codes are drawn from where theirs lie."""
     population = population_of(clients)
-    alone = CHAIN.begin(population, simulation.Keys(KEY).begin()).then
-    assert np.abs(np.asarray(outcome.state.then.theta) - np.asarray(alone.theta)).max() > 1e-4
+    alone = CHAIN.begin(population, simulation.Keys(KEY).begin()).then.learner
+    state = outcome.state.then.learner
+    assert np.abs(np.asarray(state.theta) - np.asarray(alone.theta)).max() > 1e-4
     assert alone.law.is_standard
-    assert not outcome.state.then.law.is_standard
-    np.testing.assert_array_equal(outcome.generator.law.means, outcome.state.then.law.means)
-    np.testing.assert_array_equal(outcome.generator.law.roots, outcome.state.then.law.roots)
+    assert not state.law.is_standard
+    np.testing.assert_array_equal(outcome.generator.law.means, state.law.means)
+    np.testing.assert_array_equal(outcome.generator.law.roots, state.law.roots)
 
 
 def test_asleep_the_encoder_sees_codes_by_the_law_that_was_measured(clients, outcome):
     population = population_of(clients)
     then, state = CHAIN.links(population).then, outcome.state.then
     ask = then.ask(then.begin(population, KEY), population, Keyed(KEY))
-    values = {"change": jnp.zeros((3, len(state.theta))), "below": jnp.zeros(3)}
+    values = {"change": jnp.zeros((3, len(state.learner.theta))), "below": jnp.zeros(3)}
     replies = Replies(clients=ask.cohort, present=jnp.ones(3, bool), values=values)
-    before = dataclasses.replace(state, law=make_standard_law(2, 2))
-    after = [then.absorb(each, ask, replies, Keyed(KEY)).encoder.parameters for each in (state, state, before)]
+    before = dataclasses.replace(state, learner=dataclasses.replace(state.learner, law=make_standard_law(2, 2)))
+    ends = [then.absorb(each, ask, replies, Keyed(KEY)).learner for each in (state, state, before)]
+    after = [end.encoder.parameters for end in ends]
     np.testing.assert_array_equal(after[0], after[1])
     assert np.abs(after[0] - after[2]).max() > 1e-5
 
@@ -120,8 +122,9 @@ def test_stopped_at_the_hand_over_and_resumed_it_ends_alike(clients, outcome, tm
         simulation.run(CHAIN, clients, root=KEY, checkpoint=checkpoint, progress=stop)
     monkeypatch.setattr(l_dpd_vae, "measure_codes", None)
     again = simulation.run(CHAIN, clients, root=jax.random.key(99), checkpoint=checkpoint)
-    np.testing.assert_array_equal(again.state.then.law.means, outcome.state.then.law.means)
-    np.testing.assert_allclose(again.state.then.theta, outcome.state.then.theta, atol=1e-6)
+    found, wanted = (each.state.then.learner for each in (again, outcome))
+    np.testing.assert_array_equal(found.law.means, wanted.law.means)
+    np.testing.assert_allclose(found.theta, wanted.theta, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +143,7 @@ def test_as_many_samples_as_are_looked_at_and_fit(shape, steps, wanted):
 @pytest.mark.slow
 def test_one_client_at_a_time_gives_the_same(clients, outcome):
     other = debug.run(CHAIN, clients, root=KEY)
-    np.testing.assert_allclose(other.state.then.theta, outcome.state.then.theta, atol=1e-4)
+    np.testing.assert_allclose(other.state.then.learner.theta, outcome.state.then.learner.theta, atol=1e-4)
     assert other.traffic == outcome.traffic
 
 
@@ -183,9 +186,8 @@ def test_clients_answer_together_where_the_method_in_turn_does(clients):
     turned = dataclasses.replace(ask, common={"then": ()})
     assert not chain.together(turned, population)
     assert CHAIN.together(turned, population)
-    crowd = dataclasses.replace(
-        turned, cohort=np.zeros(2**28 // CHAIN.links(population).then.design(population).mechanism.size)
-    )
+    steps = CHAIN.links(population).then.parts(population).release.steps
+    crowd = dataclasses.replace(turned, cohort=np.zeros(2**28 // steps.mechanism.size))
     assert not CHAIN.together(crowd, population)
 
 

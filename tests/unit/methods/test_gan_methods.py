@@ -345,7 +345,8 @@ def test_fedavg_charges_clients_in_every_round_and_claims_for_clients():
     claim = protocol.guarantee(POPULATION)
     assert (claim.unit, claim.trust) == ("client", "central")
     assert 3.9 < claim.epsilon <= 4.0
-    ledger, charge = new_ledger(protocol, POPULATION), protocol.charge(None, POPULATION)
+    ask = protocol.ask(protocol.begin(POPULATION, jax.random.key(0)), POPULATION, Keyed(jax.random.key(1)))
+    ledger, charge = new_ledger(protocol, POPULATION), protocol.charge(ask, POPULATION)
     for round_id in range(3):
         ledger.book(np.arange(3), charge, round_id=round_id)
     with pytest.raises(BudgetError):
@@ -356,7 +357,7 @@ def test_fedavg_updates_are_clipped_and_a_client_without_records_sends_nothing()
     protocol = FedAvgGan(epsilon=4.0, rounds=3, local_steps=2, clip_norm=1e-4, **NARROW)
     state = protocol.begin(POPULATION, jax.random.key(0))
     ask = protocol.ask(state, POPULATION, Keyed(jax.random.key(1)))
-    mechanism = protocol.design(POPULATION).mechanism
+    mechanism = protocol.parts(POPULATION).learner.mechanism
     for there in (True, False):
         shard = Shard(records=records(3), mask=np.full(RECORDS, there), population=POPULATION)
         reply, _ = protocol.answer(ask.common, jnp.asarray(True), shard, (), Keyed(jax.random.key(2)))

@@ -14,7 +14,7 @@ from builders import mark_slow
 from populace.engines import debug, simulation
 from populace.engines.runtime import Keys, Traffic, new_ledger, population_of
 from populace.errors import BudgetError, PopulaceError, SpecError
-from populace.methods.base import ImageShape, Population, Replies
+from populace.methods.base import Ask, ImageShape, Population, Replies
 from populace.methods.blocks.dp_sgd import Examples
 from populace.methods.blocks.vae_generator import VaeImages
 from populace.methods.blocks.vae_networks import BasisVae
@@ -32,6 +32,7 @@ SIDE, CLIENTS, RECORDS = 6, 4, 4
 TINY = {"net": "basis", "hidden_size": 3, "latent_size": 2}
 POPULATION = Population(schema=ImageShape(shape=(SIDE, SIDE), classes=2), clients=CLIENTS, records=RECORDS)
 MANY = dataclasses.replace(POPULATION, clients=500, records=40)
+FIRST = Ask(round=0, cohort=np.arange(CLIENTS), common=(), own=())
 BARS, BLOBS = np.zeros((SIDE, SIDE)), np.zeros((SIDE, SIDE))
 BARS[:, 1::3], BLOBS[2:4, 2:4] = 1, 1
 SHAPES = np.stack([BARS, BLOBS])
@@ -43,6 +44,10 @@ def pictures(clients=CLIENTS, records=RECORDS, seed=0):
     y = np.arange(clients * records) % 2
     x = np.clip(30 + 190 * SHAPES[y] + rng.normal(0, 20, (len(y), SIDE, SIDE)), 0, 255).astype(np.uint8)
     return split(Images(x=x, y=y, classes=2), records_per_client=records)
+
+
+def learned(state):
+    return getattr(state, "learner", state)
 
 
 # What is claimed
@@ -73,17 +78,18 @@ CLAIMS = {
 def test_the_claim_is_what_dp_accounting_finds_for_the_noise_that_is_added(name):
     """From the noise of the mechanisms themselves; vectors and count of one step are one Gaussian release."""
     protocol, steps, probability, units = CLAIMS[name]
-    design, claim = protocol.design(MANY), protocol.guarantee(MANY)
-    costs = [design.mechanism.noise_multiplier**-2]
+    parts, claim = protocol.parts(MANY), protocol.guarantee(MANY)
+    noised, vae = parts.release.steps, parts.learner.vae
+    costs = [noised.mechanism.noise_multiplier**-2]
     if protocol.clip_quantile:
-        costs.append(design.count.noise_multiplier**-2)
+        costs.append(noised.count.noise_multiplier**-2)
     together = sum(costs) ** -0.5
-    assert together == pytest.approx(design.release.noise_multiplier, rel=1e-9)
+    assert together == pytest.approx(parts.release.noise_multiplier, rel=1e-9)
     assert claim.delta == default_delta(units)
     wanted = recomputed(noise_multiplier=together, probability=probability, steps=steps, delta=claim.delta)
     assert claim.epsilon == pytest.approx(wanted, rel=2e-3)
     assert 3.9 < claim.epsilon <= 4.0
-    assert design.mechanism.size == design.vae.decoder_size + (design.vae.encoder_size if "joint" in name else 0)
+    assert noised.mechanism.size == vae.decoder_size + (vae.encoder_size if "joint" in name else 0)
 
 
 def test_baselines_and_the_published_encoder_claim_nothing():
@@ -95,11 +101,11 @@ def test_baselines_and_the_published_encoder_claim_nothing():
         claim = protocol.guarantee(MANY)
         assert claim.epsilon == np.inf
         assert claim.reason
-        assert epsilon_of(protocol.charge(None, MANY).event, delta=1e-5) == np.inf
+        assert epsilon_of(protocol.charge(FIRST, MANY).event, delta=1e-5) == np.inf
 
 
 def test_delta_follows_the_house_rule_or_is_asked_for_and_never_reaches_one_in_n():
-    assert LDpdVae(epsilon=1.0, **TINY).design(MANY).delta == default_delta(20_000)
+    assert LDpdVae(epsilon=1.0, **TINY).parts(MANY).release.delta == default_delta(20_000)
     asked = CDpdVae(epsilon=4.0, rounds=2, delta=1e-3, **TINY).guarantee(MANY)
     assert asked.delta == 1e-3
     assert any("delta 0.001 was asked for" in line for line in asked.assumptions)
@@ -129,13 +135,13 @@ def test_delta_follows_the_house_rule_or_is_asked_for_and_never_reaches_one_in_n
     ids=["local", "central"],
 )
 def test_with_noise_given_rounds_end_before_the_step_that_would_overspend(protocol, probability, each):
-    design, claim = protocol.design(MANY), protocol.guarantee(MANY)
+    release, claim = protocol.parts(MANY).release, protocol.guarantee(MANY)
     rounds = protocol.round_count(MANY)
     spent = functools.partial(sampled_gaussian, noise_multiplier=2.0, probability=probability)
     assert 1 < rounds < 10_000
-    assert claim.epsilon == epsilon_of(spent(steps=rounds * each), delta=design.delta) <= 3.0
-    assert epsilon_of(spent(steps=(rounds + 1) * each), delta=design.delta) > 3.0
-    ledger, charge = new_ledger(protocol, MANY), protocol.charge(None, MANY)
+    assert claim.epsilon == epsilon_of(spent(steps=rounds * each), delta=release.delta) <= 3.0
+    assert epsilon_of(spent(steps=(rounds + 1) * each), delta=release.delta) > 3.0
+    ledger, charge = new_ledger(protocol, MANY), protocol.charge(FIRST, MANY)
     for round_id in range(rounds):
         ledger.book(np.arange(3), charge, round_id=round_id)
     with pytest.raises(BudgetError, match="nothing left"):
@@ -203,7 +209,8 @@ def test_only_who_was_drawn_sends_and_remembers(exchange):
 def test_the_decoders_optimiser_begins_anew_and_the_encoders_goes_on(exchange):
     """A first step of Adam is as long as its rate wherever there is a slope; a client keeps no more than its encoder."""
     state, _, drawn, _, _, after, second = exchange
-    grid, bound = state.design.mechanism.grid, float(state.clip_norm)
+    learner = CENTRAL.parts(state.population).learner
+    grid, bound = learner.mechanism.grid, float(state.learner.clip_norm)
     for change in np.asarray(second.values["change"])[:CLIENTS][drawn]:
         steps = np.abs(change * grid * bound)
         assert np.median(steps) == pytest.approx(CENTRAL.learning_rate, rel=0.05)
@@ -212,7 +219,7 @@ def test_the_decoders_optimiser_begins_anew_and_the_encoders_goes_on(exchange):
     ]
     np.testing.assert_array_equal(counts[0], drawn.astype(int))
     sizes = {leaf.shape[1:] for leaf in jax.tree.leaves(after.train_state)}
-    assert sizes == {(), (state.design.vae.encoder_size,)}
+    assert sizes == {(), (learner.vae.encoder_size,)}
 
 
 def test_every_client_is_charged_for_every_round_though_few_compute(clients):
@@ -242,12 +249,11 @@ def test_a_round_that_draws_nobody_releases_noise_alone(clients):
     slow = debug.answer_one_by_one(CENTRAL, ask, clients, population, keys, 0, memories, exact=False)
     assert memories == {}
     assert not slow.values["change"].any()
-    mechanism, source = state.design.mechanism, Keyed(keys.absorb(0))
+    mechanism, source = CENTRAL.parts(population).learner.mechanism, Keyed(keys.absorb(0))
     noise = np.asarray(mechanism.noise(source.split(2)[0])) * mechanism.grid
-    for theta in (end.theta, CENTRAL.absorb(state, ask, slow, source).theta):
-        np.testing.assert_allclose(
-            theta, state.theta + noise * CENTRAL.clip_norm / (CENTRAL.sampling_rate * CLIENTS), rtol=1e-4, atol=1e-6
-        )
+    step = noise * CENTRAL.clip_norm / (CENTRAL.sampling_rate * CLIENTS)
+    for after in (end, CENTRAL.absorb(state, ask, slow, source)):
+        np.testing.assert_allclose(after.learner.theta, state.learner.theta + step, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("encoder", [pytest.param("joint", marks=pytest.mark.slow), "sleep"])
@@ -287,14 +293,13 @@ def test_the_bound_moves_towards_the_quantile():
     for protocol, whole in ((local, 0.5 * 2 * np.ones(CLIENTS)), (central, 0.5 * np.array([1, 1, 0, 0]))):
         state = protocol.begin(POPULATION, jax.random.key(0))
         ask = protocol.ask(state, POPULATION, Keyed(jax.random.key(1)))
-        size, dtype = (
-            (state.design.vae.decoder_size, jnp.float32) if protocol is local else (len(state.theta), jnp.int32)
-        )
+        size, dtype = len(state.learner.theta), jnp.float32 if protocol is local else jnp.int32
 
         def after(below, protocol=protocol, state=state, ask=ask, size=size, dtype=dtype):
             values = {"change": jnp.zeros((CLIENTS, size), dtype), "below": jnp.asarray(below, jnp.float32)}
             replies = Replies(clients=ask.cohort, present=jnp.ones(CLIENTS, bool), values=values)
-            return float(protocol.absorb(state, ask, replies, Keyed(jax.random.key(2))).clip_norm / state.clip_norm)
+            end = protocol.absorb(state, ask, replies, Keyed(jax.random.key(2)))
+            return float(end.learner.clip_norm / state.learner.clip_norm)
 
         short, still, long = after(whole), after(0 * whole), after(-whole)
         assert short / still == pytest.approx(np.exp(-0.2 * 0.5), rel=1e-4)
@@ -305,16 +310,16 @@ def test_the_bound_moves_towards_the_quantile():
 
 def test_a_clients_noisy_count_is_of_its_short_slopes(clients):
     protocol = LDpdVae(epsilon=8.0, clip_quantile=0.5, participations=1, batch_size=RECORDS, encoder="frozen", **TINY)
-    design = protocol.design(POPULATION)
-    phi, theta = design.vae.start(jax.random.key(0))
+    learner = protocol.parts(POPULATION).learner
+    phi, theta = learner.vae.start(jax.random.key(0))
     records, mask = clients.gather(np.array([0]), RECORDS)
-    examples = Examples(*design.vae.read(jax.tree.map(lambda rows: rows[0], records)), mask[0])
+    examples = Examples(*learner.vae.read(jax.tree.map(lambda rows: rows[0], records)), mask[0])
     draws = {
-        "drawn": jnp.arange(RECORDS) > 0, "noise": jnp.zeros(design.mechanism.size, jnp.int32),
+        "drawn": jnp.arange(RECORDS) > 0, "noise": jnp.zeros(learner.steps.mechanism.size, jnp.int32),
         "codes": jnp.zeros((RECORDS, 2)), "count": jnp.full(1, 64, jnp.int32),
     }  # fmt: skip
-    told = jax.jit(lambda bound: protocol.training(design).noised_gradient(phi, theta, bound, examples, draws)[1])
-    noise = 64 * design.count.grid
+    told = jax.jit(lambda bound: learner.training.noised_gradient(phi, theta, bound, examples, draws)[1])
+    noise = 64 * learner.steps.count.grid
     assert float(told(jnp.float32(1e3))) == pytest.approx(3 / 2 + noise)
     assert float(told(jnp.float32(1e-6))) == pytest.approx(-3 / 2 + noise)
 
@@ -328,7 +333,8 @@ def test_whole_shares_both_halves_and_keeps_nothing_at_home(kind, clients):
     assert protocol.remember(population, jax.random.key(0)) == ()
     assert kind(shared="decoder", **options).remember(population, jax.random.key(0)) != ()
     start = protocol.begin(population, jax.random.key(0))
-    assert start.momentum.shape == (vae.encoder_size + vae.decoder_size,)
+    before = learned(start)
+    assert before.momentum.shape == (vae.encoder_size + vae.decoder_size,)
     assert protocol.plan(population).bytes_up == 4 * (vae.encoder_size + vae.decoder_size + 1)
     ask = protocol.ask(start, population, Keyed(jax.random.key(1)))
     change = np.concatenate([np.ones(vae.encoder_size), np.full(vae.decoder_size, 2)])
@@ -337,12 +343,12 @@ def test_whole_shares_both_halves_and_keeps_nothing_at_home(kind, clients):
         units = jnp.asarray(np.tile(1000 * change, (CLIENTS, 1)), jnp.int32)
         values = {"change": units, "below": jnp.zeros(CLIENTS)}
     replies = Replies(clients=ask.cohort, present=jnp.ones(CLIENTS, bool), values=values)
-    end = protocol.absorb(start, ask, replies, Keyed(jax.random.key(2)))
-    moves = np.mean(end.phi - start.phi), np.mean(end.theta - start.theta)
+    after = learned(protocol.absorb(start, ask, replies, Keyed(jax.random.key(2))))
+    moves = np.mean(after.phi - before.phi), np.mean(after.theta - before.theta)
     if kind is FedVae:
         np.testing.assert_allclose(moves, [1, 2], rtol=1e-4)
     else:
-        assert (end.phi != start.phi).mean() > 0.9
+        assert (after.phi != before.phi).mean() > 0.9
 
 
 def test_a_warm_start_begins_from_a_generators_samples(monkeypatch):
@@ -351,9 +357,11 @@ def test_a_warm_start_begins_from_a_generators_samples(monkeypatch):
     vae = BasisVae(shape=(SIDE, SIDE), classes=2, latent=2, width=3)
     warm = VaeImages(vae=vae, theta=np.asarray(vae.start(jax.random.key(9))[1]))
     for protocol in (CENTRAL, FedVae(rounds=1, **TINY)):
-        cold, hot, same = (protocol.begin(POPULATION, jax.random.key(0), warm=start) for start in (None, warm, warm))
-        assert np.abs(cold.theta - hot.theta).max() > 1e-4
-        np.testing.assert_array_equal(hot.theta, same.theta)
+        cold, hot, same = (
+            learned(protocol.begin(POPULATION, jax.random.key(0), warm=start)).theta for start in (None, warm, warm)
+        )
+        assert np.abs(cold - hot).max() > 1e-4
+        np.testing.assert_array_equal(hot, same)
 
 
 @pytest.mark.parametrize(
@@ -386,7 +394,7 @@ def loss_of(state, vae, images):
     """Of the real images under an encoder that knows nothing: codes from the prior."""
     x, y = vae.read({"x": images.x, "y": images.y})
     z = jax.random.normal(jax.random.key(3), (len(x), vae.latent))
-    return float(vae.reconstruction(vae.decode(state.theta, z, y), x).mean())
+    return float(vae.reconstruction(vae.decode(learned(state).theta, z, y), x).mean())
 
 
 LEARNERS = {

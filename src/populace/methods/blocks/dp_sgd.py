@@ -65,7 +65,7 @@ def shorten_step(before: TrainState, after: TrainState, pace: Array) -> TrainSta
     return TrainState(before.parameters + pace * (after.parameters - before.parameters), after.optimizer_state)
 
 
-def update_ema(mean: Array, parameters: Array, steps_done: Array, decay: float) -> Array:
+def update_ema(mean: Array, parameters: Array, steps_done: Array | int, decay: float) -> Array:
     """An exponential moving average of the parameters that forgets its start."""
     weight = jnp.minimum(decay, (1 + steps_done) / (10 + steps_done))
     return weight * mean + (1 - weight) * parameters

@@ -25,36 +25,77 @@ from populace.methods.base import (
     check_shares,
     check_sizes,
 )
-from populace.methods.blocks.client_updates import ClientUpdates, Updates
+from populace.methods.blocks.client_updates import ClientUpdates, UpdatesLearner
+from populace.methods.blocks.composed import Composition
 from populace.methods.blocks.dp_sgd import TrainState, adam_step, start_training, training_key, update_ema
 from populace.methods.blocks.gan_networks import Gan
 from populace.methods.blocks.gan_training import BETAS, GanNetworks, generator_step, row_gradient
 from populace.methods.blocks.generator import Synthesizer
 from populace.methods.blocks.vae_generator import generator_of
-from populace.privacy.gaussian import clip
-from populace.privacy.guarantee import Guarantee
 from populace.privacy.source import Source
-from populace.types import Array, ArrayTree
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Design(Updates):
-    """What both sides derive from public facts: the release, and the networks."""
-
-    gan: Gan
+from populace.types import Array
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class State:
-    """The critic everybody gets, the generator with its optimizer, and the generator's moving average."""
+class ServerGan:
+    """The critic everybody gets, the generator with its optimizer, the generator's moving average, and a coin for codes."""
 
-    round: Array
     coin: Array
     omega: Array
     generator: TrainState
     average: Array
-    design: Design = dataclasses.field(metadata={"static": True})
+
+
+@dataclasses.dataclass(frozen=True)
+class FedAvgGanLearner(UpdatesLearner):
+    """Clients train the critic against the generator they were sent, the server trains the generator against the critic."""
+
+    settings: FedAvgGan
+    gan: Gan
+
+    def begin(self, key: Array, warm: Synthesizer | None = None) -> ServerGan:
+        del warm
+        start, coin = jax.random.split(key)
+        omega, theta = self.gan.start(start)
+        generator = start_training(theta, self.settings.learning_rate, BETAS)
+        return ServerGan(coin=coin, omega=omega, generator=generator, average=theta)
+
+    def question(self, state: ServerGan, number: Array) -> dict[str, Array]:
+        return {"omega": state.omega, "theta": state.generator.parameters}
+
+    def answer(self, question: dict[str, Array], own: Array, shard: Shard, source: Source) -> dict[str, Array]:
+        settings, gan = self.settings, self.gan
+        examples = gan.read(shard.records, shard.mask)
+        omega, theta = question["omega"], question["theta"]
+        logits = jnp.where(examples.mask, 0.0, -jnp.inf).at[0].max(-1e30)  # never all impossible
+
+        def step(critic: TrainState, key: Array) -> tuple[TrainState, None]:
+            rows, codes = jax.random.split(key)
+            gradient_of = row_gradient(gan, critic.parameters, theta, examples, codes)
+            gradients = jax.vmap(gradient_of)(jax.random.categorical(rows, logits, shape=(settings.batch_size,)))
+            gradient = gan.flatten(jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), gradients))
+            return adam_step(critic, gradient, settings.critic_learning_rate, BETAS), None
+
+        start = start_training(omega, settings.critic_learning_rate, BETAS)
+        after, _ = jax.lax.scan(step, start, jax.random.split(training_key(source), settings.local_steps))
+        here = jnp.asarray(own) & jnp.any(examples.mask)
+        return {"change": self.clipped((after.parameters - omega) / settings.clip_norm, here)}
+
+    def absorb(self, state: ServerGan, ask: Ask, replies: Replies, source: Source) -> ServerGan:
+        settings = self.settings
+        omega = state.omega + settings.server_learning_rate * settings.clip_norm * self.mean_change(replies, source)
+        key = jax.random.fold_in(state.coin, ask.round)
+        generator = _train_generator(settings, self.gan, state.generator, omega, key)
+        average = update_ema(state.average, generator.parameters, ask.round, settings.ema_decay)
+        return dataclasses.replace(state, omega=omega, generator=generator, average=average)
+
+    def finish(self, state: ServerGan, key: Array) -> Synthesizer:
+        theta = state.average if self.settings.ema_decay else state.generator.parameters
+        return generator_of(self.gan.generator, theta, self.population)
+
+    def message_bytes(self, ask: Ask | None = None) -> tuple[float, float]:
+        return NUMBER * (self.gan.critic_size + self.gan.generator_size), NUMBER * self.gan.critic_size
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -130,69 +171,11 @@ class FedAvgGan(ClientUpdates, GanNetworks):
         )  # fmt: skip
         check_shares(ema_decay=self.ema_decay)
 
-    def design(self, population: Population) -> Design:
-        return design_of(self, population)
-
-    def begin(self, population: Population, key: Array, warm: Synthesizer | None = None) -> State:
-        del warm
-        design = self.design(population)
-        start, coin = jax.random.split(key)
-        omega, theta = design.gan.start(start)
-        return State(
-            round=jnp.int32(0),
-            coin=coin,
-            omega=omega,
-            generator=start_training(theta, self.learning_rate, BETAS),
-            average=theta,
-            design=design,
-        )
-
-    def ask(self, state: State, population: Population, source: Source) -> Ask | None:
-        if int(state.round) >= state.design.rounds:
-            return None
-        common = {"omega": state.omega, "theta": state.generator.parameters}
-        return self.ask_drawn(state.round, population, source, common)
-
-    def answer(
-        self, common: dict[str, Array], own: Array, shard: Shard, memory: ArrayTree, source: Source
-    ) -> tuple[dict[str, Array], ArrayTree]:
-        design = self.design(shard.population)
-        examples = design.gan.read(shard.records, shard.mask)
-        omega, theta = common["omega"], common["theta"]
-        logits = jnp.where(examples.mask, 0.0, -jnp.inf).at[0].max(-1e30)  # never all impossible
-
-        def step(critic: TrainState, key: Array) -> tuple[TrainState, None]:
-            rows, codes = jax.random.split(key)
-            gradient_of = row_gradient(design.gan, critic.parameters, theta, examples, codes)
-            gradients = jax.vmap(gradient_of)(jax.random.categorical(rows, logits, shape=(self.batch_size,)))
-            gradient = design.gan.flatten(jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), gradients))
-            return adam_step(critic, gradient, self.critic_learning_rate, BETAS), None
-
-        start = start_training(omega, self.critic_learning_rate, BETAS)
-        after, _ = jax.lax.scan(step, start, jax.random.split(training_key(source), self.local_steps))
-        change = clip((after.parameters - omega) / self.clip_norm, 1.0)
-        here = jnp.asarray(own) & jnp.any(examples.mask)
-        return {"change": jnp.where(here, design.mechanism.on_grid(change), 0)}, memory
-
-    def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
-        change = self.mean_change(state.design, ask, replies, source)
-        omega = state.omega + self.server_learning_rate * self.clip_norm * change
-        key = jax.random.fold_in(state.coin, state.round)
-        generator = _train_generator(self, state.design.gan, state.generator, omega, key)
-        average = update_ema(state.average, generator.parameters, state.round, self.ema_decay)
-        return dataclasses.replace(state, round=state.round + 1, omega=omega, generator=generator, average=average)
-
-    def finish(self, state: State, population: Population, key: Array) -> Synthesizer:
-        theta = state.average if self.ema_decay else state.generator.parameters
-        return generator_of(state.design.gan.generator, theta, population)
-
-    def guarantee(self, population: Population) -> Guarantee:
+    def compose(self, population: Population) -> Composition:
+        gan = self.gan(population, conditional=self.conditional)
         how = "the generator is trained at the server against the noised critic: post-processing"
-        return self.claim(population, "critic", how)
-
-    def traffic(self, population: Population) -> tuple[float, float]:
-        gan = self.design(population).gan
-        return NUMBER * (gan.critic_size + gan.generator_size), NUMBER * gan.critic_size
+        release = self.release(population, gan.critic_size, what="critic", how=how)
+        return self.composed_of(FedAvgGanLearner(population, release, self, gan))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -202,9 +185,3 @@ def _train_generator(method: FedAvgGan, gan: Gan, generator: TrainState, omega: 
     for one in jax.random.split(key, method.generator_steps):
         generator = generator_step(gan, generator, omega, even, method.batch_size, one, method.learning_rate)
     return generator
-
-
-@functools.lru_cache(maxsize=64)
-def design_of(method: FedAvgGan, population: Population) -> Design:
-    gan = method.gan(population, conditional=method.conditional)
-    return Design(gan=gan, **method.calibrated(population, gan.critic_size))

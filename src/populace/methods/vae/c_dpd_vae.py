@@ -9,7 +9,6 @@ alone.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
@@ -28,14 +27,14 @@ from populace.methods.base import (
     check_shares,
     check_sizes,
 )
-from populace.methods.blocks.client_updates import ClientUpdates, Updates
+from populace.methods.blocks.client_updates import ClientUpdates, UpdatesLearner
+from populace.methods.blocks.composed import Composition, RememberingLearner
 from populace.methods.blocks.dp_sgd import update_ema
 from populace.methods.blocks.generator import Synthesizer
 from populace.methods.blocks.vae_generator import VaeGenerator, generator_of
 from populace.methods.blocks.vae_networks import Net, Vae
 from populace.methods.vae.training import NETWORK_MEANINGS, SMALL_NETWORK, LocallyTrained
-from populace.privacy.gaussian import clip, quantile_step
-from populace.privacy.guarantee import Guarantee
+from populace.privacy.gaussian import quantile_step
 from populace.privacy.source import Source
 from populace.types import Array, ArrayTree
 
@@ -43,25 +42,74 @@ COUNT_NOISE = 20.0  # the count's noise: its deviation is a twentieth of the cli
 QUANTILE_RATE = 0.2
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Design(Updates):
-    """What both sides derive from public facts, the network among it."""
-
-    vae: Vae
-
-
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class State:
+class ServerVae:
     """The server's parameters, their momentum and moving average, and the clipping norm of updates."""
 
-    round: Array
     phi: Array
     theta: Array
     momentum: Array
     average: Array
     clip_norm: Array
-    design: Design = dataclasses.field(metadata={"static": True})
+
+
+@dataclasses.dataclass(frozen=True)
+class CDpdVaeLearner(UpdatesLearner, RememberingLearner):
+    """Clients that are drawn train both networks and keep the encoder; the server steps by the noised mean of their changes."""
+
+    settings: CDpdVae
+    vae: Vae
+
+    def begin(self, key: Array, warm: Synthesizer | None = None) -> ServerVae:
+        phi, theta, _ = self.settings.starts(self.vae, key, warm)
+        return ServerVae(
+            phi=phi, theta=theta, momentum=jnp.zeros(self.mechanism.size), average=theta,
+            clip_norm=jnp.float32(self.settings.clip_norm),
+        )  # fmt: skip
+
+    def question(self, state: ServerVae, number: Array) -> dict[str, Array]:
+        return {"phi": state.phi, "theta": state.theta, "clip_norm": state.clip_norm}
+
+    def remember(self) -> ArrayTree:
+        return self.settings.first_memory(self.population)
+
+    def answer_and_keep(
+        self, question: ArrayTree, own: Array, shard: Shard, memory: ArrayTree, source: Source
+    ) -> tuple[ArrayTree, ArrayTree]:
+        drawn = jnp.asarray(own)
+        change, after = self.settings.train(self.vae, question, shard, memory, source)
+        memory = jax.tree.map(lambda new, old: jnp.where(drawn, new, old), after, memory)
+        change = change / question["clip_norm"]
+        below = jnp.where(jnp.linalg.norm(change) <= 1, 0.5, -0.5)
+        return {"change": self.clipped(change, drawn), "below": jnp.where(drawn, below, 0.0)}, memory
+
+    def absorb(self, state: ServerVae, ask: Ask, replies: Replies, source: Source) -> ServerVae:
+        vectors, counts = source.split(2)
+        momentum = self.settings.momentum * state.momentum + self.mean_change(replies, vectors) * state.clip_norm
+        phi, step = state.phi, momentum
+        if self.settings.shared == "whole":
+            phi, step = phi + momentum[: len(phi)], momentum[len(phi) :]
+        theta = state.theta + step
+        return ServerVae(
+            phi=phi, theta=theta, momentum=momentum,
+            average=update_ema(state.average, theta, ask.round, self.settings.ema_decay),
+            clip_norm=self._next_clip_norm(state.clip_norm, replies, counts),
+        )  # fmt: skip
+
+    def _next_clip_norm(self, clip_norm: Array, replies: Replies, source: Source) -> Array:
+        count = self.release.steps.count
+        if count is None:
+            return clip_norm
+        below = jnp.sum(jnp.where(replies.present, replies.values["below"], 0.0))
+        fraction = 0.5 + count.apply(below, source) / self.clients_expected
+        return quantile_step(clip_norm, fraction, self.settings.clip_quantile, QUANTILE_RATE)
+
+    def finish(self, state: ServerVae, key: Array) -> VaeGenerator:
+        return generator_of(self.vae, state.average if self.settings.ema_decay else state.theta, self.population)
+
+    def message_bytes(self, ask: Ask | None = None) -> tuple[float, float]:
+        return NUMBER * (self.vae.encoder_size + self.vae.decoder_size + 1), NUMBER * (self.mechanism.size + 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -139,75 +187,11 @@ class CDpdVae(ClientUpdates, LocallyTrained):
         if self.shared not in ("decoder", "whole"):
             raise SpecError(f"expected shared in decoder, whole, got {self.shared!r}")
 
-    def design(self, population: Population) -> Design:
-        return design_of(self, population)
-
-    def begin(self, population: Population, key: Array, warm: Synthesizer | None = None) -> State:
-        design = self.design(population)
-        phi, theta, _ = self.starts(design.vae, key, warm)
-        return State(
-            round=jnp.int32(0), phi=phi, theta=theta, momentum=jnp.zeros(design.mechanism.size), average=theta,
-            clip_norm=jnp.float32(self.clip_norm), design=design,
+    def compose(self, population: Population) -> Composition:
+        vae = self.vae(population)
+        release = self.release(
+            population, self.shared_size(vae), what="decoder",
+            how="the encoder never leaves its client and enters the model only through the client's own clipped update",
+            counting=self.sampling_rate * population.clients / COUNT_NOISE if self.clip_quantile else 0.0,
         )  # fmt: skip
-
-    def ask(self, state: State, population: Population, source: Source) -> Ask | None:
-        if int(state.round) >= state.design.rounds:
-            return None
-        common = {"phi": state.phi, "theta": state.theta, "clip_norm": state.clip_norm}
-        return self.ask_drawn(state.round, population, source, common)
-
-    def remember(self, population: Population, key: Array) -> ArrayTree:
-        return self.first_memory(population)
-
-    def answer(
-        self, common: ArrayTree, own: Array, shard: Shard, memory: ArrayTree, source: Source
-    ) -> tuple[ArrayTree, ArrayTree]:
-        design, drawn = self.design(shard.population), jnp.asarray(own)
-        change, after = self.train(design.vae, common, shard, memory, source)
-        memory = jax.tree.map(lambda new, old: jnp.where(drawn, new, old), after, memory)
-        change = change / common["clip_norm"]
-        below = jnp.where(jnp.linalg.norm(change) <= 1, 0.5, -0.5)
-        return {
-            "change": jnp.where(drawn, design.mechanism.on_grid(clip(change, 1.0)), 0),
-            "below": jnp.where(drawn, below, 0.0),
-        }, memory
-
-    def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
-        vectors, counts = source.split(2)
-        mean = self.mean_change(state.design, ask, replies, vectors)
-        momentum = self.momentum * state.momentum + mean * state.clip_norm
-        phi, step = state.phi, momentum
-        if self.shared == "whole":
-            phi, step = phi + momentum[: len(phi)], momentum[len(phi) :]
-        theta = state.theta + step
-        return dataclasses.replace(
-            state, round=state.round + 1, phi=phi, theta=theta, momentum=momentum,
-            average=update_ema(state.average, theta, state.round, self.ema_decay),
-            clip_norm=self._next_clip_norm(state, replies, self.sampling_rate * len(ask.cohort), counts),
-        )  # fmt: skip
-
-    def _next_clip_norm(self, state: State, replies: Replies, expected: float, source: Source) -> Array:
-        count = state.design.count
-        if count is None:
-            return state.clip_norm
-        below = jnp.sum(jnp.where(replies.present, replies.values["below"], 0.0))
-        fraction = 0.5 + count.apply(below, source) / expected
-        return quantile_step(state.clip_norm, fraction, self.clip_quantile, QUANTILE_RATE)
-
-    def finish(self, state: State, population: Population, key: Array) -> VaeGenerator:
-        return generator_of(state.design.vae, state.average if self.ema_decay else state.theta, population)
-
-    def guarantee(self, population: Population) -> Guarantee:
-        how = "the encoder never leaves its client and enters the model only through the client's own clipped update"
-        return self.claim(population, "decoder", how)
-
-    def traffic(self, population: Population) -> tuple[float, float]:
-        vae, size = self.vae(population), self.design(population).mechanism.size
-        return NUMBER * (vae.encoder_size + vae.decoder_size + 1), NUMBER * (size + 1)
-
-
-@functools.lru_cache(maxsize=64)
-def design_of(protocol: CDpdVae, population: Population) -> Design:
-    vae = protocol.vae(population)
-    counting = protocol.sampling_rate * population.clients / COUNT_NOISE if protocol.clip_quantile else 0.0
-    return Design(vae=vae, **protocol.calibrated(population, protocol.shared_size(vae), counting))
+        return self.composed_of(CDpdVaeLearner(population, release, self, vae))

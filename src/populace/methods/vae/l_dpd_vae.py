@@ -14,7 +14,6 @@ the clipping norm. `encoder` says how its codes are made instead:
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Mapping
 from typing import ClassVar, Literal
@@ -28,7 +27,6 @@ from populace.methods.base import (
     NUMBER,
     Ask,
     Facts,
-    Plan,
     Population,
     Replies,
     Shard,
@@ -37,6 +35,7 @@ from populace.methods.base import (
     check_shares,
     check_sizes,
 )
+from populace.methods.blocks.composed import ComposedMethod, Composition, RememberingLearner, StepsRelease, Wording
 from populace.methods.blocks.dp_sgd import (
     Examples,
     TrainState,
@@ -63,12 +62,10 @@ from populace.methods.vae.training import (
     server_optimizer,
     train_on_own_samples,
 )
-from populace.privacy.accounting import epsilon_of, resolved_delta
-from populace.privacy.events import Event, NonPrivate
-from populace.privacy.gaussian import GaussianSum, quantile_step
-from populace.privacy.guarantee import Guarantee
-from populace.privacy.ledger import Charge
-from populace.privacy.noised_steps import AT_A_SILO, NoisedSteps, noised_steps, sampled_delta
+from populace.privacy.accounting import resolved_delta
+from populace.privacy.events import NonPrivate
+from populace.privacy.gaussian import quantile_step
+from populace.privacy.noised_steps import AT_A_SILO, NoisedSteps, noised_steps
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.source import Source
 from populace.types import Array, ArrayTree
@@ -83,46 +80,142 @@ QUANTILE_RATE = 0.2
 MOST_GRADIENTS_AT_ONCE = 2**28  # numbers
 
 
-@dataclasses.dataclass(frozen=True)
-class Design:
-    """What both sides derive from public facts. Sums are in units of the clipping norm, so that it may change."""
-
-    vae: Vae
-    delta: float
-    said: tuple[str, ...]
-    release: NoisedSteps
-    schedule: Passes
-    reply: Event
-    whole: Event
-
-    @property
-    def mechanism(self) -> GaussianSum:
-        return self.release.mechanism
-
-    @property
-    def count(self) -> GaussianSum | None:
-        return self.release.count
+HOW_ENCODED = {
+    "sleep": "the encoder is trained on the decoder's own samples: post-processing",
+    "frozen": "the encoder is never trained on records: public and random, or fitted to samples of an earlier release",
+    "joint": "the encoder's slopes are clipped and noised with the decoder's; it stays at the client",
+    "paper": REASON,
+}
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class State:
-    """The server's decoder with optimizer and moving average, the public encoder and its code law, and the order of clients."""
+class ServerVae:
+    """The server's decoder with optimizer and moving average, the public encoder, the law of its codes, and a coin for them."""
 
-    round: Array
     coin: Array
-    order: Array
     encoder: TrainState
     law: CodeLaw
     theta: Array
     optimizer_state: optax.OptState
     average: Array
     clip_norm: Array
-    design: Design = dataclasses.field(metadata={"static": True})
+
+
+@dataclasses.dataclass(frozen=True)
+class LDpdVaeLearner(RememberingLearner):
+    """Noised steps of the decoder at each client; the server averages what they change. Sums are in units of the clipping norm,
+    so that it may change."""
+
+    settings: LDpdVae
+    population: Population
+    vae: Vae
+    schedule: Passes
+    release: StepsRelease
+
+    @property
+    def steps(self) -> NoisedSteps:
+        return self.release.steps
+
+    @property
+    def training(self) -> NoisedTraining:
+        """The noised steps of one client."""
+        settings = self.settings
+        return NoisedTraining(
+            vae=self.vae, release=self.steps, encoder=settings.encoder, batch_size=settings.batch_size,
+            optimizer=settings.local_optimizer, learning_rate=settings.local_learning_rate,
+            encoder_learning_rate=settings.encoder_learning_rate,
+        )  # fmt: skip
+
+    @property
+    def optimizer(self) -> optax.GradientTransformation:
+        """The server's."""
+        return server_optimizer(
+            self.settings.server_optimizer, learning_rate=self.settings.server_learning_rate,
+            momentum=self.settings.momentum, rounds=self.schedule.exchanges,
+        )  # fmt: skip
+
+    def split(self, key: Array) -> tuple[Array, Array]:
+        return key, jax.random.split(key, 4)[2]
+
+    def begin(self, key: Array, warm: Synthesizer | None = None) -> ServerVae:
+        start, coin, _, sleep = jax.random.split(key, 4)
+        phi, theta, samples = self.settings.starts(self.vae, start, warm)
+        law = make_standard_law(self.vae.classes, self.vae.latent)
+        if samples is not None:
+            law = measure_codes(self.vae, phi, samples, sleep)
+        encoder = start_training(phi, SLEEP_LEARNING_RATE)
+        if self.settings.encoder == "sleep" and warm is None:
+            encoder = train_on_own_samples(self.vae, encoder, theta, law, sleep, steps=20 * self.settings.sleep_steps)
+        return ServerVae(
+            coin=coin, encoder=encoder, law=law, theta=theta, optimizer_state=self.optimizer.init(theta), average=theta,
+            clip_norm=jnp.float32(self.settings.clip_norm),
+        )  # fmt: skip
+
+    def question(self, state: ServerVae, number: Array) -> dict[str, Array]:
+        return {"phi": state.encoder.parameters, "theta": state.theta, "clip_norm": state.clip_norm}
+
+    def remember(self) -> ArrayTree:
+        if self.settings.encoder not in ("joint", "paper"):
+            return ()
+        return blank_encoder(self.vae, self.settings.encoder_learning_rate)
+
+    def answer_and_keep(
+        self, question: ArrayTree, own: ArrayTree, shard: Shard, memory: ArrayTree, source: Source
+    ) -> tuple[ArrayTree, ArrayTree]:
+        steps = (self.settings.local_steps,)
+        examples = Examples(*self.vae.read(shard.records), jnp.asarray(shard.mask))
+        batches, noises, counts, codes = source.split(4)
+        drawn, noise = draw_batches(self.steps, batches=batches, noises=noises, mask=examples.mask, steps=steps)
+        shape = (*steps, len(examples.mask), self.settings.codes_per_example, self.vae.latent)
+        draws = {"drawn": drawn, "noise": noise, "codes": jnp.asarray(codes.normal(shape))}
+        if self.steps.count is not None:
+            draws["count"] = jnp.asarray(self.steps.count.noise(counts, (*steps, 1)))
+        encoder = encoder_of(memory, question["phi"], self.settings.encoder_learning_rate)
+        encoder, change, short = self.training.steps(encoder, question["theta"], question["clip_norm"], examples, draws)
+        if isinstance(memory, ClientEncoder):
+            memory = ClientEncoder(begun=jnp.asarray(True), train_state=encoder)
+        return {"change": change, "below": short}, memory
+
+    def absorb(self, state: ServerVae, ask: Ask, replies: Replies, source: Source) -> ServerVae:
+        settings, present = self.settings, replies.present
+        heard = jnp.maximum(jnp.sum(present), 1)
+        change = jnp.sum(jnp.where(present[:, None], replies.values["change"], 0), axis=0) / heard
+        step, optimizer_state = self.optimizer.update(-change, state.optimizer_state)
+        theta = state.theta + step
+        encoder, clip_norm = state.encoder, state.clip_norm
+        if settings.encoder == "sleep":
+            coin = jax.random.fold_in(state.coin, ask.round)
+            encoder = train_on_own_samples(self.vae, encoder, theta, state.law, coin, steps=settings.sleep_steps)
+        if self.steps.count is not None:
+            short = jnp.sum(jnp.where(present, replies.values["below"], 0.0)) / heard
+            fraction = 0.5 + short / (settings.local_steps * settings.batch_size)
+            clip_norm = quantile_step(clip_norm, fraction, settings.clip_quantile, QUANTILE_RATE)
+        return dataclasses.replace(
+            state, theta=theta, optimizer_state=optimizer_state, encoder=encoder, clip_norm=clip_norm,
+            average=update_ema(state.average, theta, ask.round, settings.ema_decay),
+        )  # fmt: skip
+
+    def finish(self, state: ServerVae, key: Array) -> VaeGenerator:
+        theta = state.average if self.settings.ema_decay else state.theta
+        return generator_of(self.vae, theta, self.population, None if state.law.is_standard else state.law)
+
+    def message_bytes(self, ask: Ask | None = None) -> tuple[float, float]:
+        decoder = self.vae.decoder_size
+        return NUMBER * (self.vae.encoder_size + decoder + 1), NUMBER * (decoder + 1)
+
+    def notes(self) -> tuple[str, ...]:
+        steps, mechanism = self.steps, self.steps.mechanism
+        noise = mechanism.scale * math.sqrt(mechanism.size / self.schedule.cohort_size) / self.settings.batch_size
+        return (
+            f"noise multiplier {steps.noise_multiplier:.3g} at sampling rate {steps.probability:.3g}; "
+            f"noise on the mean gradient of a round is {noise:.2g} clipping norms in all {mechanism.size:,} parameters",
+            NO_ERROR,
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LDpdVae(VaeMethod):
+class LDpdVae(ComposedMethod, VaeMethod):
     """Guarantee: (epsilon, delta)-DP for one record zeroed out, against everybody, the server included: the noise is added at
     the client. A client answers `participations` times, `local_steps` noised steps each, and its ledger refuses one more. With
     `encoder="paper"` nothing is guaranteed.
@@ -224,180 +317,42 @@ class LDpdVae(VaeMethod):
 
     def together(self, ask: Ask, population: Population) -> bool:
         """Unless the gradients of every record of every client at once would not fit; those of convolutions never do."""
-        release = self.design(population).release
-        rows = examples_at_once(population.records, release.probability)
-        return self.net == "basis" and len(ask.cohort) * rows * release.mechanism.size <= MOST_GRADIENTS_AT_ONCE
+        rows = examples_at_once(population.records, self._probability(population))
+        numbers = len(ask.cohort) * rows * self._noised_size(self.vae(population))
+        return self.net == "basis" and numbers <= MOST_GRADIENTS_AT_ONCE
 
-    def design(self, population: Population) -> Design:
-        return design_of(self, population)
+    def _probability(self, population: Population) -> float:
+        """With which a record is in a batch."""
+        return min(1.0, self.batch_size / population.records)
 
-    def training(self, design: Design) -> NoisedTraining:
-        """The noised steps of one client."""
-        return NoisedTraining(
-            vae=design.vae, release=design.release, encoder=self.encoder, batch_size=self.batch_size,
-            optimizer=self.local_optimizer, learning_rate=self.local_learning_rate,
-            encoder_learning_rate=self.encoder_learning_rate,
+    def _noised_size(self, vae: Vae) -> int:
+        """How many parameters' gradients are clipped and noised together."""
+        return vae.decoder_size + (vae.encoder_size if self.encoder == "joint" else 0)
+
+    def compose(self, population: Population) -> Composition:
+        vae, clients, each = self.vae(population), population.clients, self.local_steps
+        delta, chosen_delta = resolved_delta(self.delta, clients * population.records)
+        steps = noised_steps(
+            epsilon=self.epsilon, delta=delta, probability=self._probability(population),
+            wanted=self.participations * each, each=each, noise=self.noise_multiplier, size=self._noised_size(vae),
+            counting=self.batch_size / COUNT_NOISE if self.clip_quantile else 0.0,
         )  # fmt: skip
-
-    def round_count(self, population: Population) -> int:
-        return self.design(population).schedule.exchanges
-
-    def begin(self, population: Population, key: Array, warm: Synthesizer | None = None) -> State:
-        design = self.design(population)
-        start, coin, order, sleep = jax.random.split(key, 4)
-        phi, theta, samples = self.starts(design.vae, start, warm)
-        law = make_standard_law(design.vae.classes, design.vae.latent)
-        if samples is not None:
-            law = measure_codes(design.vae, phi, samples, sleep)
-        encoder = start_training(phi, SLEEP_LEARNING_RATE)
-        if self.encoder == "sleep" and warm is None:
-            encoder = train_on_own_samples(design.vae, encoder, theta, law, sleep, steps=20 * self.sleep_steps)
-        return State(
-            round=jnp.int32(0), coin=coin, order=design.schedule.start(order), encoder=encoder, law=law, theta=theta,
-            average=theta, optimizer_state=self._optimizer(self.round_count(population)).init(theta),
-            clip_norm=jnp.float32(self.clip_norm), design=design,
-        )  # fmt: skip
-
-    def _optimizer(self, rounds: int) -> optax.GradientTransformation:
-        return server_optimizer(
-            self.server_optimizer, learning_rate=self.server_learning_rate, momentum=self.momentum, rounds=rounds
-        )
-
-    def cohorts(self, population: Population, state: State, first: int, count: int) -> Array:
-        return state.order[first : first + count]
-
-    def ask(self, state: State, population: Population, source: Source) -> Ask | None:
-        if not isinstance(state.round, jax.core.Tracer) and int(state.round) >= len(state.order):
-            return None
-        cohort = state.order[state.round]
-        common = {"phi": state.encoder.parameters, "theta": state.theta, "clip_norm": state.clip_norm}
-        return Ask(round=state.round, cohort=cohort, common=common, own=jnp.arange(len(cohort), dtype=jnp.int32))
-
-    def charge(self, ask: Ask, population: Population) -> Charge:
-        return Charge(event=self.design(population).reply, unit="record")
-
-    def remember(self, population: Population, key: Array) -> ArrayTree:
-        if self.encoder not in ("joint", "paper"):
-            return ()
-        return blank_encoder(self.vae(population), self.encoder_learning_rate)
-
-    def answer(
-        self, common: ArrayTree, own: Array, shard: Shard, memory: ArrayTree, source: Source
-    ) -> tuple[ArrayTree, ArrayTree]:
-        design, steps = self.design(shard.population), (self.local_steps,)
-        examples = Examples(*design.vae.read(shard.records), jnp.asarray(shard.mask))
-        batches, noises, counts, codes = source.split(4)
-        drawn, noise = draw_batches(design.release, batches=batches, noises=noises, mask=examples.mask, steps=steps)
-        shape = (*steps, len(examples.mask), self.codes_per_example, design.vae.latent)
-        draws = {"drawn": drawn, "noise": noise, "codes": jnp.asarray(codes.normal(shape))}
-        if design.count is not None:
-            draws["count"] = jnp.asarray(design.count.noise(counts, (*steps, 1)))
-        encoder = encoder_of(memory, common["phi"], self.encoder_learning_rate)
-        training = self.training(design)
-        encoder, change, short = training.steps(encoder, common["theta"], common["clip_norm"], examples, draws)
-        if isinstance(memory, ClientEncoder):
-            memory = ClientEncoder(begun=jnp.asarray(True), train_state=encoder)
-        return {"change": change, "below": short}, memory
-
-    def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
-        design, present = state.design, replies.present
-        heard = jnp.maximum(jnp.sum(present), 1)
-        change = jnp.sum(jnp.where(present[:, None], replies.values["change"], 0), axis=0) / heard
-        step, optimizer_state = self._optimizer(len(state.order)).update(-change, state.optimizer_state)
-        theta = state.theta + step
-        encoder = state.encoder
-        if self.encoder == "sleep":
-            coin = jax.random.fold_in(state.coin, state.round)
-            encoder = train_on_own_samples(design.vae, encoder, theta, state.law, coin, steps=self.sleep_steps)
-        clip_norm = state.clip_norm
-        if design.count is not None:
-            short = jnp.sum(jnp.where(present, replies.values["below"], 0.0)) / heard
-            fraction = 0.5 + short / (self.local_steps * self.batch_size)
-            clip_norm = quantile_step(clip_norm, fraction, self.clip_quantile, QUANTILE_RATE)
-        return dataclasses.replace(
-            state, round=state.round + 1, theta=theta, optimizer_state=optimizer_state, encoder=encoder, clip_norm=clip_norm,
-            average=update_ema(state.average, theta, state.round, self.ema_decay),
-        )  # fmt: skip
-
-    def finish(self, state: State, population: Population, key: Array) -> VaeGenerator:
-        theta = state.average if self.ema_decay else state.theta
-        return generator_of(state.design.vae, theta, population, None if state.law.is_standard else state.law)
-
-    def guarantee(self, population: Population) -> Guarantee:
-        design = self.design(population)
-        valid = self.encoder != "paper"
-        replies = design.schedule.passes
-        epsilon = epsilon_of(design.whole, delta=design.delta)
-        delta = sampled_delta(design.delta, epsilon, design.release.draws) if valid else 0.0
-        how = {
-            "sleep": "the encoder is trained on the decoder's own samples: post-processing",
-            "frozen": "the encoder is never trained on records: public and random, or fitted to samples of an earlier release",
-            "joint": "the encoder's slopes are clipped and noised with the decoder's; it stays at the client",
-            "paper": REASON,
-        }[self.encoder]
-        return Guarantee(
-            epsilon=epsilon if valid else math.inf,
-            delta=delta,
-            sampling_delta=delta - design.delta if valid else 0.0,
-            unit="record",
-            units=population.clients * population.records,
-            neighbours="zero-out",
-            trust="silo",
-            mechanism=f"DP-SGD at the client, {replies} times {self.local_steps} noised steps",
-            read_from_data=population.read_from_data,
-            domain_sources=population.domain_sources,
+        replies, reason = steps.steps // each, REASON if self.encoder == "paper" else ""
+        reply = NonPrivate(reason) if reason else steps.event(each)
+        wording = Wording(
+            mechanism=f"DP-SGD at the client, {replies} times {each} noised steps",
             derivation=(
-                f"each reply: {design.reply}; {design.mechanism.size:,} numbers clipped together for each record",
+                f"each reply: {reply}; {steps.mechanism.size:,} numbers clipped together for each record",
                 f"composed over {replies} replies by privacy loss distributions, for the client asked most often",
-                how,
+                HOW_ENCODED[self.encoder],
                 "batches are Poisson at a public rate, sums are divided by the batch expected, rounding is in the sensitivity",
             ),
-            assumptions=(PUBLIC, *AT_A_SILO, *design.said),
-            reason="" if valid else REASON,
-        )
-
-    def plan(self, population: Population) -> Plan:
-        design = self.design(population)
-        (down, up), mechanism = self._bytes(population), design.mechanism
-        noise = mechanism.scale * math.sqrt(mechanism.size / design.schedule.cohort_size) / self.batch_size
-        return Plan(
-            guarantee=self.guarantee(population), rounds=design.schedule.rounds, bytes_up=up, bytes_down=down, errors={},
-            notes=(
-                f"noise multiplier {design.release.noise_multiplier:.3g} at sampling rate {design.release.probability:.3g}; "
-                f"noise on the mean gradient of a round is {noise:.2g} clipping norms in all {mechanism.size:,} parameters",
-                NO_ERROR,
-            ),
+            assumptions=(PUBLIC, *AT_A_SILO, *chosen_delta),
+            reason=reason,
         )  # fmt: skip
-
-    def spends(self, population: Population) -> Event:
-        return self.design(population).whole
-
-    def calibrated_noise(self, population: Population) -> float:
-        return self.design(population).release.noise_multiplier
-
-    def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
-        return self._bytes(population)
-
-    def _bytes(self, population: Population) -> tuple[float, float]:
-        vae = self.design(population).vae
-        return NUMBER * (vae.encoder_size + vae.decoder_size + 1), NUMBER * (vae.decoder_size + 1)
-
-
-@functools.lru_cache(maxsize=64)
-def design_of(protocol: LDpdVae, population: Population) -> Design:
-    vae, steps, clients = protocol.vae(population), protocol.local_steps, population.clients
-    delta, said = resolved_delta(protocol.delta, clients * population.records)
-    release = noised_steps(
-        epsilon=protocol.epsilon, delta=delta, probability=min(1.0, protocol.batch_size / population.records),
-        wanted=protocol.participations * steps, each=steps, noise=protocol.noise_multiplier,
-        size=vae.decoder_size + (vae.encoder_size if protocol.encoder == "joint" else 0),
-        counting=protocol.batch_size / COUNT_NOISE if protocol.clip_quantile else 0.0,
-    )  # fmt: skip
-    cohort_size = min(protocol.cohort_size or clients, clients)
-    valid = protocol.encoder != "paper"
-    return Design(
-        vae=vae, delta=delta, said=said, release=release,
-        schedule=Passes(clients=clients, cohort_size=cohort_size, passes=release.steps // steps),
-        reply=release.event(steps) if valid else NonPrivate(REASON),
-        whole=release.event(release.steps) if valid else NonPrivate(REASON),
-    )  # fmt: skip
+        release = StepsRelease(
+            unit="record", trust="silo", delta=delta, wording=wording, steps=steps, reply=reply,
+            run=reply if reason else steps.whole, most_replies=replies,
+        )  # fmt: skip
+        schedule = Passes(clients=clients, cohort_size=min(self.cohort_size or clients, clients), passes=replies)
+        return Composition(schedule, release, LDpdVaeLearner(self, population, vae, schedule, release))
