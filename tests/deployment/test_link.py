@@ -107,7 +107,7 @@ def test_rounds_go_on_without_a_site_and_the_rest_counts(rows, make_sites, make_
     link.away = {2: ("site-1",)}
     seen = []
     found = coordinator.go(lambda at: seen.append(at) or True)
-    assert int(found.state.counts.answers.sum()) == len(rows) - len(sites["site-1"].hosted.accounts)
+    assert int(found.state.learner.counts.answers.sum()) == len(rows) - len(sites["site-1"].hosted.accounts)
     assert seen[0].missing == ("site-1",)
     assert seen[0].replies == {"site-1": 0, "site-2": 3, "site-3": 3}
     assert charges(sites["site-1"]) == {}

@@ -169,7 +169,7 @@ def test_settings_come_from_held_out_answers_and_the_target_is_read_in_two_ways(
     poll = Poll(epsilon=4.0, stages=1, latent_classes=4, chains=4, langevin_steps=24)
     outcome = simulation.run(poll, clients, root=jax.random.key(0))
     model = outcome.generator
-    kept, held = count_answers(poll.survey(population), outcome.state.counts)
+    kept, held = count_answers(poll.survey(population), outcome.state.learner.counts)
     assert kept.total + held.total == len(small_table)
     assert held.total == len(small_table) // 10
     assert model.deviations((0, 1)).shape == model.marginal((0, 1)).shape
@@ -204,11 +204,11 @@ def test_in_two_stages_every_client_is_asked_once_and_a_third_first(small_schema
     cohorts = [np.asarray(ask.cohort) for ask in asks]
     assert sorted(np.concatenate(cohorts)[np.concatenate(cohorts) >= 0].tolist()) == list(range(clients))
     assert len(asks) == poll.round_count(population)
-    first = np.concatenate(cohorts[: poll.first_rounds(population)])
+    first = np.concatenate(cohorts[: poll.learner(population).first_rounds])
     assert (first >= 0).sum() == -(-clients // 3)
     assert clients < 40 or (np.diff(first[first >= 0]) < 0).any()  # not in the order they come in
-    assert int(state.counts.answers.sum()) == clients
-    assert int(state.first.answers.sum()) == -(-clients // 3)
+    assert int(state.learner.counts.answers.sum()) == clients
+    assert int(state.learner.first.answers.sum()) == -(-clients // 3)
     menu = len(poll.survey(population).groups)
     assert all(np.asarray(ask.own).min() >= 0 and np.asarray(ask.own).max() < menu for ask in asks)
 
@@ -218,11 +218,12 @@ def test_the_second_stage_follows_from_the_first_one_alone(small_schema):
     population = Population(schema=small_schema, clients=60)
     poll = Poll(epsilon=2.0, clients_per_batch=20, **SMALLEST)
     _, state = asked_whom(poll, population)
+    learner, state = poll.learner(population), state.learner
+    later = learner.later_questions(state)
     doubled = jax.tree.map(lambda leaf: 2 * leaf, state.counts)
-    assert (poll.later_questions(dataclasses.replace(state, counts=doubled), population)
-            == poll.later_questions(state, population)).all()  # fmt: skip
+    assert (learner.later_questions(dataclasses.replace(state, counts=doubled)) == later).all()
     more = dataclasses.replace(state, first=jax.tree.map(lambda leaf: 9 * leaf, state.first))
-    assert (poll.later_questions(more, population) != poll.later_questions(state, population)).any()
+    assert (learner.later_questions(more) != later).any()
     assert not Poll(epsilon=2.0).compiles
     assert Poll(epsilon=2.0, stages=1).compiles
 

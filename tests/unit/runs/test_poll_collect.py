@@ -51,7 +51,7 @@ def counts_of(paths, schema):
     assignment = Assignment(terms.protocol(), population, terms.key)
     counted = count_files(paths, assignment, nothing_counted(assignment))
     assert sum(counted.dropped.values()) == 0
-    return jax.tree.map(np.asarray, counted.state.counts)
+    return jax.tree.map(np.asarray, counted.state.learner.counts)
 
 
 def assert_same(found, expected):
@@ -67,16 +67,16 @@ class TestSeeded:
     def test_the_same_counts_as_the_simulation(self, files, small_table):
         collect(wanted(files, seed=5), files / "a.parquet")
         engine = simulation.run(Poll(epsilon=2.0, **FAST), split(small_table), root=make_key(5))
-        assert_same(counts_of([files / "a.parquet"], small_table.schema), engine.state.counts)
+        assert_same(counts_of([files / "a.parquet"], small_table.schema), engine.state.learner.counts)
         other = simulation.run(Poll(epsilon=2.0, **FAST), split(small_table), root=make_key(6))
-        assert not np.array_equal(other.state.counts.supports, engine.state.counts.supports)
+        assert not np.array_equal(other.state.learner.counts.supports, engine.state.learner.counts.supports)
 
     def test_the_same_counts_as_one_client_at_a_time(self, files, small_table):
         few = small_table.take(np.arange(40))
         few.save(files / "few.parquet")
         collect(wanted(files, data="few.parquet", seed=5), files / "a.parquet")
         engine = debug.run(Poll(epsilon=2.0, **FAST), split(few), root=make_key(5))
-        assert_same(counts_of([files / "a.parquet"], small_table.schema), engine.state.counts)
+        assert_same(counts_of([files / "a.parquet"], small_table.schema), engine.state.learner.counts)
 
     def test_files_of_two_sites_are_the_simulation_of_all(self, files, small_table):
         for name, rows in (("north", np.arange(250)), ("south", np.arange(250, 600))):
@@ -86,13 +86,13 @@ class TestSeeded:
         collect(wanted(files, data="south.csv", first_client=250, **small), files / "s.parquet")
         engine = simulation.run(Poll(epsilon=2.0, clients_per_batch=128, **FAST), split(small_table), root=make_key(5))
         both = [files / "s.parquet", files / "n.parquet"]
-        assert_same(counts_of(both, small_table.schema), engine.state.counts)
+        assert_same(counts_of(both, small_table.schema), engine.state.learner.counts)
 
     def test_clients_with_several_records(self, files, small_table, monkeypatch):
         monkeypatch.setattr(client_stream, "CLIENTS", 64)
         collect(wanted(files, seed=5, records_per_client=7), files / "a.parquet")
         engine = simulation.run(Poll(epsilon=2.0, **FAST), split(small_table, records_per_client=7), root=make_key(5))
-        assert_same(counts_of([files / "a.parquet"], small_table.schema), engine.state.counts)
+        assert_same(counts_of([files / "a.parquet"], small_table.schema), engine.state.learner.counts)
 
     def test_clients_named_by_a_column(self, files, small_table, monkeypatch):
         monkeypatch.setattr(client_stream, "CLIENTS", 50)
@@ -101,7 +101,7 @@ class TestSeeded:
         collect(wanted(files, data="named.csv", seed=5, client_column="who"), files / "a.parquet")
         clients = split_by_column(who, small_table, name="who")
         engine = simulation.run(Poll(epsilon=2.0, **FAST), clients, root=make_key(5))
-        assert_same(counts_of([files / "a.parquet"], small_table.schema), engine.state.counts)
+        assert_same(counts_of([files / "a.parquet"], small_table.schema), engine.state.learner.counts)
 
     def test_the_file_says_that_it_is_seeded(self, files):
         found = collect(wanted(files, seed=5), files / "a.parquet")
@@ -329,7 +329,9 @@ def test_a_client_is_dealt_the_same_question_whoever_asks(small_schema):
     assignment = Assignment(protocol, Population(schema=small_schema, clients=100_000), coin_from("town hall"))
     clients = np.random.default_rng(0).permutation(100_000)[:3000]
     slots = np.arange(40_000, 40_500)
-    straight = protocol.own_questions(assignment.state, assignment.population, slots.astype(np.int32))
+    straight = protocol.learner(assignment.population).first_questions(
+        assignment.state.learner.coin, slots.astype(np.int32)
+    )
     assert np.array_equal(assignment.questions(slots), straight)
     assert np.array_equal(assignment.questions(clients)[np.argsort(clients)], assignment.questions(np.sort(clients)))
     other = Assignment(protocol, assignment.population, coin_from("church"))

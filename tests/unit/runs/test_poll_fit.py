@@ -56,7 +56,7 @@ def changed(base, path, change, terms=None):
 
 
 def counts(state):
-    return [np.asarray(leaf) for leaf in jax.tree.leaves(state.counts)]
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(state.learner.counts)]
 
 
 def test_the_run_is_the_one_synthesize_leaves(base, tmp_path):

@@ -6,23 +6,19 @@ the client's record among several is drawn by a private one.
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import functools
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from populace.errors import out_of_range
-from populace.methods.base import Ask, Population, Protocol, Replies, Shard, State, choose_record
+from populace.methods.base import Ask, Population, Replies, Shard, choose_record
 from populace.methods.blocks.composed import Learner, LocalRelease, Wording
 from populace.methods.blocks.schedules import Cohort
 from populace.privacy.events import Event
-from populace.privacy.guarantee import Guarantee
-from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.randomizers.hashing import hash_values
 from populace.privacy.randomizers.subset import SubsetPanel, SubsetSelection
 from populace.privacy.source import Source
@@ -38,7 +34,6 @@ JITTER = 0.8  # of a group's width, by which cuts of other variants lie elsewher
 SPIKE_WEIGHT = 3.0  # a value with a cell of its own is expected to be as frequent as three intervals
 LEAST_SCALE = 4  # levels from which on an order is used
 LONG = 64  # categories from which on a list is asked about in groups, together with other columns
-ARRIVAL = 2**32 - 1  # sets the draw of the order apart from the rounds' own, which count from 0
 
 
 @functools.lru_cache(maxsize=4_096)
@@ -182,21 +177,6 @@ class SupportCounts:
     answers: Array
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CountState:
-    """The server's state of a method that counts reports: the round, the public coin, and the counts so far."""
-
-    round: Array
-    coin: Array
-    counts: SupportCounts
-
-    def with_replies(self, ask: Ask, replies: Replies) -> CountState:
-        """The state after a round, its replies counted."""
-        counts = add_replies(self.counts, ask.own, replies)
-        return dataclasses.replace(self, round=self.round + 1, counts=counts)
-
-
 def no_counts(survey: Survey) -> SupportCounts:
     """The counts before anybody has answered."""
     return SupportCounts(
@@ -238,74 +218,17 @@ class SurveyLearner(Learner):
         del warm
         return SurveyState(coin=key, counts=no_counts(self.survey))
 
-    def own_questions(self, state: SurveyState, number: Array, cohort: Cohort) -> Array:
+    def own_questions(self, state: ArrayTree, number: Array, cohort: Cohort) -> Array:
         return balanced_questions(state.coin, cohort.slots, len(self.survey.groups))
 
     def answer(self, question: ArrayTree, own: Array, shard: Shard, source: Source) -> Array:
         return self.survey.answer(own, shard, source)
 
-    def absorb(self, state: SurveyState, ask: Ask, replies: Replies, source: Source) -> SurveyState:
+    def absorb(self, state: ArrayTree, ask: Ask, replies: Replies, source: Source) -> ArrayTree:
         return dataclasses.replace(state, counts=add_replies(state.counts, ask.own, replies))
 
     def message_bytes(self, ask: Ask | None = None) -> tuple[float, float]:
         return self.survey.wire_bytes()
-
-
-class OneShot(Protocol):
-    """Methods that ask each client once, in batches of `clients_per_batch`: all but what is asked and what becomes of it.
-
-    A method whose batches are asked different questions sets `shuffles`: clients then come in an order drawn by the public
-    coin. In the order of a file kept by time, early and late clients would report different columns, and all estimates lean.
-    """
-
-    epsilon: float
-    clients_per_batch: int
-    #: Not for methods that compile: drawing the order is not traced.
-    shuffles: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        check_epsilon(self.epsilon)
-        if self.clients_per_batch < 1:
-            raise out_of_range("clients_per_batch", "at least 1", self.clients_per_batch)
-
-    @abc.abstractmethod
-    def own_questions(self, state: State, population: Population, slots: Array) -> Array:
-        """What the clients in these slots are asked; traceable where the method compiles."""
-
-    def clients_per_round(self, population: Population) -> int:
-        return min(self.clients_per_batch, population.clients)
-
-    def round_count(self, population: Population) -> int:
-        return -(-population.clients // self.clients_per_round(population))
-
-    def cohorts(self, population: Population, state: State, first: int, count: int) -> Array:
-        size = self.clients_per_round(population)
-        slots = np.arange(first * size, (first + count) * size).reshape(count, size)
-        return np.asarray(self._seated(state, population, slots))
-
-    def ask(self, state: State, population: Population, source: Source) -> Ask | None:
-        if not isinstance(state.round, jax.core.Tracer) and int(state.round) >= self.round_count(population):
-            return None
-        size = self.clients_per_round(population)
-        slots = state.round * size + jnp.arange(size, dtype=jnp.int32)
-        cohort = self._seated(state, population, slots)
-        return Ask(round=state.round, cohort=cohort, common=(), own=self.own_questions(state, population, slots))
-
-    def _seated(self, state: State, population: Population, slots: Array) -> Array:
-        """The client in each slot; -1 where there are more slots than clients."""
-        clients = jnp.asarray(arrival(state.coin, population.clients))[slots] if self.shuffles else slots
-        return jnp.where(slots < population.clients, clients, -1)
-
-
-def arrival(coin: Array, clients: int) -> Array:
-    """All clients once, in an order drawn by the public coin, as [clients]."""
-    return _permutation(np.asarray(jax.random.key_data(jax.random.fold_in(coin, ARRIVAL))).tobytes(), clients)
-
-
-@functools.lru_cache(maxsize=2)
-def _permutation(seed: bytes, clients: int) -> Array:
-    """Drawn once for all rounds of a run."""
-    return np.random.default_rng(np.frombuffer(seed, np.uint32)).permutation(clients).astype(np.int32)
 
 
 def balanced_questions(coin: Array, slots: Array, questions: int) -> Array:
@@ -333,31 +256,6 @@ def one_report_release(epsilon: float, report: Event, *, mechanism: str, derivat
                 "the number of clients and who takes part are public",
                 "all of a person's records are held by one client; who is in several has the bound of the group line",
             ),
-        ),
-    )
-
-
-def one_report_guarantee(
-    epsilon: float, population: Population, *, mechanism: str, derivation: tuple[str, ...]
-) -> Guarantee:
-    """The guarantee of every method in which each client sends one epsilon-LDP report."""
-    return Guarantee(
-        epsilon=float(epsilon),
-        unit="client",
-        units=population.clients,
-        neighbours="replace",
-        trust="local",
-        mechanism=mechanism,
-        read_from_data=population.table_schema.read_from_data,
-        domain_sources=population.domain_sources,
-        derivation=(
-            *derivation,
-            "a record among several is drawn by the client's private coin",
-            "the server's estimates and all sampling are post-processing",
-        ),
-        assumptions=(
-            "the number of clients and who takes part are public",
-            "all of a person's records are held by one client; who is in several has the bound of the group line",
         ),
     )
 

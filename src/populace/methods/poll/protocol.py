@@ -20,9 +20,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.errors import SpecError, out_of_range
-from populace.methods.base import Ask, Facts, Memory, Plan, Population, Replies, Shard
-from populace.methods.blocks import one_report as survey
-from populace.methods.blocks.one_report import Survey, has_views
+from populace.methods.base import Ask, Facts, Population, Replies, check_counts, check_not_negative
+from populace.methods.blocks.composed import ComposedMethod, Composition
+from populace.methods.blocks.one_report import (
+    BUCKETS,
+    Groups,
+    SupportCounts,
+    Survey,
+    SurveyLearner,
+    SurveyState,
+    add_replies,
+    balanced_questions,
+    expected_distance,
+    has_views,
+    no_counts,
+    one_report_release,
+)
+from populace.methods.blocks.schedules import Cohort, OneShot
 from populace.methods.poll.answer_counts import count_answers, layout_of, mean_gains, merge_counts, question_gains
 from populace.methods.poll.fit import Prior, Settings, choose_settings, fit_posterior
 from populace.methods.poll.latent_class import LatentClass
@@ -35,11 +49,10 @@ from populace.methods.poll.questions import (
     second_stage_groups,
     viewed_design,
 )
-from populace.privacy.guarantee import Guarantee
-from populace.privacy.ledger import Charge
+from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.source import Source
 from populace.tables.schema import Schema
-from populace.types import Array, ArrayTree
+from populace.types import Array
 
 HELD_OUT = 10  # every tenth client's answer is kept for choosing settings
 TIED_ONE_IN = 2  # chains take the target's effect on other columns as direct, the others as one through classes
@@ -51,21 +64,16 @@ UNSURE = Settings(classes=16, prior_scale=1.0)  # the model that says where a se
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class State:
+class PollState(SurveyState):
     """How often each value was reported: rows of `counts` are the questions, then again the questions of held-out clients.
 
-    `first` has the counts of the first of two stages, from which the second one's questions follow; it ends before round
-    `turn`.
+    `first` has the counts of the first of two stages, from which the second one's questions follow.
     """
 
-    round: Array
-    coin: Array
-    counts: survey.SupportCounts
-    first: survey.SupportCounts | None
-    turn: Array
+    first: SupportCounts | None
 
 
-def workload_groups(workload: Sequence[Sequence[str]], schema: Schema) -> survey.Groups:
+def workload_groups(workload: Sequence[Sequence[str]], schema: Schema) -> Groups:
     """The groups that a workload names, as numbers of columns."""
     groups = []
     for names in workload:
@@ -81,19 +89,114 @@ def workload_groups(workload: Sequence[Sequence[str]], schema: Schema) -> survey
 
 @functools.lru_cache(maxsize=32)
 def survey_for(
-    schema: Schema, epsilon: float, target: int | None, workload: survey.Groups, stages: int
+    schema: Schema, epsilon: float, target: int | None, workload: Groups, stages: int
 ) -> tuple[Survey, Design]:
     """All that may be asked, and the design of the first stage (whose questions come first)."""
     if has_views(schema):
         design = viewed_design(schema, epsilon, target, workload)
-        return survey.Survey(schema, design.groups, epsilon, folds=True, views=design.views), design
+        return Survey(schema, design.groups, epsilon, folds=True, views=design.views), design
     design = design_for(schema.sizes, epsilon, target, workload)
     groups = design.groups if stages == 1 else second_stage_groups(schema.sizes, epsilon, design.groups)
-    return survey.Survey(schema, groups, epsilon, folds=True), design
+    return Survey(schema, groups, epsilon, folds=True), design
+
+
+@dataclasses.dataclass(frozen=True)
+class PollLearner(SurveyLearner):
+    """Questions by a design, in a second stage by what the first left unsure; latent classes fitted to all answers."""
+
+    design: Design
+    poll: Poll
+
+    @property
+    def first_clients(self) -> int:
+        """How many are asked in the first stage."""
+        return self.population.clients if self.poll.stages == 1 else -(-self.population.clients // STRIDE)
+
+    @property
+    def first_rounds(self) -> int:
+        return -(-self.first_clients // min(self.poll.clients_per_batch, self.population.clients))
+
+    def begin(self, key: Array, warm: object = None) -> PollState:
+        del warm
+        none = no_counts(self.survey)
+        counts: SupportCounts = jax.tree.map(lambda rows: jnp.concatenate([rows, rows]), none)
+        return PollState(coin=key, counts=counts, first=None if self.poll.stages == 1 else counts)
+
+    def own_questions(self, state: PollState, number: Array, cohort: Cohort) -> Array:
+        if self.poll.stages == 1 or int(number) < self.first_rounds:
+            return self.first_questions(state.coin, cohort.slots)
+        schedule = self.later_questions(state)
+        return jnp.asarray(schedule[np.minimum(np.asarray(cohort.slots) - self.first_clients, len(schedule) - 1)])
+
+    def first_questions(self, coin: Array, slots: Array) -> Array:
+        """The questions of the first stage."""
+        schedule = jnp.asarray(self.design.schedule, jnp.int32)
+        return schedule[balanced_questions(coin, slots, len(schedule))]
+
+    def later_questions(self, state: PollState) -> Array:
+        """The questions of the second stage, one per client: the more an answer would add, the more often."""
+        return _later_questions(self, _Frozen(state))
+
+    def absorb(self, state: PollState, ask: Ask, replies: Replies, source: Source) -> PollState:
+        rows = ask.own + jnp.where(replies.clients % HELD_OUT == HELD_OUT - 1, len(self.survey.groups), 0)
+        counts, first = add_replies(state.counts, rows, replies), state.first
+        if first is not None:
+            early = dataclasses.replace(replies, present=replies.present & (ask.round < self.first_rounds))
+            first = add_replies(first, rows, early)
+        return dataclasses.replace(state, counts=counts, first=first)
+
+    def finish(self, state: PollState, key: Array) -> LatentClass:
+        schema = self.survey.schema
+        if max(schema.sizes) == 1:  # nothing can be learnt, and nothing is unknown
+            return LatentClass(schema=schema, weights=np.ones(1), tables=np.ones((1, len(schema.sizes))))
+        layout = layout_of(self.survey, self.poll.goal(schema))
+        kept, held_out = count_answers(self.survey, state.counts, robust=self.poll.robust)
+        answers = kept if held_out is None else merge_counts(kept, held_out)
+        direct = layout.target is not None and layout.outcomes <= MOST_TIED
+        tied = [direct and chain % TIED_ONE_IN == TIED_ONE_IN - 1 for chain in range(self.poll.chains)]
+        prior = Prior(
+            epsilon=self.poll.epsilon,
+            classes=self.poll.latent_classes,
+            scale=self.poll.prior_scale,
+            langevin_steps=self.poll.langevin_steps,
+        )
+        readings = {
+            reading: choose_settings(prior, kept, held_out, layout, key, tied=reading) for reading in sorted(set(tied))
+        }
+        chosen = [readings[reading] for reading in tied]
+        return fit_posterior(answers, layout, chosen, key, schema)
+
+    def message_bytes(self, ask: Ask | None = None) -> tuple[float, float]:
+        shares, sizes = self.design.shares(), np.array([member.wire_bytes for member in self.survey.panel.members])
+        down, _ = self.survey.wire_bytes()
+        if ask is not None and isinstance(ask.own, jax.Array) and len(present := np.asarray(ask.cohort) >= 0):
+            sent = sizes[np.asarray(ask.own)[present]]
+            return down, float(sent.mean()) if len(sent) else 0.0
+        return down, float(np.dot(shares, sizes[: len(shares)]))
+
+    def predicted_errors(self) -> dict[str, float]:
+        asked, first = self.survey, len(self.design.groups)
+        distances = [
+            expected_distance(variance, size, self.population.clients * share)
+            for variance, size, share in zip(
+                asked.cell_variances()[:first], asked.panel.sizes[:first], self.design.shares(), strict=True
+            )
+        ]
+        return {"total variation distance of one question's own table, mean over questions": float(np.mean(distances))}
+
+    def notes(self) -> tuple[str, ...]:
+        once, folded = self.poll.stages == 1, sum(self.survey.is_folded)
+        width = max(len(group) for group in self.design.groups)
+        return (
+            f"{len(self.design.groups if once else self.survey.groups)} questions about at most {width} columns"
+            + ("" if once else ", in two stages: a third of the clients, then the others"),
+            *([f"{folded} of them are hashed to {BUCKETS} buckets, to stay within 32 bytes"] if folded else []),
+            "the model pools all questions and does far better than each question's own table",
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Poll(survey.OneShot):
+class Poll(ComposedMethod):
     """Guarantee: epsilon-LDP, pure, for everything a client holds: it sends one report, about one of its records.
 
     Edge cases: a client without records answers as if its value were drawn evenly; the estimate weighs clients, not records;
@@ -160,16 +263,12 @@ class Poll(survey.OneShot):
         return present
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check_epsilon(self.epsilon)
         object.__setattr__(self, "workload", tuple(tuple(group) for group in self.workload))
         if self.stages not in (1, 2):
             raise out_of_range("stages", "1 or 2", self.stages)
-        for name in ("chains", "langevin_steps"):
-            if getattr(self, name) < 1:
-                raise out_of_range(name, "at least 1", getattr(self, name))
-        for name in ("latent_classes", "prior_scale"):
-            if getattr(self, name) < 0:
-                raise out_of_range(name, "at least 0", getattr(self, name))
+        check_counts(chains=self.chains, langevin_steps=self.langevin_steps, clients_per_batch=self.clients_per_batch)
+        check_not_negative(latent_classes=self.latent_classes, prior_scale=self.prior_scale)
 
     def goal(self, schema: Schema) -> str | None:
         """The target's name, or None."""
@@ -186,154 +285,34 @@ class Poll(survey.OneShot):
         target = None if goal is None else schema.index(goal)
         return survey_for(schema, self.epsilon, target, workload_groups(self.workload, schema), self.stages)
 
-    def first_clients(self, population: Population) -> int:
-        """How many are asked in the first stage."""
-        return population.clients if self.stages == 1 else -(-population.clients // STRIDE)
+    def learner(self, population: Population) -> PollLearner:
+        return PollLearner(self.survey(population), population, self.design(population), self)
 
-    def first_rounds(self, population: Population) -> int:
-        return -(-self.first_clients(population) // self.clients_per_round(population))
-
-    def round_count(self, population: Population) -> int:
-        later = population.clients - self.first_clients(population)
-        return self.first_rounds(population) - (-later // self.clients_per_round(population))
-
-    def begin(self, population: Population, key: Array, warm: object = None) -> State:
-        asked = self.survey(population)
-        rows = 2 * len(asked.groups)
-        counts = survey.SupportCounts(
-            supports=jnp.zeros((rows, asked.panel.width), jnp.int32), answers=jnp.zeros(rows, jnp.int32)
-        )
-        return State(
-            round=jnp.int32(0), coin=key, counts=counts, first=None if self.stages == 1 else counts,
-            turn=jnp.int32(self.first_rounds(population)),
-        )  # fmt: skip
-
-    def own_questions(self, state: State, population: Population, slots: Array) -> Array:
-        """The questions of the first stage."""
-        schedule = jnp.asarray(self.design(population).schedule, jnp.int32)
-        return schedule[survey.balanced_questions(state.coin, slots, len(schedule))]
-
-    def ask(self, state: State, population: Population, source: Source) -> Ask | None:
-        if self.stages == 1:
-            return super().ask(state, population, source)
-        number, size, before = int(state.round), self.clients_per_round(population), self.first_rounds(population)
-        if number >= self.round_count(population):
-            return None
-        first = self.first_clients(population)
-        if number < before:
-            slots, end = number * size + np.arange(size), first
-            own = self.own_questions(state, population, jnp.asarray(slots, jnp.int32))
-        else:
-            slots, end = first + (number - before) * size + np.arange(size), population.clients
-            schedule = self.later_questions(state, population)
-            own = jnp.asarray(schedule[np.minimum(slots - first, len(schedule) - 1)])
-        order = survey.arrival(state.coin, population.clients)  # the order of a file may follow time or place
-        cohort = np.where(slots < end, order[np.minimum(slots, len(order) - 1)], -1)
-        return Ask(round=state.round, cohort=jnp.asarray(cohort, jnp.int32), common=(), own=own)
-
-    def later_questions(self, state: State, population: Population) -> Array:
-        """The questions of the second stage, one per client: the more an answer would add, the more often."""
-        return _later_questions(self, population, _Frozen(state))
-
-    def charge(self, ask: Ask, population: Population) -> Charge:
-        return Charge(event=self.survey(population).panel.event, unit="client")
-
-    def answer(
-        self, common: ArrayTree, own: Array, shard: Shard, memory: Memory, source: Source
-    ) -> tuple[Array, Memory]:
-        return self.survey(shard.population).answer(own, shard, source), memory
-
-    def absorb(self, state: State, ask: Ask, replies: Replies, source: Source) -> State:
-        questions = len(state.counts.answers) // 2
-        rows = ask.own + jnp.where(replies.clients % HELD_OUT == HELD_OUT - 1, questions, 0)
-        counts = survey.add_replies(state.counts, rows, replies)
-        first = state.first
-        if first is not None:
-            early = dataclasses.replace(replies, present=replies.present & (state.round < state.turn))
-            first = survey.add_replies(first, rows, early)
-        return dataclasses.replace(state, round=state.round + 1, counts=counts, first=first)
-
-    def finish(self, state: State, population: Population, key: Array) -> LatentClass:
-        schema = population.table_schema
-        if max(schema.sizes) == 1:  # nothing can be learnt, and nothing is unknown
-            return LatentClass(schema=schema, weights=np.ones(1), tables=np.ones((1, len(schema.sizes))))
-        layout = layout_of(self.survey(population), self.goal(schema))
-        kept, held_out = count_answers(self.survey(population), state.counts, robust=self.robust)
-        answers = kept if held_out is None else merge_counts(kept, held_out)
-        direct = layout.target is not None and layout.outcomes <= MOST_TIED
-        tied = [direct and chain % TIED_ONE_IN == TIED_ONE_IN - 1 for chain in range(self.chains)]
-        prior = Prior(
-            epsilon=self.epsilon,
-            classes=self.latent_classes,
-            scale=self.prior_scale,
-            langevin_steps=self.langevin_steps,
-        )
-        readings = {
-            reading: choose_settings(prior, kept, held_out, layout, key, tied=reading) for reading in sorted(set(tied))
-        }
-        chosen = [readings[reading] for reading in tied]
-        return fit_posterior(answers, layout, chosen, key, schema)
-
-    def guarantee(self, population: Population) -> Guarantee:
-        return survey.one_report_guarantee(
+    def compose(self, population: Population) -> Composition:
+        learner = self.learner(population)
+        event = learner.survey.panel.event
+        release = one_report_release(
             self.epsilon,
-            population,
+            event,
             mechanism="one subset-selection report about one group of columns of one record, each client once",
             derivation=(
-                f"each client sends one report: {self.survey(population).panel.event}",
+                f"each client sends one report: {event}",
                 "the group (and the hash of a long question) is drawn by a public coin, and in a second stage by other "
                 "clients' answers: never by the data of the client asked",
                 "classes and shrinkage are chosen by the likelihood of held-out answers: post-processing",
             ),
         )
-
-    def plan(self, population: Population) -> Plan:
-        asked, design = self.survey(population), self.design(population)
-        down, up = self.reply_bytes(None, population)
-        width = max(len(group) for group in design.groups)
-        first = len(design.groups)
-        distances = [
-            survey.expected_distance(variance, size, population.clients * share)
-            for variance, size, share in zip(
-                asked.cell_variances()[:first], asked.panel.sizes[:first], design.shares(), strict=True
-            )
-        ]
-        folded = sum(asked.is_folded)
-        return Plan(
-            guarantee=self.guarantee(population),
-            rounds=self.stages,
-            bytes_up=up,
-            bytes_down=down,
-            errors={
-                "total variation distance of one question's own table, mean over questions": float(np.mean(distances))
-            },
-            notes=(
-                f"{first if self.stages == 1 else len(asked.groups)} questions about at most {width} columns"
-                + ("" if self.stages == 1 else ", in two stages: a third of the clients, then the others"),
-                *(
-                    [f"{folded} of them are hashed to {survey.BUCKETS} buckets, to stay within 32 bytes"]
-                    if folded
-                    else []
-                ),
-                "the model pools all questions and does far better than each question's own table",
-            ),
-        )
-
-    def reply_bytes(self, ask: Ask | None, population: Population) -> tuple[float, float]:
-        asked, shares = self.survey(population), self.design(population).shares()
-        down, _ = asked.wire_bytes()
-        if ask is not None and isinstance(ask.own, jax.Array) and len(present := np.asarray(ask.cohort) >= 0):
-            sent = np.array([member.wire_bytes for member in asked.panel.members])[np.asarray(ask.own)[present]]
-            return down, float(sent.mean()) if len(sent) else 0.0
-        members = asked.panel.members[: len(shares)]
-        return down, float(np.dot(shares, [member.wire_bytes for member in members]))
+        clients, first = population.clients, learner.first_clients
+        stages = () if self.stages == 1 else (first, clients - first)
+        schedule = OneShot(clients=clients, block=self.clients_per_batch, stages=stages, shuffled=self.stages > 1)
+        return Composition(schedule, release, learner)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Frozen:
     """A state that can be looked up: equal where the first stage's counts and the coin are."""
 
-    state: State = dataclasses.field(compare=False)
+    state: PollState = dataclasses.field(compare=False)
     digest: bytes = b""
 
     def __post_init__(self) -> None:
@@ -344,18 +323,17 @@ class _Frozen:
 
 
 @functools.lru_cache(maxsize=1)
-def _later_questions(protocol: Poll, population: Population, frozen: _Frozen) -> Array:
+def _later_questions(learner: PollLearner, frozen: _Frozen) -> Array:
     """Once per run, not once per round."""
-    state, schema = frozen.state, population.table_schema
-    asked = protocol.survey(population)
+    state, poll, asked, design = frozen.state, learner.poll, learner.survey, learner.design
+    schema = asked.schema
     rng = np.random.default_rng(np.asarray(jax.random.key_data(jax.random.fold_in(state.coin, STAGE))))
-    clients = population.clients - protocol.first_clients(population)
-    design, goal = protocol.design(population), protocol.goal(schema)
+    clients, goal = learner.population.clients - learner.first_clients, poll.goal(schema)
     gains = of_means = np.ones(len(asked.groups))
     if max(schema.sizes) > 1 and int(np.asarray(state.first.answers).sum()):  # type: ignore[union-attr]
-        kept, held_out = count_answers(asked, state.first, robust=protocol.robust)  # type: ignore[arg-type]
+        kept, held_out = count_answers(asked, state.first, robust=poll.robust)  # type: ignore[arg-type]
         answers = kept if held_out is None else merge_counts(kept, held_out)
-        settings = dataclasses.replace(UNSURE, langevin_steps=protocol.langevin_steps)
+        settings = dataclasses.replace(UNSURE, langevin_steps=poll.langevin_steps)
         layout = layout_of(asked, goal)
         model = fit_posterior(answers, layout, [settings] * 2, jax.random.fold_in(state.coin, STAGE + 1), schema)
         gains = question_gains(asked, layout, *model.draws)  # type: ignore[misc]
@@ -363,4 +341,4 @@ def _later_questions(protocol: Poll, population: Population, frozen: _Frozen) ->
     if design.families:
         return later_schedule(design, gains, of_means, clients, rng)
     target = None if goal is None else schema.index(goal)
-    return second_schedule(gains, asked.groups, target, workload_groups(protocol.workload, schema), clients, rng)
+    return second_schedule(gains, asked.groups, target, workload_groups(poll.workload, schema), clients, rng)

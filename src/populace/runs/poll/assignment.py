@@ -10,7 +10,7 @@ import numpy as np
 
 from populace.errors import SpecError
 from populace.methods.base import Population
-from populace.methods.poll.protocol import Poll, State
+from populace.methods.poll.protocol import Poll
 from populace.types import Array, NumpyArray
 
 CHUNK = 2**14
@@ -38,12 +38,12 @@ class Assignment:
 
     def _drawn(self, chunk: int) -> NumpyArray:
         slots = (chunk * CHUNK + np.arange(CHUNK)).astype(np.int32)
-        return np.asarray(_own_questions(self.protocol, self.population, self.state, slots))
+        return np.asarray(_first_questions(self.protocol, self.population, self.state.learner.coin, slots))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _own_questions(protocol: Poll, population: Population, state: State, slots: Array) -> Array:
-    return protocol.own_questions(state, population, jnp.asarray(slots))
+def _first_questions(protocol: Poll, population: Population, coin: Array, slots: Array) -> Array:
+    return protocol.learner(population).first_questions(coin, jnp.asarray(slots))
 
 
 def check_one_stage(protocol: Poll) -> None:

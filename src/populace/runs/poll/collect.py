@@ -310,7 +310,7 @@ class _Seeded:
             population=population,
         )  # fmt: skip
         clients, own = (np.pad(each, (0, pad)).astype(np.int32) for each in (numbers, questions))
-        rounds = (clients // protocol.clients_per_round(population)).astype(np.int32)
+        rounds = (clients // protocol.clients_per_batch).astype(np.int32)
         reports = np.asarray(_simulated(protocol, self.keys, rounds, clients, own, shard))
         return pack(self.panel, questions, reports[: len(numbers)])
 
@@ -321,6 +321,7 @@ def _simulated(protocol: Poll, keys: Keys, rounds: Array, clients: Array, own: A
 
     def one(round_id: Array, client: Array, question: Array, records: Array, mask: Array) -> Array:
         one_shard = Shard(records=records, mask=mask, population=shard.population)
-        return protocol.answer((), question, one_shard, (), Keyed(keys.answer(round_id, client)))[0]
+        reply: Array = protocol.answer((), question, one_shard, (), Keyed(keys.answer(round_id, client)))[0]
+        return reply
 
     return jax.vmap(one)(rounds, clients, own, shard.records, shard.mask)

@@ -20,7 +20,8 @@ import numpy as np
 
 from populace.errors import DataError, RunError
 from populace.methods.base import Ask, Replies
-from populace.methods.poll.protocol import Poll, State
+from populace.methods.blocks.composed import RunState
+from populace.methods.poll.protocol import Poll
 from populace.privacy.source import Keyed
 from populace.runs.poll.assignment import Assignment
 from populace.runs.poll.files import MOST_CLIENTS, ROWS, Batch, answer_batches, starts_of, unpack
@@ -58,7 +59,7 @@ class Seen:
 class Counted:
     """Where a count stands: poll's state, who has come, what was dropped, and how far the files are read."""
 
-    state: State
+    state: RunState
     seen: Seen
     dropped: dict[str, int]
     answers: int = 0
@@ -73,7 +74,7 @@ class Counted:
 
     def save(self, path: Path, root: Array) -> None:
         """Replace the checkpoint; `root` is the key the fit will start from."""
-        leaves = jax.tree.leaves(self.state.counts)
+        leaves = jax.tree.leaves(self.state.learner.counts)
         arrays = {f"counts_{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
         numbers = {name: getattr(self, name) for name in ("dropped", "answers", "content", "file", "batches")}
         document = np.frombuffer(json.dumps(numbers).encode(), np.uint8)
@@ -95,11 +96,13 @@ def load_counted(path: Path, assignment: Assignment) -> tuple[Counted, Array]:
     try:
         arrays = read_arrays(path)
         numbers = json.loads(arrays["document"].tobytes())
-        leaves, tree = jax.tree.flatten(assignment.state.counts)
+        learner = assignment.state.learner
+        leaves, tree = jax.tree.flatten(learner.counts)
         counts = [jnp.asarray(arrays[f"counts_{i}"]) for i in range(len(leaves))]
         if [leaf.shape for leaf in counts] != [leaf.shape for leaf in leaves]:
             raise RunError("its counts are of other questions")
-        state = dataclasses.replace(assignment.state, counts=jax.tree.unflatten(tree, counts))
+        learner = dataclasses.replace(learner, counts=jax.tree.unflatten(tree, counts))
+        state = dataclasses.replace(assignment.state, learner=learner)
         root = jax.random.wrap_key_data(jnp.asarray(arrays["root"]))
         numbers["dropped"] = dict(
             zip(REASONS, numbers["dropped"].values(), strict=True)
@@ -165,10 +168,13 @@ def _padded(values: Array, length: int) -> Array:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _absorbed(protocol: Poll, state: State, clients: Array, questions: Array, present: Array, values: Array) -> State:
+def _absorbed(
+    protocol: Poll, state: RunState, clients: Array, questions: Array, present: Array, values: Array
+) -> RunState:
     """`Poll.absorb` itself; a dropped answer is an absent one."""
     ask = Ask(round=state.round, cohort=clients, common=(), own=questions)
-    return protocol.absorb(state, ask, Replies(clients=clients, present=present, values=values), Keyed(state.coin))
+    replies = Replies(clients=clients, present=present, values=values)
+    return protocol.absorb(state, ask, replies, Keyed(state.learner.coin))
 
 
 def _check_share(counted: Counted) -> None:

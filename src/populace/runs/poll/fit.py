@@ -130,7 +130,7 @@ def _counted(
 
 def _document(wanted: Fit, spec: RunSpec, assignment: Assignment, counted: Counted, files_read: Files) -> JsonObject:
     """run.json: what `synthesize` writes, and where the answers came from."""
-    down, _ = assignment.protocol.reply_bytes(None, assignment.population)
+    down, _ = assignment.protocol.learner(assignment.population).message_bytes()
     traffic = Traffic(down=down * counted.answers, up=float(counted.content), messages=counted.answers)
     files = [
         {"file": str(path), "answers": answers, "first_client": terms.first_client, "seeded": terms.seeded,
