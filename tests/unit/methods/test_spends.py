@@ -4,15 +4,14 @@ import jax
 import numpy as np
 import pytest
 
-from builders import mark_slow, small_protocol
+from builders import Diary, mark_slow, small_protocol
 from populace.engines import simulation
 from populace.engines.runtime import population_of
 from populace.errors import SpecError
-from populace.methods.registry import make_protocol
 from populace.privacy.accounting import epsilon_of
 from populace.tables.partition import split
 
-NAMES = ("fl-gan", "fedavg-gan", "c-dpd-vae", "moments")
+NAMES = ("fl-gan", "fedavg-gan", "c-dpd-vae", "moments", "independent", "krr")
 
 
 @pytest.mark.parametrize("name", mark_slow(NAMES, ("fl-gan", "fedavg-gan")))
@@ -25,7 +24,6 @@ def test_told_before_as_booked_after(name, small_table):
     assert epsilon_of(booked, delta=claim.accounted_delta) == pytest.approx(claim.epsilon, rel=1e-6)
 
 
-def test_a_method_of_reports_tells_epsilon_alone(small_table):
-    clients = split(small_table.take(np.arange(10)))
+def test_a_method_that_is_no_composition_may_tell_epsilon_alone(small_table):
     with pytest.raises(SpecError, match="epsilon alone"):
-        make_protocol("poll", {"epsilon": 2.0}).spends(population_of(clients))
+        Diary().spends(population_of(split(small_table.take(np.arange(10)))))
