@@ -46,10 +46,6 @@ def pictures(clients=CLIENTS, records=RECORDS, seed=0):
     return split(Images(x=x, y=y, classes=2), records_per_client=records)
 
 
-def learned(state):
-    return getattr(state, "learner", state)
-
-
 # What is claimed
 
 
@@ -333,7 +329,7 @@ def test_whole_shares_both_halves_and_keeps_nothing_at_home(kind, clients):
     assert protocol.remember(population, jax.random.key(0)) == ()
     assert kind(shared="decoder", **options).remember(population, jax.random.key(0)) != ()
     start = protocol.begin(population, jax.random.key(0))
-    before = learned(start)
+    before = start.learner
     assert before.momentum.shape == (vae.encoder_size + vae.decoder_size,)
     assert protocol.plan(population).bytes_up == 4 * (vae.encoder_size + vae.decoder_size + 1)
     ask = protocol.ask(start, population, Keyed(jax.random.key(1)))
@@ -343,7 +339,7 @@ def test_whole_shares_both_halves_and_keeps_nothing_at_home(kind, clients):
         units = jnp.asarray(np.tile(1000 * change, (CLIENTS, 1)), jnp.int32)
         values = {"change": units, "below": jnp.zeros(CLIENTS)}
     replies = Replies(clients=ask.cohort, present=jnp.ones(CLIENTS, bool), values=values)
-    after = learned(protocol.absorb(start, ask, replies, Keyed(jax.random.key(2))))
+    after = protocol.absorb(start, ask, replies, Keyed(jax.random.key(2))).learner
     moves = np.mean(after.phi - before.phi), np.mean(after.theta - before.theta)
     if kind is FedVae:
         np.testing.assert_allclose(moves, [1, 2], rtol=1e-4)
@@ -358,7 +354,7 @@ def test_a_warm_start_begins_from_a_generators_samples(monkeypatch):
     warm = VaeImages(vae=vae, theta=np.asarray(vae.start(jax.random.key(9))[1]))
     for protocol in (CENTRAL, FedVae(rounds=1, **TINY)):
         cold, hot, same = (
-            learned(protocol.begin(POPULATION, jax.random.key(0), warm=start)).theta for start in (None, warm, warm)
+            protocol.begin(POPULATION, jax.random.key(0), warm=start).learner.theta for start in (None, warm, warm)
         )
         assert np.abs(cold - hot).max() > 1e-4
         np.testing.assert_array_equal(hot, same)
@@ -394,7 +390,7 @@ def loss_of(state, vae, images):
     """Of the real images under an encoder that knows nothing: codes from the prior."""
     x, y = vae.read({"x": images.x, "y": images.y})
     z = jax.random.normal(jax.random.key(3), (len(x), vae.latent))
-    return float(vae.reconstruction(vae.decode(learned(state).theta, z, y), x).mean())
+    return float(vae.reconstruction(vae.decode(state.learner.theta, z, y), x).mean())
 
 
 LEARNERS = {

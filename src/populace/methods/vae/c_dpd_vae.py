@@ -72,7 +72,7 @@ class CDpdVaeLearner(UpdatesLearner, RememberingLearner):
         return {"phi": state.phi, "theta": state.theta, "clip_norm": state.clip_norm}
 
     def remember(self) -> ArrayTree:
-        return self.settings.first_memory(self.population)
+        return self.settings.first_memory(self.vae)
 
     def answer_and_keep(
         self, question: ArrayTree, own: Array, shard: Shard, memory: ArrayTree, source: Source

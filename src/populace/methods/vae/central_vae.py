@@ -24,7 +24,7 @@ from populace.methods.base import (
     check_counts,
     check_sizes,
 )
-from populace.methods.blocks.composed import ComposedMethod, Composition, Learner, Unprotected
+from populace.methods.blocks.composed import Composition, Learner, Unprotected
 from populace.methods.blocks.schedules import OneShot
 from populace.methods.blocks.vae_generator import VaeGenerator, generator_of
 from populace.methods.blocks.vae_networks import Net
@@ -93,7 +93,7 @@ class CentralVaeLearner(Learner):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CentralVae(VaeMethod, ComposedMethod):
+class CentralVae(VaeMethod):
     """Guarantee: none. `epsilon` is taken so that commands look alike, and is not used.
 
     Edge cases: training happens in `finish`, so an interrupted run begins it again.

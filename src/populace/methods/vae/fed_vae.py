@@ -29,7 +29,7 @@ from populace.methods.base import (
     check_shares,
     check_sizes,
 )
-from populace.methods.blocks.composed import ComposedMethod, Composition, RememberingLearner, Unprotected
+from populace.methods.blocks.composed import Composition, RememberingLearner, Unprotected
 from populace.methods.blocks.generator import Synthesizer
 from populace.methods.blocks.schedules import Subsets
 from populace.methods.blocks.vae_generator import VaeGenerator, generator_of
@@ -70,7 +70,7 @@ class FedVaeLearner(RememberingLearner):
         return {"phi": state.phi, "theta": state.theta}
 
     def remember(self) -> ArrayTree:
-        return self.settings.first_memory(self.population)
+        return self.settings.first_memory(self.vae)
 
     def answer_and_keep(
         self, question: ArrayTree, own: Array, shard: Shard, memory: ArrayTree, source: Source
@@ -108,7 +108,7 @@ class FedVaeLearner(RememberingLearner):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FedVae(LocallyTrained, ComposedMethod):
+class FedVae(LocallyTrained):
     """Guarantee: none. `epsilon` is taken so that commands look alike, and is not used.
 
     Edge cases: at least one client takes part in a round.

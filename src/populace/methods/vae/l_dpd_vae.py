@@ -35,7 +35,7 @@ from populace.methods.base import (
     check_shares,
     check_sizes,
 )
-from populace.methods.blocks.composed import ComposedMethod, Composition, RememberingLearner, StepsRelease, Wording
+from populace.methods.blocks.composed import Composition, RememberingLearner, StepsRelease, Wording
 from populace.methods.blocks.dp_sgd import (
     Examples,
     TrainState,
@@ -215,7 +215,7 @@ class LDpdVaeLearner(RememberingLearner):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LDpdVae(ComposedMethod, VaeMethod):
+class LDpdVae(VaeMethod):
     """Guarantee: (epsilon, delta)-DP for one record zeroed out, against everybody, the server included: the noise is added at
     the client. A client answers `participations` times, `local_steps` noised steps each, and its ledger refuses one more. With
     `encoder="paper"` nothing is guaranteed.

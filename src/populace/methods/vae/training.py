@@ -17,7 +17,8 @@ import numpy as np
 import optax
 
 from populace.errors import SpecError, out_of_range
-from populace.methods.base import Population, Protocol, Shard
+from populace.methods.base import Population, Shard
+from populace.methods.blocks.composed import ComposedMethod
 from populace.methods.blocks.dp_sgd import (
     Examples,
     NoisedSum,
@@ -65,7 +66,7 @@ class Start(NamedTuple):
     samples: ArrayTree = None
 
 
-class VaeMethod(Protocol):
+class VaeMethod(ComposedMethod):
     """The settings every method of this family has, and what follows from them."""
 
     net: Net
@@ -115,9 +116,9 @@ class LocallyTrained(VaeMethod):
         """How many parameters are shared."""
         return vae.decoder_size + (vae.encoder_size if self.shared == "whole" else 0)
 
-    def first_memory(self, population: Population) -> ClientEncoder | tuple[()]:
+    def first_memory(self, vae: Vae) -> ClientEncoder | tuple[()]:
         """What a client keeps before its first round: an encoder that has not begun; nothing where both networks are shared."""
-        return () if self.shared == "whole" else blank_encoder(self.vae(population), self.learning_rate)
+        return () if self.shared == "whole" else blank_encoder(vae, self.learning_rate)
 
     def train(
         self, vae: Vae, common: ArrayTree, shard: Shard, memory: ArrayTree, source: Source
