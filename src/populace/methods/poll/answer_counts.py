@@ -20,7 +20,7 @@ import numpy as np
 from populace.errors import DataError
 from populace.methods.blocks import one_report as survey
 from populace.methods.blocks.one_report import WHOLE, View, asked_size, groups_of, is_scale, spikes_of
-from populace.methods.poll.latent_class import Layout
+from populace.methods.poll.layout import Layout
 from populace.privacy.randomizers.subset import SubsetSelection
 from populace.tables.schema import Schema
 from populace.types import Array, NumpyArray

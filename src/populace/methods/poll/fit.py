@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from populace.methods.blocks.latent_class import LatentClass, mixture_of
 from populace.methods.poll.answer_counts import (
     AnswerCounts,
     fisher_informations,
@@ -27,7 +28,7 @@ from populace.methods.poll.answer_counts import (
     one_hot_cells,
     value_probabilities,
 )
-from populace.methods.poll.latent_class import LatentClass, Layout, mixture_of
+from populace.methods.poll.layout import Layout
 from populace.tables.schema import Schema
 from populace.types import Array
 

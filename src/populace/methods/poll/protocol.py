@@ -22,6 +22,7 @@ import numpy as np
 from populace.errors import SpecError, out_of_range
 from populace.methods.base import Ask, Facts, Population, Replies, check_counts, check_not_negative
 from populace.methods.blocks.composed import ComposedMethod, Composition
+from populace.methods.blocks.latent_class import LatentClass
 from populace.methods.blocks.one_report import (
     BUCKETS,
     Groups,
@@ -39,7 +40,6 @@ from populace.methods.blocks.one_report import (
 from populace.methods.blocks.schedules import Cohort, OneShot
 from populace.methods.poll.answer_counts import count_answers, layout_of, mean_gains, merge_counts, question_gains
 from populace.methods.poll.fit import Prior, Settings, choose_settings, fit_posterior
-from populace.methods.poll.latent_class import LatentClass
 from populace.methods.poll.questions import (
     MOST_CELLS,
     Design,
