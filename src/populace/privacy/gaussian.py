@@ -52,6 +52,7 @@ class GaussianSum:
     bound: float
     noise_multiplier: float
     size: int
+    whole: bool = False  # sums are of whole numbers already: nothing is rounded, and the grid is 1
 
     def __post_init__(self) -> None:
         if not 1e-20 <= self.bound <= 1e20:
@@ -77,12 +78,14 @@ class GaussianSum:
     @property
     def grid(self) -> float:
         """What sums are rounded to multiples of: the largest power of two at most bound / (FINENESS sqrt(size))."""
+        if self.whole:
+            return 1.0
         return 2.0 ** (math.frexp(self.bound / (FINENESS * math.sqrt(self.size)))[1] - 1)
 
     @property
     def sensitivity(self) -> float:
         """After rounding, which moves each coordinate of either sum by at most half a grid unit."""
-        return self.bound + self.grid * math.sqrt(self.size)
+        return self.bound if self.whole else self.bound + self.grid * math.sqrt(self.size)
 
     @property
     def scale(self) -> float:

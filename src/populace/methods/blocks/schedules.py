@@ -1,6 +1,7 @@
 """Schedules: how many rounds there are, whom each asks, and whether that must stay secret.
 
 OneShot   every client once, in blocks of a public order; later stages may build on the answers of earlier ones
+Stages    every client once in each stage; a stage builds on the one before
 Passes    every client once a pass, in a public random order, a cohort at a time
 Relay     every client once, one after the other, in a public random order
 Subsets   as many clients in every round, drawn by a public coin anew each time
@@ -124,6 +125,43 @@ class OneShot(Schedule):
     def _seated(self, order: ArrayTree, slots: Array, end: Array) -> Array:
         """The client in each slot; -1 behind the last of a stage."""
         return jnp.where(slots < end, jnp.asarray(order)[slots] if self.shuffled else slots, -1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stages(Schedule):
+    """Every client is asked once in each stage, at most `block` at a time; a stage builds on what the one before released."""
+
+    block: int
+    stages: int
+
+    @property
+    def blocks(self) -> int:
+        """Exchanges of one stage."""
+        return -(-self.clients // self.block)
+
+    @property
+    def exchanges(self) -> int:
+        return self.stages * self.blocks
+
+    @property
+    def rounds(self) -> int:
+        return self.stages
+
+    @property
+    def participations(self) -> int:
+        return self.stages
+
+    def stage(self, number: int) -> tuple[int, int]:
+        """The stage of an exchange, and which of its blocks it asks."""
+        return divmod(number, self.blocks)
+
+    def start(self, key: Array) -> Array:
+        return np.zeros(0, np.int32)
+
+    def cohort(self, order: ArrayTree, number: Array, source: Source) -> Cohort:
+        slots = self.stage(int(number))[1] * self.block + np.arange(self.block, dtype=np.int32)
+        clients = jnp.asarray(np.where(slots < self.clients, slots, -1), jnp.int32)
+        return Cohort(clients, jnp.zeros_like(clients), jnp.asarray(slots))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,343 @@
+"""`census`: every silo counts the tables of all pairs of columns, with noise; one mixture of products is fitted to their sum.
+
+Stage 0, where columns have more codes than cells (numbers on a fine grid, long lists): one-way tables of their codes, of which
+cells are made. Stage 1: the table of every pair of columns, with the target where there is one. Counts are whole numbers and add
+up, so that it does not matter which silo holds what; noise is added by each silo (`silo`) or once by the server (`central`).
+Everything after the sums is post-processing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from populace.errors import SpecError, out_of_range
+from populace.methods.base import NUMBER, Ask, Facts, Population, Replies, Shard, check_counts, check_shares
+from populace.methods.blocks.composed import ComposedMethod, Composition, Learner, Wording
+from populace.methods.blocks.latent_class import LatentClass
+from populace.methods.blocks.schedules import Stages
+from populace.methods.census.cells import Coarse, grouped
+from populace.methods.census.fit import Observed, Settings, fit_mixture
+from populace.methods.census.release import StagedRelease
+from populace.methods.census.tables import PairTables
+from populace.privacy.accounting import epsilon_of, noise_multiplier_for, resolved_delta
+from populace.privacy.events import Composed, Gaussian
+from populace.privacy.gaussian import MOST_TOTAL, GaussianSum
+from populace.privacy.randomizers.base import check_epsilon
+from populace.privacy.source import Source
+from populace.tables.schema import Schema
+from populace.types import Array, ArrayTree, NumpyArray
+
+MOST_OUTCOMES = 8  # values of a target up to which it stands in every table
+AT_ONCE = 2**24  # numbers of a block's replies
+MARGIN = 1.0005  # of noise, where rounding in the composition of stages would take it past the budget
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sums:
+    """What the silos sent, added up, 64 bits wide; how many messages each stage had, and the cell of every code."""
+
+    one_way: Array
+    pairs: Array
+    cells: Array
+    messages: Array
+
+
+@dataclasses.dataclass(frozen=True)
+class CensusLearner(Learner):
+    """Counting at the silo, cells and mixture at the server."""
+
+    schema: Schema
+    coarse: Coarse
+    tables: PairTables
+    schedule: Stages
+    release: StagedRelease
+    settings: Settings
+
+    def begin(self, key: Array, warm: Any = None) -> Sums:
+        del key, warm
+        return Sums(
+            one_way=np.zeros(self.coarse.numbers, np.int64),
+            pairs=np.zeros((self.tables.outcomes, self.tables.entries), np.int64),
+            cells=_codes_as_cells(self.schema), messages=np.zeros(self.schedule.stages, np.int32),
+        )  # fmt: skip
+
+    def _is_first(self, number: int) -> bool:
+        """Whether an exchange is about codes of long columns."""
+        return bool(self.coarse.columns) and self.schedule.stage(number)[0] == 0
+
+    def question(self, state: Sums, number: Array) -> dict[str, Array]:
+        if self._is_first(int(number)):
+            return {"codes": jnp.int32(0)}
+        return {"cells": jnp.asarray(state.cells, jnp.int32)}
+
+    def example(self, number: int) -> dict[str, Array]:
+        return (
+            {"codes": jnp.int32(0)}
+            if self._is_first(number)
+            else {"cells": jnp.zeros(sum(self.schema.sizes), jnp.int32)}
+        )
+
+    def answer(self, question: ArrayTree, own: ArrayTree, shard: Shard, source: Source) -> Array:
+        if "codes" in question:
+            return self.release.at_client(0, self._one_way(shard.records, shard.mask), source)
+        counts = self.tables.counts(self._as_cells(shard.records, question["cells"]), shard.mask)
+        return self.release.at_client(self.schedule.stages - 1, counts, source)
+
+    def _one_way(self, records: Array, mask: Array) -> Array:
+        """How many records have each code of the long columns."""
+        parts = [
+            jnp.zeros(self.schema.sizes[column], jnp.int32)
+            .at[jnp.asarray(records)[:, column]]
+            .add(jnp.asarray(mask, jnp.int32))
+            for column in self.coarse.columns
+        ]
+        return jnp.concatenate(parts)
+
+    def _as_cells(self, records: Array, cells: Array) -> Array:
+        """Records by their cells; a cell that a column does not have counts as its last, whatever a server says."""
+        numpy = jnp if any(isinstance(one, jax.core.Tracer) for one in (records, cells)) else np
+        places = numpy.asarray(records) + np.cumsum([0, *self.schema.sizes[:-1]])
+        last = np.array(self.coarse.sizes) - 1
+        found: Array = numpy.clip(numpy.asarray(cells)[places], 0, last)
+        return found
+
+    def absorb(self, state: Sums, ask: Ask, replies: Replies, source: Source) -> Sums:
+        number = int(ask.round)
+        stage, block = self.schedule.stage(number)
+        present = np.asarray(replies.present)
+        values = np.asarray(replies.values)
+        total = values[present].sum(axis=0, dtype=np.int64)
+        if block == 0:
+            total = self.release.at_server(stage, total, source)
+        messages = np.array(state.messages)
+        messages[stage] += int(present.sum())
+        state = dataclasses.replace(state, messages=messages)
+        if not self._is_first(number):
+            return dataclasses.replace(state, pairs=np.asarray(state.pairs) + total)
+        state = dataclasses.replace(state, one_way=np.asarray(state.one_way) + total)
+        if block + 1 < self.schedule.blocks:
+            return state
+        return dataclasses.replace(state, cells=self._cells_and_shares(state)[0])
+
+    def _cells_and_shares(self, state: Sums) -> tuple[NumpyArray, NumpyArray]:
+        """The cell of every code of every column, and each code's share of its cell."""
+        cells, shares = _codes_as_cells(self.schema), np.ones(sum(self.schema.sizes))
+        starts = np.cumsum([0, *self.schema.sizes])
+        if self.coarse.columns:
+            deviation = self.release.deviation(0, int(state.messages[0]))
+            for column, start in self.coarse.starts().items():
+                size = self.schema.sizes[column]
+                counts = np.asarray(state.one_way)[start : start + size]
+                where = slice(starts[column], starts[column + 1])
+                cells[where], shares[where] = grouped(self.schema.columns[column], counts, deviation)
+        return cells, shares
+
+    def observed(self, state: Sums) -> Observed:
+        """The noisy shares of records in every cell, and their noise."""
+        weights = self.tables.weights[self.tables.pair_of_entry]
+        counts = np.asarray(state.pairs, np.float64) / weights
+        tables = np.bincount(self.tables.pair_of_entry, counts.sum(axis=0), minlength=len(self.tables.pairs))
+        cells = np.bincount(self.tables.pair_of_entry)
+        precision = self.tables.weights**2 / cells  # of a table's total
+        records = max(1.0, float(np.average(tables, weights=precision)))
+        deviation = self.release.deviation(self.schedule.stages - 1, int(state.messages[-1]))
+        return Observed(counts / records, deviation / weights / records)
+
+    def finish(self, state: Sums, key: Array) -> LatentClass:
+        cells, shares = self._cells_and_shares(state)
+        mixture = fit_mixture(self.tables, self.observed(state), self.settings, key)
+        column = np.repeat(np.arange(len(self.schema.sizes)), self.schema.sizes)
+        places = np.cumsum([0, *self.coarse.sizes])[column] + cells
+
+        def at_codes(tables: NumpyArray) -> NumpyArray:
+            fine = tables[..., places] * shares
+            totals = np.add.reduceat(fine, np.cumsum([0, *self.schema.sizes[:-1]]), axis=-1)
+            return np.asarray(fine / totals[..., column], np.float32)
+
+        members, components = mixture.weights.shape
+        return LatentClass(
+            schema=self.schema, weights=mixture.weights.reshape(-1) / members,
+            tables=at_codes(mixture.tables).reshape(members * components, -1),
+            draws=(mixture.draw_weights, at_codes(mixture.draw_tables)),
+        )  # fmt: skip
+
+    def message_bytes(self, ask: Ask | None = None) -> tuple[float, float]:
+        codes, cells = (
+            (0.0, NUMBER * self.coarse.numbers),
+            (NUMBER * sum(self.schema.sizes), NUMBER * self.tables.numbers),
+        )
+        if ask is not None:
+            return codes if self._is_first(int(ask.round)) else cells
+        if not self.coarse.columns:
+            return cells
+        return (codes[0] + cells[0]) / 2, (codes[1] + cells[1]) / 2
+
+    def predicted_errors(self) -> Mapping[str, float]:
+        """Of each table by itself, before the model: an upper end."""
+        return {}
+
+    def notes(self) -> tuple[str, ...]:
+        stage = self.schedule.stages - 1
+        noise = self.release.deviation(stage, self.schedule.clients) / float(np.mean(self.tables.weights))
+        kind = "pairs of columns" if self.tables.target is None else "pairs of columns with the target"
+        return (
+            f"{len(self.tables.pairs):,} tables of {kind}, {self.tables.numbers:,} cells in one message; noise on a count of "
+            f"the sum {noise:,.1f}",
+            *(
+                (f"cells of {len(self.coarse.columns)} columns follow from one-way tables of their codes",)
+                if self.coarse.columns
+                else ()
+            ),
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Census(ComposedMethod):
+    """Guarantee: (epsilon, delta)-DP for one record zeroed out: `silo`, each silo's messages by themselves, or `central`,
+    the sums of all messages, for whoever does not see the messages. A record adds a public weight to one cell of every table,
+    whatever cells a server asks for, so that the L2 sensitivity of a message is exact.
+
+    Edge cases: a silo without records sends noise (`silo`) or zeros. A silo that misses a stage is missing from that stage's
+    sums alone. A target of more than `MOST_OUTCOMES` cells stands in pairs like any other column.
+    """
+
+    epsilon: float
+    delta: float = 0.0
+    trust: Literal["silo", "central"] = "silo"
+    target: str | None = ""
+    domain_share: float = 0.1
+    components: int = 60
+    members: int = 6
+    fit_steps: int = 600
+    prior_precision: float = 0.3
+    message_megabytes: float = 50.0
+
+    facts: ClassVar[Facts] = Facts(
+        name="census",
+        line="noisy tables of all pairs, from silos",
+        title="noisy tables of all pairs of columns in one message per silo; a mixture of products at the server",
+        paper="populace",
+        trust=("silo", "central"),
+        unit="record",
+        kinds=("table",),
+        traffic="one or two messages of at most 50 MB per silo",
+    )
+    small: ClassVar[Mapping[str, Any]] = {"components": 3, "members": 2, "fit_steps": 10}
+    meanings: ClassVar[Mapping[str, str]] = {
+        "epsilon": "The privacy budget of one record.",
+        "delta": "The probability with which epsilon may fail; 0: from the number of records, by a public rule.",
+        "trust": "Who adds the noise: each silo to its own message, or a trusted server once to the sum (central).",
+        "target": "The column that stands in every table: by default the schema's target, none for no target.",
+        "domain_share": "The share of the budget for one-way tables of long columns, where there are any.",
+        "components": "The components of each fitted mixture.",
+        "members": "How many mixtures are fitted from other starts and averaged.",
+        "fit_steps": "The steps of each fit.",
+        "prior_precision": "How strongly components are pulled towards the one-way tables.",
+        "message_megabytes": "The most megabytes that a silo sends at once.",
+    }
+    vectorises: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+        if self.trust not in self.facts.trust:
+            raise SpecError(f"expected trust in silo, central, got {self.trust!r}")
+        check_shares(delta=self.delta)
+        check_counts(components=self.components, members=self.members, fit_steps=self.fit_steps)
+        if not 0 < self.domain_share < 1:
+            raise out_of_range("domain_share", "in (0, 1)", self.domain_share)
+        if not 0 < self.prior_precision < math.inf:
+            raise out_of_range("prior_precision", "above 0", self.prior_precision)
+        if not 0 < self.message_megabytes < 2_000:
+            raise out_of_range("message_megabytes", "above 0 and below 2,000", self.message_megabytes)
+
+    def compose(self, population: Population) -> Composition:
+        schema = population.table_schema
+        coarse = Coarse(schema)
+        tables = PairTables(coarse.sizes, self._target(schema, coarse.sizes))
+        if NUMBER * tables.numbers > 1e6 * self.message_megabytes:
+            raise SpecError(
+                f"a message would hold {tables.numbers:,} cells, {NUMBER * tables.numbers / 1e6:,.0f} MB; allow more with "
+                "message_megabytes, or leave columns out"
+            )
+        if population.records * int(tables.weights.max()) > MOST_TOTAL:
+            raise SpecError(f"counts of {population.records:,} records of one silo do not fit into 32 bits")
+        delta, chosen_delta = resolved_delta(self.delta, population.clients * population.records)
+        stages = 2 if coarse.columns else 1
+        multipliers = self._multipliers(delta, stages)
+        sums = (((math.sqrt(len(coarse.columns)), coarse.numbers),) if coarse.columns else ()) + (
+            (tables.bound, tables.numbers),
+        )
+        release = StagedRelease(
+            unit="record", trust=self.trust, delta=delta, wording=self._wording(coarse, tables, multipliers, chosen_delta),
+            mechanisms=tuple(
+                GaussianSum(bound=bound, noise_multiplier=multiplier, size=size, whole=True)
+                for (bound, size), multiplier in zip(sums, multipliers, strict=True)
+            ),
+            blocks=-(-population.clients // self._block(population, tables)),
+        )  # fmt: skip
+        schedule = Stages(clients=population.clients, block=self._block(population, tables), stages=stages)
+        settings = Settings(
+            components=self.components, members=self.members, steps=self.fit_steps, pull=self.prior_precision
+        )
+        return Composition(schedule, release, CensusLearner(schema, coarse, tables, schedule, release, settings))
+
+    def _block(self, population: Population, tables: PairTables) -> int:
+        """Silos whose messages are held in memory together."""
+        return min(population.clients, max(1, AT_ONCE // tables.numbers))
+
+    def _target(self, schema: Schema, sizes: tuple[int, ...]) -> int | None:
+        name = None if self.target is None else self.target or schema.target
+        if name is None or len(sizes) == 1:
+            return None
+        column = schema.index(name)
+        return column if sizes[column] <= MOST_OUTCOMES else None
+
+    def _multipliers(self, delta: float, stages: int) -> tuple[float, ...]:
+        """The noise multiplier of each stage, such that all together stay within the budget."""
+        shares = (1.0,) if stages == 1 else (self.domain_share, 1 - self.domain_share)
+        whole = noise_multiplier_for(epsilon=self.epsilon, delta=delta)
+        while True:
+            multipliers = tuple(whole / math.sqrt(share) for share in shares)
+            if epsilon_of(Composed(tuple(Gaussian(one) for one in multipliers)), delta=delta) <= self.epsilon:
+                return multipliers
+            whole *= MARGIN
+
+    def _wording(
+        self, coarse: Coarse, tables: PairTables, multipliers: tuple[float, ...], chosen_delta: tuple[str, ...]
+    ) -> Wording:
+        at_silo = self.trust == "silo"
+        who = "each silo's own message" if at_silo else "the sum of all silos' messages, at the server"
+        first = (
+            f"one-way tables of {len(coarse.columns)} columns: {Gaussian(multipliers[0])}; a record adds 1 to one of "
+            f"{coarse.numbers:,} counts for each column, {math.sqrt(len(coarse.columns)):.6g} in L2"
+        )
+        return Wording(
+            mechanism=f"noisy counts of the tables of all pairs of columns; noise on {who}",
+            derivation=(
+                *((first,) if coarse.columns else ()),
+                f"tables of pairs: {Gaussian(multipliers[-1])}; a record adds to one cell of each of {len(tables.pairs):,} "
+                f"tables, {tables.bound:.6g} in L2, exactly, whatever the cells are",
+                *(("both composed by privacy loss distributions",) if coarse.columns else ()),
+                "counts are whole numbers and noise is rounded to whole numbers; cells, mixture and all sampling are "
+                "post-processing",
+            ),
+            assumptions=(
+                "column names, kinds, the number of silos and the most records of one are public",
+                *(() if at_silo else ("the server adds the noise to the sum and shows nobody a message without it",)),
+                "a person with records at several silos, or with several records, has the bound of the group line",
+                *chosen_delta,
+            ),
+        )
+
+
+def _codes_as_cells(schema: Schema) -> NumpyArray:
+    """Every code its own cell."""
+    return np.concatenate([np.arange(size, dtype=np.int32) for size in schema.sizes])

@@ -1,0 +1,150 @@
+"""Which tables a silo counts, where their cells stand in its message, and the counting.
+
+Every column is seen in at most `MOST_CELLS` cells. Without a target the message holds the tables of all pairs of columns; with
+one, of all pairs and the target. A record adds one to one cell of every table, whatever the cells are: what it changes in a
+message does not depend on anybody's data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from populace.types import Array, NumpyArray
+
+ROWS_AT_ONCE = 4_096  # one-hot rows multiplied at once
+COUNTED_AT_ONCE = 65_536  # rows counted at once, so that their codes stay in the cache
+WEIGHT_UNITS = 8  # the weight of an average table: weights are whole numbers
+WEIGHT_POWER = 1 / 6  # of the number of cells, by which the weights of tables grow
+
+
+@dataclasses.dataclass(frozen=True)
+class PairTables:
+    """Tables of all pairs of columns, with the target where there is one. `sizes` are the cells of each column.
+
+    Cells of all columns but the target, laid end to end, have *positions*. A message lists, for every value of the target,
+    the cells (position of the first column, position of the second) of all pairs, in the order of `cells`.
+    """
+
+    sizes: tuple[int, ...]
+    target: int | None = None
+
+    @property
+    def outcomes(self) -> int:
+        """Values of the target; 1 without one."""
+        return 1 if self.target is None else self.sizes[self.target]
+
+    @functools.cached_property
+    def columns(self) -> tuple[int, ...]:
+        """The columns that stand in pairs."""
+        return tuple(column for column in range(len(self.sizes)) if column != self.target)
+
+    @functools.cached_property
+    def offsets(self) -> dict[int, int]:
+        """The first position of each column."""
+        starts = np.cumsum([0, *(self.sizes[column] for column in self.columns)])
+        return {column: int(start) for column, start in zip(self.columns, starts, strict=False)}
+
+    @property
+    def positions(self) -> int:
+        return sum(self.sizes[column] for column in self.columns)
+
+    @functools.cached_property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """The pairs; a single column is paired with itself."""
+        if len(self.columns) == 1:
+            return ((self.columns[0], self.columns[0]),)
+        return tuple(itertools.combinations(self.columns, 2))
+
+    @functools.cached_property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """The cells of each pair's table, for one value of the target."""
+        return tuple((self.sizes[first], self.sizes[second]) for first, second in self.pairs)
+
+    @property
+    def entries(self) -> int:
+        """Cells of all pairs, for one value of the target."""
+        return sum(first * second for first, second in self.shapes)
+
+    @property
+    def numbers(self) -> int:
+        """Numbers in a message."""
+        return self.outcomes * self.entries
+
+    @functools.cached_property
+    def weights(self) -> NumpyArray:
+        """How many units a record adds to each pair's table: tables of many cells have more to say and get a little more."""
+        cells = np.array([first * second for first, second in self.shapes], np.float64) ** WEIGHT_POWER
+        return np.maximum(1, np.rint(WEIGHT_UNITS * cells / np.sqrt(np.mean(cells**2)))).astype(np.int64)
+
+    @property
+    def bound(self) -> float:
+        """By how much a record changes a message at most, in L2: exactly."""
+        return math.sqrt(int(np.sum(self.weights**2)))
+
+    @functools.cached_property
+    def cells(self) -> tuple[NumpyArray, NumpyArray]:
+        """The two positions of every entry."""
+        grids = [
+            np.indices(shape).reshape(2, -1) + np.array([[self.offsets[first]], [self.offsets[second]]])
+            for (first, second), shape in zip(self.pairs, self.shapes, strict=True)
+        ]
+        both = np.concatenate(grids, axis=1).astype(np.int32)
+        return both[0], both[1]
+
+    @functools.cached_property
+    def pair_of_entry(self) -> NumpyArray:
+        """The number of the pair that each entry belongs to."""
+        return np.repeat(np.arange(len(self.pairs)), [first * second for first, second in self.shapes])
+
+    def counts(self, codes: Array, mask: Array) -> Array:
+        """[outcomes, entries] of some records, in units of the weights, int32; of codes that are cells already."""
+        if isinstance(codes, jax.core.Tracer) or isinstance(mask, jax.core.Tracer):
+            return self._multiplied(jnp.asarray(codes), jnp.asarray(mask))
+        return self._counted(np.asarray(codes)[np.asarray(mask, bool)])
+
+    def _counted(self, codes: NumpyArray) -> NumpyArray:
+        """One table after the other, some rows at a time."""
+        total = np.zeros((len(self.pairs),), object)
+        total[:] = [np.zeros(self.outcomes * first * second, np.int64) for first, second in self.shapes]
+        for start in range(0, len(codes), COUNTED_AT_ONCE):
+            some = np.ascontiguousarray(codes[start : start + COUNTED_AT_ONCE].T, np.int64)
+            outcome = 0 if self.target is None else some[self.target]
+            for number, ((first, second), shape) in enumerate(zip(self.pairs, self.shapes, strict=True)):
+                cell = (outcome * shape[0] + some[first]) * shape[1] + some[second]
+                total[number] += np.bincount(cell, minlength=len(total[number]))
+        tables = [
+            weight * table.reshape(self.outcomes, -1)
+            for weight, table in zip(self.weights.tolist(), total, strict=True)
+        ]
+        return np.concatenate(tables, axis=1).astype(np.int32)
+
+    def _multiplied(self, codes: Array, mask: Array) -> Array:
+        """By products of one-hot rows, which can be traced and mapped; exact, because every sum is below 2^24 a step."""
+        rows = -(-len(codes) // ROWS_AT_ONCE) * ROWS_AT_ONCE
+        codes = jnp.pad(codes, ((0, rows - len(codes)), (0, 0)))
+        mask = jnp.pad(jnp.asarray(mask, bool), (0, rows - len(mask)))
+        column_of = np.repeat(np.array(self.columns), [self.sizes[column] for column in self.columns])
+        value_of = np.concatenate([np.arange(self.sizes[column]) for column in self.columns])
+
+        def step(total: Array, some: tuple[Array, Array]) -> tuple[Array, None]:
+            block, here = some
+            hot = (block[:, column_of] == value_of).astype(jnp.float32)
+            outcome = jnp.zeros(len(block), jnp.int32) if self.target is None else block[:, self.target]
+            chosen = (outcome[:, None] == jnp.arange(self.outcomes)) & here[:, None]
+            product = jnp.einsum(
+                "ny,na,nb->yab", chosen.astype(jnp.float32), hot, hot, precision=jax.lax.Precision.HIGHEST
+            )
+            return total + jnp.rint(product).astype(jnp.int32), None
+
+        zero = jnp.zeros((self.outcomes, self.positions, self.positions), jnp.int32)
+        blocks = codes.reshape(-1, ROWS_AT_ONCE, codes.shape[1]), mask.reshape(-1, ROWS_AT_ONCE)
+        total, _ = jax.lax.scan(step, zero, blocks)
+        first, second = self.cells
+        return total[:, first, second] * jnp.asarray(self.weights[self.pair_of_entry], jnp.int32)
