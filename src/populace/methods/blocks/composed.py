@@ -26,7 +26,7 @@ from populace.privacy.events import Event, NonPrivate, Repeated
 from populace.privacy.gaussian import GaussianSum
 from populace.privacy.guarantee import Guarantee, Trust, Unit
 from populace.privacy.ledger import Charge
-from populace.privacy.noised_steps import NoisedSteps, sampled_delta
+from populace.privacy.noised_steps import sampled_delta
 from populace.privacy.source import Source
 from populace.types import Array, ArrayTree
 
@@ -135,44 +135,6 @@ class GaussianRelease(Release):
         if self.trust == "central" and number == 0:
             return units + np.asarray(self.mechanism.noise(source), np.int64)
         return units
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class StepsRelease(Release):
-    """Many noised steps about the same units: DP-SGD at a silo, or clipped updates of clients noised at the server.
-
-    `reply` is what one reply costs: its steps and what goes beside them, or, for a recipe whose proof fails, no guarantee.
-    `run` is what all replies of a client cost together, where there are several.
-    """
-
-    steps: NoisedSteps
-    reply: Event
-    run: Event | None = None
-    most_replies: int = 1
-    drawn_in_secret: bool = False
-
-    @property
-    def whole(self) -> Event:
-        return self.reply if self.run is None else self.run
-
-    def event(self, number: int) -> Event:
-        return self.reply
-
-    @property
-    def draws(self) -> int:
-        return self.steps.draws
-
-    @property
-    def noise_multiplier(self) -> float:
-        return self.steps.noise_multiplier
-
-    @property
-    def replies(self) -> int:
-        return self.most_replies
-
-    @property
-    def amplified(self) -> bool:
-        return self.drawn_in_secret
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -312,15 +274,7 @@ class Learner(abc.ABC):
 
 
 class RememberingLearner(Learner):
-    """A learner whose clients keep something at home from round to round."""
-
-    @abc.abstractmethod
-    def remember(self) -> ArrayTree: ...
-
-    @abc.abstractmethod
-    def answer_and_keep(
-        self, question: ArrayTree, own: ArrayTree, shard: Shard, memory: ArrayTree, source: Source
-    ) -> tuple[ArrayTree, ArrayTree]: ...
+    """A learner whose clients keep something at home from round to round: it has `remember` and `answer_and_keep`."""
 
     def answer(self, question: ArrayTree, own: ArrayTree, shard: Shard, source: Source) -> ArrayTree:
         return self.answer_and_keep(question, own, shard, self.remember(), source)[0]
@@ -352,7 +306,7 @@ class RunState:
     """Where a run stands: how many exchanges there were, what the schedule keeps, and the learner's state."""
 
     round: Array
-    order: Array
+    order: ArrayTree
     learner: ArrayTree
     population: Population = dataclasses.field(metadata={"static": True})
 

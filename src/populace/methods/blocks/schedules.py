@@ -106,9 +106,9 @@ class OneShot(Schedule):
     def rounds(self) -> int:
         return max(1, len(self.stages))
 
-    def start(self, key: Array) -> Array:
+    def start(self, key: Array) -> ArrayTree:
         if not self.shuffled:
-            return np.zeros(0, np.int32)
+            return ()
         seed = np.asarray(jax.random.key_data(jax.random.fold_in(key, ARRIVAL)))
         return np.random.default_rng(seed).permutation(self.clients).astype(np.int32)
 
@@ -155,8 +155,8 @@ class Stages(Schedule):
         """The stage of an exchange, and which of its blocks it asks."""
         return divmod(number, self.blocks)
 
-    def start(self, key: Array) -> Array:
-        return np.zeros(0, np.int32)
+    def start(self, key: Array) -> ArrayTree:
+        return ()
 
     def cohort(self, order: ArrayTree, number: Array, source: Source) -> Cohort:
         slots = self.stage(int(number))[1] * self.block + np.arange(self.block, dtype=np.int32)
@@ -254,8 +254,8 @@ class Sampled(Schedule):
     def secret(self) -> bool:
         return self.sampling_rate < 1
 
-    def start(self, key: Array) -> Array:
-        return np.zeros(0, np.int32)
+    def start(self, key: Array) -> ArrayTree:
+        return ()
 
     def cohort(self, order: ArrayTree, number: Array, source: Source) -> Cohort:
         everybody = jnp.arange(self.clients, dtype=jnp.int32)
