@@ -108,7 +108,7 @@ def test_a_lost_checkpoint_is_made_up_from_stored_replies_also_without_a_seed(pl
         assert advance(place, Closing(sites, after=99)) == "finished"
         status = read_status(place)
         assert all(site["last"] in ("answered", "not asked") for site in status["sites"].values())
-        states.append(jax.tree.map(np.asarray, coordinator_of(place, InProcess({})).start()[1].counts))
+        states.append(jax.tree.map(np.asarray, coordinator_of(place, InProcess({})).start()[1].learner.counts))
         (place / "checkpoint.npz").unlink()
     assert all(map(np.array_equal, *map(jax.tree.leaves, states)))
     assert (place / "plan.json").stat().st_mode & 0o077 == 0

@@ -47,5 +47,5 @@ def test_a_release_that_would_add_no_noise_or_be_paid_for_once_is_refused():
         parts(OneShot(clients=5, block=2), trust="local")
     again = Passes(clients=5, cohort_size=2, passes=3)
     for schedule in (again, Sampled(clients=5, wanted=2), Sampled(clients=5, wanted=1, sampling_rate=0.5)):
-        with pytest.raises(SpecError, match="covers 1 replies|drawn in secret"):
+        with pytest.raises(SpecError, match=r"covers 1 replies|drawn in secret"):
             parts(schedule)

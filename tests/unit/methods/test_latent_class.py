@@ -9,9 +9,8 @@ import pytest
 
 from populace.errors import DataError
 from populace.methods.blocks.latent_class import LatentClass, mixture_of
-from populace.methods.poll.answer_counts import AnswerCounts, one_hot_cells, value_probabilities
+from populace.methods.poll.answer_counts import AnswerCounts, Layout, one_hot_cells, value_probabilities
 from populace.methods.poll.fit import Settings, fit, log_likelihood, log_tables, posterior_draws, rake
-from populace.methods.poll.layout import Layout
 from populace.methods.registry import load_generator
 from populace.privacy.randomizers.subset import SubsetSelection
 

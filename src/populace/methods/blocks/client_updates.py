@@ -16,7 +16,8 @@ import numpy as np
 
 from populace.errors import SpecError
 from populace.methods.base import NO_ERROR, Population, Replies, check_not_negative, check_rates
-from populace.methods.blocks.composed import ComposedMethod, Composition, Learner, StepsRelease, Wording
+from populace.methods.blocks.composed import ComposedMethod, Composition, Learner, Wording
+from populace.methods.blocks.dp_sgd import StepsRelease
 from populace.methods.blocks.schedules import Sampled
 from populace.privacy.accounting import resolved_delta
 from populace.privacy.gaussian import GaussianSum, clip

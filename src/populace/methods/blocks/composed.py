@@ -167,18 +167,10 @@ class LocalRelease(Release):
 
     def guarantee(self, population: Population) -> Guarantee:
         return Guarantee(
-            epsilon=float(self.epsilon),
-            unit=self.unit,
-            units=population.clients,
-            neighbours="replace",
-            trust=self.trust,
-            mechanism=self.wording.mechanism,
-            read_from_data=population.read_from_data,
-            domain_sources=population.domain_sources,
-            derivation=self.wording.derivation,
-            assumptions=self.wording.assumptions,
-            shuffles=self.shuffles,
-        )
+            epsilon=float(self.epsilon), unit=self.unit, units=population.clients, neighbours="replace", trust=self.trust,
+            read_from_data=population.read_from_data, domain_sources=population.domain_sources, shuffles=self.shuffles,
+            mechanism=self.wording.mechanism, derivation=self.wording.derivation, assumptions=self.wording.assumptions,
+        )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,8 @@ import jax.numpy as jnp
 import optax
 
 from populace.errors import SpecError
+from populace.methods.blocks.composed import Release
+from populace.privacy.events import Event
 from populace.privacy.gaussian import EXACT, WIDE, clip_tree, rescaled
 from populace.privacy.noised_steps import NoisedSteps
 from populace.privacy.source import Source
@@ -28,6 +30,44 @@ ADAM_BETAS: Betas = (0.9, 0.999)
 SPREAD = 4.0  # deviations of a Poisson batch that are computed at once; what goes beyond is computed after
 MOST_BITS, LEAST_BITS = 18, 12  # of a product of two factors
 SPARE = 2  # units left for rounding, so that it seldom makes a row too long
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StepsRelease(Release):
+    """Many noised steps about the same units: DP-SGD at a silo, or clipped updates of clients noised at the server.
+
+    `reply` is what one reply costs: its steps and what goes beside them, or, for a recipe whose proof fails, no guarantee.
+    `run` is what all replies of a client cost together, where there are several.
+    """
+
+    steps: NoisedSteps
+    reply: Event
+    run: Event | None = None
+    most_replies: int = 1
+    drawn_in_secret: bool = False
+
+    @property
+    def whole(self) -> Event:
+        return self.reply if self.run is None else self.run
+
+    def event(self, number: int) -> Event:
+        return self.reply
+
+    @property
+    def draws(self) -> int:
+        return self.steps.draws
+
+    @property
+    def noise_multiplier(self) -> float:
+        return self.steps.noise_multiplier
+
+    @property
+    def replies(self) -> int:
+        return self.most_replies
+
+    @property
+    def amplified(self) -> bool:
+        return self.drawn_in_secret
 
 
 @jax.tree_util.register_dataclass

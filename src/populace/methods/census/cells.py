@@ -137,7 +137,7 @@ def shrunk(counts: NumpyArray, deviation: float) -> NumpyArray:
     values = np.sort(counts)[::-1]
     shifts = (np.cumsum(values) - total) / np.arange(1, len(values) + 1)
     shift = shifts[np.flatnonzero(values > shifts)[-1]]
-    return np.maximum(counts - shift, 0.0)
+    return np.asarray(np.maximum(counts - shift, 0.0))
 
 
 def denoised(counts: NumpyArray, deviation: float) -> NumpyArray:

@@ -1,4 +1,4 @@
-"""A mixture of products fitted to noisy tables of all pairs: P(x) = sum over z of w_z times the product over columns of p_zj(x_j).
+"""A mixture of products fitted to noisy tables: P(x) = sum over z of w_z times the product over columns of p_zj(x_j).
 
 Squares of what the tables leave over, each divided by the variance of its noise, and a pull of every component towards the
 one-way tables. Several fits from other starts are averaged: each finds another way to explain the tables, and what they do not

@@ -1,8 +1,8 @@
 """`census`: every silo counts the tables of all pairs of columns, with noise; one mixture of products is fitted to their sum.
 
 Stage 0, where columns have more codes than cells (numbers on a fine grid, long lists): one-way tables of their codes, of which
-cells are made. Stage 1: the table of every pair of columns, with the target where there is one. Counts are whole numbers and add
-up, so that it does not matter which silo holds what; noise is added by each silo (`silo`) or once by the server (`central`).
+cells are made. Stage 1: the table of every pair of columns, with the target where there is one. Counts are whole numbers and
+add up, so that it does not matter which silo holds what; each silo adds noise (`silo`), or the server once (`central`).
 Everything after the sums is post-processing.
 """
 

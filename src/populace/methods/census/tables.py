@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from populace.types import Array, NumpyArray
+from populace.types import Array, ArrayTree, NumpyArray
 
 ROWS_AT_ONCE = 4_096  # one-hot rows multiplied at once
 COUNTED_AT_ONCE = 65_536  # rows counted at once, so that their codes stay in the cache
@@ -81,7 +81,8 @@ class PairTables:
     def weights(self) -> NumpyArray:
         """How many units a record adds to each pair's table: tables of many cells have more to say and get a little more."""
         cells = np.array([first * second for first, second in self.shapes], np.float64) ** WEIGHT_POWER
-        return np.maximum(1, np.rint(WEIGHT_UNITS * cells / np.sqrt(np.mean(cells**2)))).astype(np.int64)
+        weights: NumpyArray = np.maximum(1, np.rint(WEIGHT_UNITS * cells / np.sqrt(np.mean(cells**2)))).astype(np.int64)
+        return weights
 
     @property
     def bound(self) -> float:
@@ -133,7 +134,7 @@ class PairTables:
         column_of = np.repeat(np.array(self.columns), [self.sizes[column] for column in self.columns])
         value_of = np.concatenate([np.arange(self.sizes[column]) for column in self.columns])
 
-        def step(total: Array, some: tuple[Array, Array]) -> tuple[Array, None]:
+        def step(total: ArrayTree, some: ArrayTree) -> tuple[ArrayTree, None]:
             block, here = some
             hot = (block[:, column_of] == value_of).astype(jnp.float32)
             outcome = jnp.zeros(len(block), jnp.int32) if self.target is None else block[:, self.target]
@@ -141,7 +142,8 @@ class PairTables:
             product = jnp.einsum(
                 "ny,na,nb->yab", chosen.astype(jnp.float32), hot, hot, precision=jax.lax.Precision.HIGHEST
             )
-            return total + jnp.rint(product).astype(jnp.int32), None
+            added: Array = total + jnp.rint(product).astype(jnp.int32)
+            return added, None
 
         zero = jnp.zeros((self.outcomes, self.positions, self.positions), jnp.int32)
         blocks = codes.reshape(-1, ROWS_AT_ONCE, codes.shape[1]), mask.reshape(-1, ROWS_AT_ONCE)

@@ -31,8 +31,8 @@ from populace.methods.base import (
     check_not_negative,
     check_sizes,
 )
-from populace.methods.blocks.composed import ComposedMethod, Composition, Learner, StepsRelease, Wording
-from populace.methods.blocks.dp_sgd import training_key
+from populace.methods.blocks.composed import ComposedMethod, Composition, Learner, Wording
+from populace.methods.blocks.dp_sgd import StepsRelease, training_key
 from populace.methods.blocks.gan_training import GanNetworks, GanTraining, Visit, VisitDesign
 from populace.methods.blocks.generator import Synthesizer
 from populace.methods.blocks.schedules import Relay

@@ -23,12 +23,12 @@ import optax
 from populace.methods.blocks.latent_class import LatentClass, mixture_of
 from populace.methods.poll.answer_counts import (
     AnswerCounts,
+    Layout,
     fisher_informations,
     log_likelihoods,
     one_hot_cells,
     value_probabilities,
 )
-from populace.methods.poll.layout import Layout
 from populace.tables.schema import Schema
 from populace.types import Array
 

@@ -35,9 +35,10 @@ from populace.methods.base import (
     check_shares,
     check_sizes,
 )
-from populace.methods.blocks.composed import Composition, RememberingLearner, StepsRelease, Wording
+from populace.methods.blocks.composed import Composition, RememberingLearner, Wording
 from populace.methods.blocks.dp_sgd import (
     Examples,
+    StepsRelease,
     TrainState,
     draw_batches,
     examples_at_once,
