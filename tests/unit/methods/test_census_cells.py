@@ -1,0 +1,183 @@
+"""Cells: what long columns are seen in, from noisy counts of their codes alone."""
+
+import numpy as np
+import pytest
+
+from populace.methods.census.cells import (
+    LIST_CELLS,
+    SCALE_CELLS,
+    SPIKE_SHARE,
+    Coarse,
+    cells_of,
+    denoised,
+    grouped,
+    shrunk,
+)
+from populace.tables.schema import Column, Schema
+
+
+def scale(codes, *, nullable=False, name="amount"):
+    return Column(name=name, kind="integer", edges=tuple(float(edge) for edge in range(codes + 1)), nullable=nullable)
+
+
+def listed(codes, *, nullable=False, name="code"):
+    return Column(
+        name=name, kind="categorical", categories=tuple(f"c{number:04}" for number in range(codes)), nullable=nullable
+    )
+
+
+COLUMNS = [
+    scale(500), scale(500, nullable=True), scale(SCALE_CELLS + 1), scale(5_000),
+    listed(700), listed(700, nullable=True), listed(LIST_CELLS + 1), listed(LIST_CELLS + 2, nullable=True),
+]  # fmt: skip
+
+
+def laws(codes, rng):
+    """Counts of codes of many forms: even, rare, empty, one value alone, a spike at each end, a heavy tail, noise alone."""
+    yield "even", np.full(codes, 20.0)
+    yield "empty", np.zeros(codes)
+    yield "below zero", rng.normal(-5, 3, codes)
+    yield "one value", np.eye(codes)[codes // 3] * 9_000
+    yield "both ends", 4_000 * (np.eye(codes)[0] + np.eye(codes)[-1])
+    yield "many spikes", 300.0 * (np.arange(codes) % 3 == 0)
+    yield "a tail", 1e5 / (1 + np.arange(codes)) ** 1.5
+    yield "an empty tail", np.where(np.arange(codes) < codes // 10, 400.0, 0.0)
+    yield "noise", rng.normal(0, 50, codes)
+
+
+@pytest.mark.parametrize("column", COLUMNS, ids=lambda column: f"{column.kind}-{column.size}")
+@pytest.mark.parametrize("deviation", [0.0, 1.0, 60.0])
+def test_every_code_has_a_cell_and_shares_of_a_cell_are_a_distribution(column, deviation):
+    rng = np.random.default_rng(0)
+    for name, counts in laws(column.size, rng):
+        noisy = counts + deviation * rng.normal(size=column.size)
+        cells, shares = grouped(column, noisy, deviation)
+        wanted = cells_of(column)
+        assert cells.shape == shares.shape == (column.size,), name
+        assert cells.dtype == np.int32
+        assert 0 <= cells.min() <= cells.max() < wanted, name
+        totals = np.bincount(cells, shares, minlength=wanted)
+        there = np.bincount(cells, minlength=wanted) > 0
+        np.testing.assert_allclose(totals[there], 1, atol=1e-9, err_msg=name)
+        assert shares.min() >= 0, name
+        if column.nullable:  # "no value" is nobody's neighbour
+            assert (cells == cells[-1]).sum() == 1, name
+            assert shares[-1] == 1, name
+        if column.is_ordered:  # cells of a scale are runs of neighbours
+            assert (np.diff(cells[: column.levels]) >= 0).all(), name
+
+
+def test_a_public_number_of_cells_and_no_more_than_codes():
+    assert cells_of(scale(500)) == SCALE_CELLS
+    assert cells_of(scale(500, nullable=True)) == SCALE_CELLS + 1
+    assert cells_of(listed(700)) == LIST_CELLS
+    assert cells_of(listed(700, nullable=True)) == LIST_CELLS + 1
+    for short in (scale(5), scale(5, nullable=True), listed(3), listed(LIST_CELLS, nullable=True)):
+        assert cells_of(short) == short.size
+
+
+def test_only_long_columns_are_coarse_and_their_codes_follow_each_other():
+    schema = Schema(columns=(scale(100, name="a"), listed(3, name="b"), listed(90, name="c"), scale(7, name="d")))
+    coarse = Coarse(schema)
+    assert coarse.columns == (0, 2)
+    assert coarse.sizes == (SCALE_CELLS, 3, LIST_CELLS, 7)
+    assert coarse.numbers == 190
+    assert coarse.starts() == {0: 0, 2: 100}
+    assert Coarse(Schema(columns=(listed(3, name="b"),))).starts() == {}
+
+
+def test_frequent_values_along_a_scale_stand_alone():
+    """Zero in half of the records, another value in a tenth; also under noise that would hide rarer ones."""
+    column, rng = scale(400), np.random.default_rng(1)
+    counts = np.full(400, 10.0)
+    counts[0], counts[123] = 5_000, 1_000
+    for deviation in (0.0, 30.0):
+        cells, shares = grouped(column, counts + deviation * rng.normal(size=400), deviation)
+        for spike in (0, 123):
+            assert (cells == cells[spike]).sum() == 1
+            assert shares[spike] == 1
+        assert len(np.unique(cells)) > SCALE_CELLS // 2  # and the rest is still cut into parts
+
+
+def test_what_noise_alone_makes_frequent_is_no_spike():
+    """Few records, much noise: the largest count is above the share, and stands not alone."""
+    column, rng = scale(400), np.random.default_rng(2)
+    counts = np.full(400, 1.0) + 100 * rng.normal(size=400)
+    assert (counts > SPIKE_SHARE * max(counts.sum(), 1)).any()
+    cells, _ = grouped(column, counts, 100.0)
+    alone = np.bincount(cells)[cells] == 1
+    assert alone.sum() <= 4
+    assert not alone[np.argmax(counts)]
+
+
+def test_parts_of_a_scale_weigh_about_the_same():
+    """Without noise and without spikes no cell holds much more than its share."""
+    counts = 1e5 * np.exp(-np.arange(600) / 80.0) + 5
+    cells, _ = grouped(scale(600), counts, 0.0)
+    weights = np.bincount(cells, counts) / counts.sum()
+    assert len(weights) == SCALE_CELLS
+    assert weights.max() < 2.0 / SCALE_CELLS
+    assert weights.min() > 0.3 / SCALE_CELLS
+
+
+def test_an_empty_tail_is_not_given_any_records():
+    """Values lie below a tenth of the scale; noise stands above it, and hardly any of it is believed."""
+    column, rng = scale(2_000), np.random.default_rng(3)
+    counts = np.where(np.arange(2_000) < 200, 150.0, 0.0)
+    cells, shares = grouped(column, counts + 30 * rng.normal(size=2_000), 30.0)
+    cell_weights = np.bincount(cells, counts, minlength=SCALE_CELLS) / counts.sum()
+    drawn = cell_weights[cells] * shares
+    assert drawn[:200].sum() > 0.97
+    bare = np.maximum(counts + 30 * rng.normal(size=2_000), 0)  # cutting at zero alone would believe far more
+    assert bare[:200].sum() / bare.sum() < 0.6
+
+
+def test_the_most_frequent_categories_stand_alone_and_the_others_share_the_rest():
+    counts = np.random.default_rng(4).permutation(1e5 / (1 + np.arange(700.0)) ** 1.2)
+    cells, shares = grouped(listed(700), counts, 0.0)
+    alone = np.bincount(cells)[cells] == 1
+    assert set(np.argsort(-counts)[:30]) <= set(np.flatnonzero(alone))
+    assert len(np.unique(cells)) == LIST_CELLS
+    np.testing.assert_allclose(shares, counts / np.bincount(cells, counts)[cells])
+
+
+def test_denoising_keeps_what_is_there():
+    """Steps far above the noise keep their places and sizes."""
+    rng = np.random.default_rng(5)
+    truth = np.repeat([400.0, 0.0, 900.0, 100.0], 256)
+    found = denoised(truth + 20 * rng.normal(size=1_024), 20.0)
+    assert np.abs(found - truth).mean() < 8  # of the noise's 16
+    assert found.sum() == pytest.approx(truth.sum(), rel=0.01)
+    assert found.min() >= 0
+
+
+def test_denoising_removes_noise_where_nothing_is():
+    rng = np.random.default_rng(6)
+    truth = np.zeros(1_024)
+    truth[:64] = 800.0
+    noisy = truth + 50 * rng.normal(size=1_024)
+    found = denoised(noisy, 50.0)
+    assert found[64:].sum() < 0.02 * truth.sum()
+    assert np.maximum(noisy, 0)[64:].sum() > 0.3 * truth.sum()  # what cutting at zero would leave
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 1_000, 1_024, 1_025])
+def test_denoising_without_noise_changes_nothing(size):
+    counts = np.random.default_rng(7).poisson(30, size).astype(float)
+    np.testing.assert_allclose(denoised(counts, 0.0), counts)
+    np.testing.assert_allclose(denoised(counts, 1e-9), counts, rtol=1e-6)
+
+
+def test_shrunk_counts_keep_their_total_and_their_order():
+    rng = np.random.default_rng(8)
+    for counts in (
+        rng.normal(3, 20, 500),
+        np.zeros(5),
+        np.array([-4.0, -1.0]),
+        np.array([10.0]),
+        rng.poisson(5, 50) * 1.0,
+    ):
+        found = shrunk(counts, 20.0)
+        assert found.min() >= 0
+        assert found.sum() == pytest.approx(max(counts.sum(), 1.0))
+        assert (np.diff(found[np.argsort(counts)]) >= -1e-9).all()
