@@ -99,10 +99,15 @@ def test_same_key_same_replies(protocol, clients):
     keys = Keys(jax.random.key(5))
     ask = protocol.ask(protocol.begin(population, keys.begin()), population, Keyed(keys.ask(0)))
     slow = debug.answer_one_by_one(protocol, ask, clients, population, keys, 0, {}, exact=False)
+    assert_same(slow.values, answered_at_once(protocol, ask, clients, keys).values)
+
+
+def answered_at_once(protocol, ask, clients, keys):
+    """The replies to a first question, compiled."""
+    population = population_of(clients)
     records, mask = clients.gather(np.asarray(ask.cohort), population.records)
     memory = simulation._memories(protocol, population, keys)
-    fast, _ = simulation._answer_cohort(protocol, population, keys, ask, records, mask, memory)
-    assert_same(slow.values, fast.values)
+    return simulation._answer_cohort(protocol, population, keys, ask, records, mask, memory)[0]
 
 
 def test_another_key_another_result(protocol, clients, outcome):
@@ -176,7 +181,7 @@ def test_order_of_replies_does_not_matter_and_absent_ones_do_not_count(protocol,
     keys = Keys(jax.random.key(5))
     state = protocol.begin(population, keys.begin())
     ask = protocol.ask(state, population, Keyed(keys.ask(0)))
-    replies = debug.answer_one_by_one(protocol, ask, clients, population, keys, 0, {}, exact=False)
+    replies = answered_at_once(protocol, ask, clients, keys)
     order = np.random.default_rng(0).permutation(len(ask.cohort))
     shuffled_ask = dataclasses.replace(ask, cohort=ask.cohort[order], own=jax.tree.map(lambda x: x[order], ask.own))
     shuffled = jax.tree.map(lambda x: x[order], replies)
