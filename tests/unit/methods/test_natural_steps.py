@@ -41,9 +41,11 @@ def test_first_step_is_the_mean_of_what_was_told():
 def test_steps_shrink_as_reports_come_in_or_epsilon_falls_and_without_reports_nothing_moves():
     theta = np.asarray(BINARY.start(jax.random.key(0)))
 
+    step = jax.jit(later_step, static_argnums=0)
+
     def longest(told=0.1, before=0, heard=40, gain=2.5):
         known = {"gain": gain, "records": 2, "before": before, "heard": heard, "kept": ALL}
-        return float(np.abs(later_step(BINARY, theta, told_of(BINARY, told), **known) - theta).max())
+        return float(np.abs(step(BINARY, theta, told_of(BINARY, told), **known) - theta).max())
 
     assert longest() > longest(before=1_000) > 50 * longest(before=100_000) > 0
     assert longest(gain=0.05) < 0.01 * longest()
@@ -63,18 +65,20 @@ def test_parts_hold_whole_columns_and_the_target_and_come_back():
     assert submodel_places(MIXED, 0.8) == 11
     assert submodel_places(MIXED, 0.01) == 10
     theta = np.random.default_rng(0).normal(size=count_parameters(MIXED.shapes)).astype(np.float32)
+    choose, mask = jax.jit(choose_places, static_argnums=(0, 1)), jax.jit(mask_of_places, static_argnums=0)
+    take, extend = jax.jit(take_submodel, static_argnums=0), jax.jit(extend_submodel, static_argnums=0)
     seen = np.zeros(MIXED.blocks.width)
     for number in range(20):
-        places = choose_places(MIXED, 10, jax.random.key(number))
-        kept = np.asarray(mask_of_places(MIXED, places)) > 0
+        places = choose(MIXED, 10, jax.random.key(number))
+        kept = np.asarray(mask(MIXED, places)) > 0
         seen += kept
         assert len(places) == 10
         assert kept[MIXED.blocks.owner == 2].all()
         for column in range(5):
             assert len(set(kept[MIXED.blocks.owner == column].tolist())) == 1
-        part = take_submodel(MIXED, theta, places)
+        part = take(MIXED, theta, places)
         assert part.shape == (submodel_size(MIXED, 10),)
-        again = np.asarray(extend_submodel(MIXED, part, places))
+        again = np.asarray(extend(MIXED, part, places))
         same = np.concatenate([kept, np.asarray(gradient_mask(MIXED, kept)) > 0])
         np.testing.assert_array_equal(again[same], theta[same])
         assert not again[~same].any()
@@ -89,7 +93,10 @@ def test_gradient_of_a_part_is_that_of_a_model_without_the_other_columns():
     theta = np.random.default_rng(1).normal(size=count_parameters(MIXED.shapes)).astype(np.float32)
     inside = np.concatenate([kept > 0, np.asarray(gradient_mask(MIXED, kept)) > 0])
     codes = np.array([[2, 1, 4, 0, 3], [0, 0, 1, 1, 2]], np.int32)
-    whole = np.asarray(MIXED.gradient(theta * inside, *MIXED.read(codes), np.ones(2), kept))
-    part = np.asarray(small.gradient(theta[inside], *small.read(codes[:, keep]), np.ones(2)))
+    gradient = jax.jit(
+        lambda net, theta, codes, *kept: net.gradient(theta, *net.read(codes), np.ones(2), *kept), static_argnums=0
+    )
+    whole = np.asarray(gradient(MIXED, theta * inside, codes, kept))
+    part = np.asarray(gradient(small, theta[inside], codes[:, keep]))
     np.testing.assert_allclose(whole[inside[MIXED.blocks.width :]], part, atol=1e-5)
     assert not whole[~inside[MIXED.blocks.width :]].any()

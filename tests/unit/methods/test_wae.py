@@ -32,12 +32,12 @@ def test_logits_far_apart_have_probabilities_and_gradients(scale):
     """A block far below another, and binary columns of any size."""
     blocks = Blocks((2, 5, 3, 2, 4))
     logits = scale * jax.random.normal(jax.random.key(0), (6, blocks.width))
-    p = np.asarray(blocks.probabilities(logits), np.float64)
+    p = np.asarray(jax.jit(blocks.probabilities)(logits), np.float64)
     each = np.eye(len(blocks.sizes))[blocks.owner]
     np.testing.assert_allclose((p @ each)[:, [1, 2, 4]], 1.0, rtol=1e-5)
     np.testing.assert_allclose(p[:, 0], jax.nn.sigmoid(logits[:, 0]), rtol=1e-6)
-    gradients = jax.grad(
-        lambda logits: jnp.sum(blocks.probabilities(logits) ** 2) + jnp.sum(blocks.log_normaliser(logits))
+    gradients = jax.jit(
+        jax.grad(lambda logits: jnp.sum(blocks.probabilities(logits) ** 2) + jnp.sum(blocks.log_normaliser(logits)))
     )
     assert np.isfinite(np.asarray(gradients(logits))).all()
 
@@ -92,8 +92,9 @@ def test_classes_make_a_probability_and_the_decoder_has_the_same(target):
     records = all_records()
     expected = np.array([math.exp(log_probability(net, theta, record)) for record in records])
     assert expected.sum() == pytest.approx(1, rel=1e-5)
-    tables = net.tables(theta)
-    scores = net.blocks.encode(records) @ tables["classes"].T - net.blocks.log_normaliser(tables["classes"])
+    tables = jax.jit(net.tables)(theta)
+    normaliser = jax.jit(net.blocks.log_normaliser)(tables["classes"])
+    scores = jax.jit(net.blocks.encode)(records) @ tables["classes"].T - normaliser
     np.testing.assert_allclose(np.exp(scores) @ np.asarray(tables["chances"]), expected, atol=2e-6)
 
 
@@ -103,7 +104,7 @@ def test_gradient_is_that_of_the_log_probability(target):
     net = ClassAutoencoder(Blocks(SIZES), classes=2, target=target)
     theta = with_fixed_target(net, random_theta(net, 1))
     codes = all_records()[[3, 17]]
-    told = np.asarray(net.gradient(theta, *net.read(codes), np.ones(2)))
+    told = np.asarray(jax.jit(lambda theta: net.gradient(theta, *net.read(codes), np.ones(2)))(theta))
     width, small = net.blocks.width, 1e-4
     scales = np.asarray(net.scales(theta[:width]))
     assert len(told) == len(theta) - width
@@ -121,9 +122,11 @@ def test_gradients_leave_padding_out_and_nothing_gives_zero():
     theta, codes = random_theta(net), all_records()[[3, 17]]
     x, value = net.read(codes)
 
+    @jax.jit
     def first(x, value, mask):
         return net.base_gradient(theta[: net.blocks.width], x, mask)
 
+    @jax.jit
     def later(x, value, mask):
         return net.gradient(theta, x, value, mask)
 
@@ -141,13 +144,12 @@ def test_information_is_how_the_mean_gradient_falls():
     codes = np.array(list(itertools.product(range(2), range(2), range(3))), np.int32)
     chances = np.exp([log_probability(net, theta, code) for code in codes])
 
-    def mean_gradient(where):
-        return sum(
-            c * np.asarray(net.gradient(where, *net.read(code[None]), np.ones(1)))
-            for c, code in zip(chances, codes, strict=True)
-        )
+    gradient = jax.jit(lambda where, code: net.gradient(where, *net.read(code), np.ones(1)))
 
-    information = np.asarray(net.information(theta))
+    def mean_gradient(where):
+        return sum(c * np.asarray(gradient(where, code[None])) for c, code in zip(chances, codes, strict=True))
+
+    information = np.asarray(jax.jit(net.information)(theta))
     for place in (1, 2, 3, 4, 6, 7, 9):  # of the class, and of the effect
         moved = theta.copy()
         moved[5 + place] += 0.01
@@ -158,12 +160,11 @@ def test_information_is_how_the_mean_gradient_falls():
 @pytest.mark.parametrize("target", [None, 0, 1])
 def test_parameters_of_tables_make_the_same_rows(target):
     net = ClassAutoencoder(Blocks(SIZES), classes=3, target=target)
-    tables = net.tables(with_fixed_target(net, 0.5 * random_theta(net)))
-    again = net.tables(net.parameters_of(tables))
+    tables_of, probabilities = jax.jit(net.tables), jax.jit(net.blocks.probabilities)
+    tables = tables_of(with_fixed_target(net, 0.5 * random_theta(net)))
+    again = tables_of(net.parameters_of(tables))
     np.testing.assert_allclose(again["chances"], tables["chances"], atol=2e-3)
-    for one, other in zip(
-        net.blocks.probabilities(again["classes"]), net.blocks.probabilities(tables["classes"]), strict=True
-    ):
+    for one, other in zip(probabilities(again["classes"]), probabilities(tables["classes"]), strict=True):
         np.testing.assert_allclose(one, other, atol=2e-3)
     with pytest.raises(DataError, match="classes to start from"):
         ClassAutoencoder(Blocks(SIZES), classes=4, target=target).parameters_of(tables)
