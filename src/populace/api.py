@@ -15,11 +15,19 @@ from populace.methods.base import Plan, Population, Protocol
 from populace.methods.blocks.settings import check_settings
 from populace.methods.registry import make_protocol, protocol_class
 from populace.report.statement import write_statement
-from populace.runs.given import Given, deal_given, is_path, read_given, silos_of
-from populace.runs.ledger.history import NOWHERE, Bookkeeping, beside
+from populace.runs.given import Given, columns_named, deal_given, is_path, read_given
+from populace.runs.ledger.history import NOWHERE, Bookkeeping
 from populace.runs.run import Run, TemporaryFolder, asked_of
 from populace.runs.run import synthesize as run_synthesize
-from populace.runs.spec import DEFAULT_ROWS, IMAGES_IN_MEMORY, TABLE_IN_MEMORY, default_method, make_spec
+from populace.runs.spec import (
+    DEFAULT_ROWS,
+    IMAGES_IN_MEMORY,
+    TABLE_IN_MEMORY,
+    default_in_words,
+    default_method,
+    make_spec,
+    silos_of,
+)
 from populace.tables.images import Images
 from populace.tables.partition import Clients
 from populace.tables.schema import Schema, load_schema
@@ -86,30 +94,34 @@ def synthesize(
 
     `data` is a pandas, polars or Arrow table, a file, a Table or Images. A list of them is a list of silos: one client each;
     under local methods, which protect persons, every row is a client of its own. One table is one silo where the method
-    protects records and nothing else is said. Without `method` the default for the data is used, and `run.method` names it; a
-    method that was made already brings its own epsilon and settings. A table without `schema` gets a proposed one, whose
-    domains the statement marks as read from the data.
+    protects records and nothing else is said. Without `method` the default for the data is used (`census` for tables), which
+    `run.method` names and `run.remarks` explain; a method that was made already brings its own epsilon and settings. A table
+    without `schema` gets a proposed one, whose domains the statement marks as read from the data.
 
     The run's files go to `out`, or to a temporary folder that lives as long as the run does: `run.save(path)` keeps them. A
-    run on a single file is booked in the ledger beside it, as on the command line; rows in memory lie beside none, and the
+    run on files is booked in the ledger beside them, as on the command line; rows in memory lie beside none, and the
     statement then says that the run was not booked. `ledger` names a file to book in, False books nowhere.
     """
     named = _method_options(method, epsilon=epsilon, delta=delta, trust=trust, settings=settings)
-    without = (client_column,) if isinstance(client_column, str) else ()
-    given = read_given(data, schema=schema, without=without)
+    given = read_given(data, schema=schema, without=columns_named(client_column))
     label = _label(data, given)
     facts = protocol_class(named["method"] or default_method(label)).facts
-    silos = silos_of(given, facts, records_per_client=records_per_client, client_column=client_column)
+    silos = silos_of(
+        len(given.sizes), facts, listed=given.listed, records_per_client=records_per_client, client_column=client_column
+    )
     spec = make_spec(
         **named, data=label, schema_file=str(schema) if isinstance(schema, str | Path) else None, target=target,
-        records_per_client=1 if records_per_client is None else _plain(records_per_client), client_column=client_column,
+        records_per_client=_plain(records_per_client), client_column=client_column,
         most_records=_plain(most_records), silos=silos, rows=_plain(rows), seed=_plain(seed),
     )  # fmt: skip
     private = deal_given(
         given, silos=silos, target=target, records_per_client=records_per_client, client_column=client_column,
         most_records=most_records,
     )  # fmt: skip
-    remarks: list[str] = []
+    remarks = [default_in_words(label)] if method is None else []
+    if say is not None:
+        for remark in remarks:
+            say(remark)
     temporary = TemporaryFolder("populace-run-") if out is None else None
     folder = _path(out, "out") if temporary is None else temporary.path
     run = run_synthesize(
@@ -164,38 +176,29 @@ def _method_options(
     }  # fmt: skip
 
 
-def _label(data: object, given: Given) -> str:
-    """What the run's specification says of its data: the file, or that they were in memory."""
+def _label(data: object, given: Given) -> str | tuple[str, ...]:
+    """What the run's specification says of its data: the files, or that they were in memory."""
     if is_path(data):
         return str(data)
+    if isinstance(data, list | tuple) and _in_files(data):
+        return tuple(str(part) for part in data)
     return IMAGES_IN_MEMORY if isinstance(given.data, Images) else TABLE_IN_MEMORY
 
 
 def _keeping(data: object, ledger: object, *, limit: float | None, other_people: str) -> Bookkeeping:
-    """Where the run is booked: in the file named, beside a single data file, or nowhere."""
+    """Where the run is booked: in the file named, beside the data files, or nowhere."""
     if ledger is True or not (ledger is None or isinstance(ledger, bool | str | Path)):
         raise InputError(f"expected ledger as a file, False (book nowhere) or None, got {ledger!r}")
     if ledger is False or (ledger is None and not _in_files(data)):
         if limit is not None or other_people:
             raise InputError("a limit and other_people are kept in a ledger: name one with ledger=FILE")
         return NOWHERE
-    if isinstance(ledger, str | Path):
-        return Bookkeeping(ledger=Path(ledger), limit=limit, other_people=other_people)
-    if is_path(data):
-        return Bookkeeping(limit=limit, other_people=other_people)
-    return Bookkeeping(ledger=_shared_ledger(data), limit=limit, other_people=other_people)
+    named = Path(ledger) if isinstance(ledger, str | Path) else None
+    return Bookkeeping(ledger=named, limit=limit, other_people=other_people)
 
 
 def _in_files(data: object) -> bool:
     return is_path(data) or (isinstance(data, list | tuple) and all(is_path(part) for part in data))
-
-
-def _shared_ledger(files: object) -> Path:
-    """The ledger beside several files of one folder."""
-    found = {beside(str(part)) for part in files} if isinstance(files, list | tuple) else set()
-    if len(found) != 1:
-        raise InputError("the files lie in several folders, each with a ledger of its own: name one with ledger=FILE")
-    return found.pop()
 
 
 def plan(

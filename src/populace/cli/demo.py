@@ -24,7 +24,7 @@ def command(
         free = out.with_name(f"{out.name}-{number}")
         number += 1
     synthesize.command(
-        data="embedded:harbour", epsilon=epsilon, out=free, method=None, delta=None, schema=None, target="owns_home",
+        data=["embedded:harbour"], epsilon=epsilon, out=free, method="poll", delta=None, schema=None, target="owns_home",
         trust=None, records_per_client=1, client_column=None, most_records=None, pairs=[], rows=4_000, seed=seed,
         ledger=None, no_ledger=False, limit=None, other_people=None,
     )  # fmt: skip

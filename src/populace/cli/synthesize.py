@@ -1,4 +1,4 @@
-"""`populace synthesize`: from a data file to a run folder."""
+"""`populace synthesize`: from data files to a run folder."""
 
 from __future__ import annotations
 
@@ -11,32 +11,37 @@ if TYPE_CHECKING:
     from populace.runs.run import Run
 
 LEDGER = "populace-ledger.sqlite"
-EXAMPLE = (
-    "Example:  populace synthesize adult.parquet --schema adult.toml --epsilon 4 --target income --rows 30000 --out run"
-)
+EXAMPLE = "Example:  populace synthesize north.csv south.csv --schema patients.toml --epsilon 1 --target died --out run"
 
 
 def command(
-    data: str = typer.Argument(help="A table (CSV, Parquet, Arrow) or images (.npz with x and y)."),
+    data: list[str] = typer.Argument(
+        help="Tables (CSV, Parquet, Arrow) or images (.npz with x and y); each file is a silo."
+    ),
     epsilon: float = typer.Option(
         ..., "--epsilon", help="Privacy budget of one client (or record; see `populace methods`)."
     ),
     out: Path = typer.Option(
         ..., "--out", help="Folder of the run; an unfinished one with the same options is resumed."
     ),
-    method: str | None = typer.Option(None, "--method", help="A method; see `populace methods`."),
+    method: str | None = typer.Option(
+        None, "--method", help="A method; see `populace methods`. Default: census for tables, moments for images."
+    ),
     delta: float | None = typer.Option(None, "--delta", help="Only for methods with an approximate guarantee."),
     schema: str | None = typer.Option(None, "--schema", help="A declared schema (TOML), or SDV metadata (JSON)."),
     target: str | None = typer.Option(None, "--target", help="The column that matters most."),
     trust: str | None = typer.Option(None, "--trust", help="silo or central, for methods that offer both."),
-    records_per_client: int = typer.Option(
-        1, "--records-per-client", help="Simulate clients with this many rows each."
+    records_per_client: int | None = typer.Option(
+        None,
+        "--records-per-client",
+        help="Simulate clients with this many rows each. Default: each file is a silo where the method protects records, each "
+        "row a client where it protects clients.",
     ),
     client_column: str | None = typer.Option(
         None, "--client-column", help="Simulate one client per value of this column."
     ),
     most_records: int | None = typer.Option(
-        None, "--most-records", help="With --client-column: the declared most rows of one client, a public number."
+        None, "--most-records", help="The declared most rows of one client or silo, a public number."
     ),
     pairs: list[str] = typer.Option([], "--set", help="A parameter of the method, name=value.", metavar="NAME=VALUE"),
     rows: int = typer.Option(10_000, "--rows", help="How many synthetic rows, or images, to write."),
@@ -57,7 +62,11 @@ def command(
         help="Say why a table with the columns of an earlier one is about other people. Kept in the ledger.",
     ),
 ) -> None:
-    """Simulate clients that hold the rows or images of DATA, and write synthetic ones with their privacy statement.
+    """Write synthetic rows or images, made from those of DATA under differential privacy, with their privacy statement.
+
+    Whoever holds a file is a silo. One file is one silo, which adds the noise itself: the usual central synthesizer, in the
+    owner's hands. Several files are simulated silos, which each add their own. Methods that protect clients (`poll` and
+    other local ones) ask every row as a client of its own.
 
     Every run is booked in a ledger before it begins, so that runs on the same rows add up (docs/ledger.md).
     """
@@ -66,10 +75,10 @@ def command(
     from populace.report.statement import write_statement
     from populace.runs.ledger.history import Bookkeeping
     from populace.runs.run import synthesize
-    from populace.runs.spec import make_spec
+    from populace.runs.spec import default_in_words, make_spec
 
     spec = make_spec(
-        data=data, epsilon=epsilon, method=method, delta=delta, schema_file=schema, target=target, trust=trust,
+        data=tuple(data), epsilon=epsilon, method=method, delta=delta, schema_file=schema, target=target, trust=trust,
         records_per_client=records_per_client, client_column=client_column, most_records=most_records,
         settings=show.settings(pairs), rows=rows, seed=seed,
     )  # fmt: skip
@@ -78,6 +87,8 @@ def command(
     if other_people is not None and not other_people.strip():
         raise InputError("--other-people wants words: who is in this table, or why they are others")
     keeping = Bookkeeping(ledger=ledger, limit=limit, kept=not no_ledger, other_people=other_people or "")
+    if method is None:
+        show.say(default_in_words(spec.data))
     with show.progress(spec.method_name) as report:
         run = synthesize(spec, out, progress=report, say=show.say, keeping=keeping)
     write_statement(out)

@@ -49,7 +49,7 @@ BUILT_IN: dict[str, str] = {
     "dp-fl": "populace.methods.genfl.protocol:DpFl",
     "moments": "populace.methods.moments.protocol:Moments",
 }
-DEFAULTS: dict[Kind, str] = {"table": "poll", "images": "moments"}
+DEFAULTS: dict[Kind, str] = {"table": "census", "images": "moments"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Data as they are given in Python: a frame of pandas, polars or Arrow, a file, a Table or Images, or a list of silos."""
+"""Data as they are given: files, or in Python a frame of pandas, polars or Arrow, a Table or Images, or a list of silos."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import numpy as np
 import pyarrow as pa
 
 from populace.errors import DataError, InputError
-from populace.methods.base import Facts
 from populace.runs.sources import EMBEDDED, PrivateData, deal_rows, read_rows
+from populace.runs.spec import Files, files_of
 from populace.tables.images import Images, read_images
 from populace.tables.partition import Clients, split, split_silos
 from populace.tables.schema import Schema
 from populace.tables.table import Table, make_table, read_frame, resolve_schema, to_arrow
 
 EXPECTED = "a pandas, polars or Arrow table, the path of a file, a populace Table or Images, or a list of them (silos)"
+
+NAMED_SILOS = 6  # whose sizes are printed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -129,22 +131,31 @@ def _joined_images(parts: Sequence[Images]) -> Images:
     )  # fmt: skip
 
 
-def silos_of(given: Given, facts: Facts, *, records_per_client: int | None, client_column: str | None) -> int | None:
-    """How many silos these rows are dealt to, a client each; None where they are dealt to clients otherwise.
+def read_private(
+    data: Files,
+    *,
+    silos: int | None = None,
+    schema: str | None = None,
+    target: str | None = None,
+    records_per_client: int = 1,
+    client_column: str | None = None,
+    most_records: int | None = None,
+) -> PrivateData:
+    """The rows of one or several data files, split into clients, and all they hold; with `silos` each file is a client.
 
-    A list is a list of silos, and so is one table under a method that protects records. Local methods protect persons: each
-    row is a client of its own, whichever table it stands in.
+    `most_records` is the public number of records of one client; a client with more is refused.
     """
-    chosen = records_per_client is not None or client_column is not None
-    if not given.listed:
-        return 1 if facts.unit == "record" and not chosen else None
-    local = facts.trust == ("local",)
-    if records_per_client not in (None, 1) or (chosen and not local):
-        raise InputError(
-            "a list of tables is a list of silos, a client each (a client per row under local methods); leave "
-            "records_per_client and client_column out, or give one table"
-        )
-    return None if local else len(given.sizes)
+    files = files_of(data)
+    given = read_given(list(files) if len(files) > 1 else files[0], schema=schema, without=columns_named(client_column))
+    return deal_given(
+        given, silos=silos, target=target, records_per_client=records_per_client, client_column=client_column,
+        most_records=most_records, name=", ".join(files),
+    )  # fmt: skip
+
+
+def columns_named(client_column: object) -> tuple[str, ...]:
+    """The columns that a proposed schema leaves out: the one that names clients."""
+    return (client_column,) if isinstance(client_column, str) else ()
 
 
 def deal_given(
@@ -155,19 +166,20 @@ def deal_given(
     records_per_client: int | None = None,
     client_column: str | None = None,
     most_records: int | None = None,
+    name: str = "the table",
 ) -> PrivateData:
-    """Rows split into clients, one per silo or as the command line splits them."""
+    """Rows split into clients, one per silo or as the command line splits them; `name` is theirs, for messages."""
     each = 1 if records_per_client is None else records_per_client
     if isinstance(given.data, Images):
         if target is not None or client_column is not None:
-            raise InputError("images take neither target nor client_column; leave them out")
+            raise InputError("images take neither a target nor a client column; leave them out")
         clients = split(given.data, records_per_client=each) if silos is None else _silos(given, most_records)
         return PrivateData(clients=clients, frame=None)
     if given.frame is None:
         raise InputError("expected the frame of a table")
     private = deal_rows(
         given.frame, given.data, target=target, records_per_client=each, client_column=client_column,
-        most_records=most_records,
+        most_records=most_records, name=name,
     )  # fmt: skip
     if silos is None:
         return private
@@ -178,3 +190,14 @@ def deal_given(
 
 def _silos(given: Given, most: int | None) -> Clients:
     return split_silos(given.data, given.sizes, most=most)
+
+
+def who_takes_part(clients: Clients, silos: int | None) -> str:
+    """Who takes part, in words: the one who holds everything, silos, or simulated clients."""
+    if silos == 1:
+        return f"one silo, which holds all {len(clients.data):,} records and adds the noise itself"
+    if silos is not None:
+        held = ", ".join(f"{width:,}" for width in clients.widths[:NAMED_SILOS])
+        more = " and others" if silos > NAMED_SILOS else ""
+        return f"{silos} simulated silos of {held}{more} records"
+    return f"{len(clients):,} simulated clients ({clients.how})"

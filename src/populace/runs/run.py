@@ -28,10 +28,11 @@ from populace.privacy.events import Event
 from populace.privacy.guarantee import Guarantee, aligned, guarantee_from_json
 from populace.privacy.ledger import Budget
 from populace.runs.folder import VERSIONS, RunFolder
+from populace.runs.given import read_private, who_takes_part
 from populace.runs.ledger.history import BESIDE, NOT_BOOKED, Bookkeeping, History
 from populace.runs.ledger.wording import said_alone
 from populace.runs.restated import simulated_population
-from populace.runs.sources import PrivateData, read_private
+from populace.runs.sources import PrivateData
 from populace.runs.spec import (
     DEFAULT_ROWS,
     IMAGES_IN_MEMORY,
@@ -61,8 +62,8 @@ class TemporaryFolder:
 
 
 ONE_RECORD_EACH = (
-    "careful: this method is for silos of many records, and here every client holds one and is a silo of its own; say how many "
-    "rows a silo holds (--records-per-client) or which column names it (--client-column)"
+    "careful: this method is for silos of many records, and here every client holds one and is a silo of its own; leave out "
+    "--records-per-client, and each file is a silo, or say which column names it (--client-column)"
 )
 
 
@@ -237,7 +238,7 @@ def synthesize(
             say(remark)
         for remark in _repeats(private, spec):
             say(remark)
-        say(f"{protocol.facts.name}: {len(clients):,} simulated clients ({clients.how})")
+        say(f"{protocol.facts.name}: {who_takes_part(clients, spec.silos)}")
         if protocol.facts.unit == "record" and population.records == 1 and len(clients) > 1:
             say(ONE_RECORD_EACH)
         history.reserve(folder, say)
@@ -267,8 +268,8 @@ def synthesize(
 
 def _read(spec: RunSpec) -> PrivateData:
     return read_private(
-        spec.data, schema=spec.schema_file, target=spec.target, records_per_client=spec.records_per_client,
-        client_column=spec.client_column, most_records=spec.most_records,
+        spec.data, silos=spec.silos, schema=spec.schema_file, target=spec.target, most_records=spec.most_records,
+        records_per_client=spec.records_per_client, client_column=spec.client_column,
     )  # fmt: skip
 
 

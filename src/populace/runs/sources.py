@@ -8,7 +8,6 @@ import pyarrow as pa
 
 from populace.errors import DataError, InputError
 from populace.tables import embedded
-from populace.tables.images import read_images
 from populace.tables.partition import Clients, split, split_by_column
 from populace.tables.schema import Schema
 from populace.tables.table import Table, make_table, read_frame, resolve_schema
@@ -33,30 +32,6 @@ class PrivateData:
 
     clients: Clients
     frame: pa.Table | None
-
-
-def read_private(
-    data: str,
-    *,
-    schema: str | None = None,
-    target: str | None = None,
-    records_per_client: int = 1,
-    client_column: str | None = None,
-    most_records: int | None = None,
-) -> PrivateData:
-    """The rows of a data file, split into clients, and all it holds.
-
-    `most_records` is the public number of records of one client; a client with more is refused.
-    """
-    if data.endswith(".npz"):
-        if target or schema or client_column:
-            raise InputError("images take none of --target, --schema and --client-column; leave them out")
-        return PrivateData(clients=split(read_images(data), records_per_client=records_per_client), frame=None)
-    frame, table = read_rows(data, schema, without=(client_column,) if client_column else ())
-    return deal_rows(
-        frame, table, target=target, records_per_client=records_per_client, client_column=client_column,
-        most_records=most_records, name=data,
-    )  # fmt: skip
 
 
 def deal_rows(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import typing
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pydantic
 
 from populace.errors import SpecError
-from populace.methods.base import Protocol
+from populace.methods.base import Facts, Kind, Protocol
 from populace.methods.blocks.settings import in_words
 from populace.methods.registry import DEFAULTS, make_protocol, parameters, protocol_class, settings_from_file
 from populace.privacy.randomizers.base import check_epsilon
@@ -23,9 +25,57 @@ DEFAULT_ROWS = 10_000
 TABLE_IN_MEMORY, IMAGES_IN_MEMORY = "memory:table", "memory:images"
 
 
-def default_method(data: str) -> str:
+#: The defaults up to version 0.2.0, whose run folders leave a default method unnamed.
+FORMER_DEFAULTS: dict[Kind, str] = {"table": "poll", "images": "moments"}
+REASONS: dict[Kind, str] = {
+    "table": "each file is a silo whose holder adds the noise, and one record is protected; --method poll asks every row as a "
+    "person of its own, who trusts nobody",
+    "images": "each file is a silo, which sends one noisy sum, and one image is protected",
+}
+
+Files = str | Sequence[str]
+
+
+def files_of(data: Files) -> tuple[str, ...]:
+    """The files that these data are, a silo each."""
+    return (data,) if isinstance(data, str) else tuple(data)
+
+
+def kind_of(data: Files) -> Kind:
+    """Whether these are tables or images, by the names of the files."""
+    images = all(file.endswith(".npz") or file == IMAGES_IN_MEMORY for file in files_of(data))
+    return "images" if images else "table"
+
+
+def default_method(data: Files) -> str:
     """The method for data of this kind, where none is asked for."""
-    return DEFAULTS["images" if data.endswith(".npz") or data == IMAGES_IN_MEMORY else "table"]
+    return DEFAULTS[kind_of(data)]
+
+
+def default_in_words(data: Files) -> str:
+    """Which method is used where none was asked for, and why."""
+    kind = kind_of(data)
+    return f"method: {DEFAULTS[kind]}, the default for {'images' if kind == 'images' else 'tables'}: {REASONS[kind]}"
+
+
+def silos_of(
+    silos: int, facts: Facts, *, listed: bool, records_per_client: int | None, client_column: str | None
+) -> int | None:
+    """How many silos these rows are dealt to, a client each; None where they are dealt to clients otherwise.
+
+    Several files, or a list of tables, are as many silos, and so is one table under a method that protects records. Local
+    methods protect persons: each row is a client of its own, whichever table it stands in.
+    """
+    chosen = records_per_client is not None or client_column is not None
+    if not listed:
+        return 1 if facts.unit == "record" and not chosen else None
+    local = facts.trust == ("local",)
+    if records_per_client not in (None, 1) or (chosen and not local):
+        raise SpecError(
+            "a list of tables, or several files, is a list of silos, a client each (a client per row under local methods); "
+            "leave records-per-client and client-column out, or give one table"
+        )
+    return None if local else silos
 
 
 class RunSpec(pydantic.BaseModel):
@@ -33,7 +83,7 @@ class RunSpec(pydantic.BaseModel):
 
     model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    data: str
+    data: str | tuple[str, ...]
     epsilon: float
     method: str | None = None
     delta: float | None = None
@@ -48,9 +98,22 @@ class RunSpec(pydantic.BaseModel):
     rows: int = DEFAULT_ROWS
     seed: int | None = None
 
+    @pydantic.field_validator("data", mode="before")
+    @classmethod
+    def _one_or_several(cls, data: object) -> object:
+        """A list of one file is that file."""
+        if not isinstance(data, list | tuple):
+            return data
+        return data[0] if len(data) == 1 else tuple(data)
+
     @property
     def method_name(self) -> str:
         return default_method(self.data) if self.method is None else self.method
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files, a silo each where the rows are dealt to silos."""
+        return files_of(self.data)
 
     def digest(self) -> str:
         """A hash of the specification and of the version, to recognise an unfinished run: other code makes other replies."""
@@ -59,9 +122,14 @@ class RunSpec(pydantic.BaseModel):
 
 
 def make_spec(**values: Any) -> RunSpec:
-    """A checked specification; what is wrong is one sentence."""
+    """A checked specification; what is wrong is one sentence.
+
+    Without a method it names the default one. Without `records_per_client`, `client_column` and `silos`, each file is a silo
+    where the method protects records, and each row a client where it protects clients.
+    """
+    given = {name: value for name, value in values.items() if name != "records_per_client" or value is not None}
     try:
-        spec = RunSpec(**values)
+        spec = RunSpec(**given)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0])
@@ -79,13 +147,41 @@ def make_spec(**values: Any) -> RunSpec:
             check_count(name.replace("_", "-"), count)
     if spec.client_column is not None and spec.records_per_client != 1:
         raise SpecError("give --records-per-client or --client-column, not both")
+    check_seed(spec.seed)
+    spec = _resolved(spec, given.get("records_per_client"))
     if spec.most_records is not None and spec.client_column is None and spec.silos is None:
         raise SpecError(
-            "--most-records is for the clients of a --client-column; --records-per-client says it otherwise"
+            "--most-records is for the clients of a --client-column, or for silos; --records-per-client says it otherwise"
         )
-    check_seed(spec.seed)
     make_method(spec)
     return spec
+
+
+def _resolved(spec: RunSpec, records_per_client: int | None) -> RunSpec:
+    """The specification with its method named, and with silos where the rows are dealt to such."""
+    method, files = spec.method_name, spec.files
+    if not files:
+        raise SpecError("a run needs data: a file, or several")
+    if (twice := _named_twice(files)) is not None:
+        raise SpecError(f"the file {twice} is given twice; each file is a silo of its own: name it once")
+    silos = spec.silos
+    if silos is None:
+        silos = silos_of(
+            len(files), protocol_class(method).facts, listed=len(files) > 1, records_per_client=records_per_client,
+            client_column=spec.client_column,
+        )  # fmt: skip
+    return spec.model_copy(update={"method": method, "silos": silos})
+
+
+def _named_twice(files: tuple[str, ...]) -> str | None:
+    """A file that is named twice, whatever links lead there: its records would count twice, and be protected half as well."""
+    seen: set[Path] = set()
+    for file in files:
+        place = Path(file).resolve()
+        if place in seen:
+            return file
+        seen.add(place)
+    return None
 
 
 def check_count(name: str, count: object) -> None:
@@ -105,8 +201,13 @@ def check_seed(seed: object) -> None:
 
 def spec_from_file(document: JsonObject) -> RunSpec:
     """The specification in a run.json of this or an earlier version, with settings under their present names."""
-    method = document.get("method") or default_method(str(document.get("data")))
-    return make_spec(**{**document, "settings": settings_from_file(method, document.get("settings", {}))})
+    data = document.get("data")
+    method = document.get("method") or FORMER_DEFAULTS[kind_of(data if isinstance(data, str | list) else "")]
+    settings = settings_from_file(method, document.get("settings", {}))
+    dealt = {
+        "records_per_client": document.get("records_per_client") or 1
+    }  # silos are in the document, or were not meant
+    return make_spec(**{**document, **dealt, "method": method, "settings": settings})
 
 
 def make_method(spec: RunSpec) -> Protocol:

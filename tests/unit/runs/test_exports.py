@@ -10,9 +10,9 @@ import pytest
 from populace.privacy import events
 from populace.privacy.run_ledger import RunLedger, make_ledger
 from populace.privacy.run_totals import Cost
+from populace.runs.given import read_private
 from populace.runs.ledger.accounts import Accounts
 from populace.runs.ledger.standing import find_standing
-from populace.runs.sources import read_private
 
 ROWS = 120
 COLUMNS = ["patient", "age", "weight", "ward", "admitted", "smoker", "zip"]

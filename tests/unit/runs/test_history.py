@@ -16,10 +16,10 @@ from populace.errors import BudgetError, DataError, RunError, SpecError
 from populace.methods.baselines.independent import Independent
 from populace.privacy.run_ledger import RunLedger, make_ledger
 from populace.runs.folder import RunFolder
+from populace.runs.given import read_private
 from populace.runs.ledger.history import LEDGER, NOT_BOOKED, NOWHERE, Bookkeeping, History
 from populace.runs.ledger.view import find_ledger, overview
 from populace.runs.run import simulate, synthesize
-from populace.runs.sources import read_private
 from populace.runs.spec import make_method, make_spec
 from populace.tables.embedded import harbour
 from populace.tables.partition import split

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-from populace.errors import BudgetError, RunError, SpecError
+from populace.errors import BudgetError, InputError, RunError, SpecError
 from populace.methods.base import Population, Protocol
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.run_ledger import Booked, RunLedger, make_ledger, new_booking
@@ -23,7 +23,7 @@ from populace.runs.ledger.standing import Standing, find_standing
 from populace.runs.ledger.wording import EMBEDDED_DATA, doubt, json_number, pair, public_history, said, said_alone
 from populace.runs.ledger.wording import NOT_BOOKED as NOT_BOOKED
 from populace.runs.sources import EMBEDDED, PrivateData
-from populace.runs.spec import RunSpec
+from populace.runs.spec import Files, RunSpec, files_of
 from populace.tables.files import read_json, write_json
 from populace.types import JsonObject
 
@@ -44,9 +44,10 @@ class Bookkeeping:
     kept: bool = True
     other_people: str = ""
 
-    def path(self, data: str) -> Path | None:
-        """The ledger for this data file, or None."""
-        if not self.kept or (data.startswith(EMBEDDED) and self.ledger is None):
+    def path(self, data: Files) -> Path | None:
+        """The ledger for these data files, or None."""
+        embedded = any(file.startswith(EMBEDDED) for file in files_of(data))
+        if not self.kept or (embedded and self.ledger is None):
             return None
         return (self.ledger or beside(data)).absolute()
 
@@ -55,9 +56,13 @@ BESIDE = Bookkeeping()
 NOWHERE = Bookkeeping(kept=False)
 
 
-def beside(data: str | Path) -> Path:
-    """Where the ledger of a data file is by default: one for all files of the folder it lies in, whatever links lead there."""
-    return Path(data).resolve().parent / LEDGER
+def beside(data: Files | Path) -> Path:
+    """Where the ledger of data files is by default: one for all files of the folder they lie in, whatever links lead there."""
+    files = (data,) if isinstance(data, str | Path) else data
+    folders = {Path(file).resolve().parent for file in files}
+    if len(folders) != 1:
+        raise InputError("the files lie in several folders, each with a ledger of its own: name one with --ledger FILE")
+    return folders.pop() / LEDGER
 
 
 class History:
@@ -76,6 +81,7 @@ class History:
         self.spec, self.data, self.method = spec, data, protocol.facts.name
         self.cost = booked_cost(protocol, population, seeded=spec.seed is not None)
         self.limit, self.path, self.other_people = keeping.limit, keeping.path(spec.data), keeping.other_people.strip()
+        self.asked = keeping.ledger
         self.booking = ""
         self._accounts: Accounts | None = None
         self.document: JsonObject = said_alone(EMBEDDED_DATA if keeping.kept and self.path is None else NOT_BOOKED)
@@ -88,7 +94,7 @@ class History:
         """Refuse what cannot be booked, before there is a folder; books nothing."""
         if self.path is None or (folder / TOKEN).is_file() or folder.finished:  # that folder is refused by itself
             return
-        _make(self.path, beside_data=self.path == beside(self.spec.data))
+        _make(self.path, beside_data=self.asked is None)
         with RunLedger(self.path) as ledger:
             self._standing(ledger, max_limit=self._limit(ledger))
 
@@ -173,9 +179,9 @@ class History:
             standing = self._standing(ledger, max_limit=ledger.limit)
             self.document = self._document(ledger, standing)
             ledger.book(
-                booking=self.booking, folder=str(folder.path.absolute()), data=Path(self.spec.data).name,
-                rows=len(self.data.clients.data), method=self.method, cost=self.cost, history=self.document,
-                used=standing.used,
+                booking=self.booking, folder=str(folder.path.absolute()),
+                data=", ".join(Path(file).name for file in self.spec.files), rows=len(self.data.clients.data),
+                method=self.method, cost=self.cost, history=self.document, used=standing.used,
             )  # fmt: skip
 
     def _limit(self, ledger: RunLedger) -> float:

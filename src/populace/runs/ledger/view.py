@@ -11,6 +11,7 @@ from populace.privacy.run_ledger import Booked, RunLedger
 from populace.runs.folder import RunFolder
 from populace.runs.ledger.history import LEDGER, TOKEN, beside
 from populace.runs.ledger.wording import json_number
+from populace.runs.spec import files_of
 from populace.tables.files import read_json
 from populace.types import JsonObject
 
@@ -38,8 +39,10 @@ def _of_run(folder: RunFolder) -> Path:
     booked = read_json(folder / TOKEN) if (folder / TOKEN).is_file() else document.get("booked")
     if not booked or not booked.get("ledger"):
         raise RunError(f"the run in {folder.path} is booked in no ledger")
-    named, moved = Path(booked["ledger"]), beside(document["spec"]["data"])
-    path = moved if moved.is_file() and not named.is_file() else named
+    path = Path(booked["ledger"])
+    if not path.is_file():
+        moved = [Path(file).resolve().parent / LEDGER for file in files_of(document["spec"]["data"])]
+        path = next((found for found in moved if found.is_file()), path)
     if not path.is_file():
         raise RunError(
             f"the run in {folder.path} is booked in {path}, which is gone; put it back: without it nothing says what was spent"
