@@ -60,7 +60,7 @@ def test_every_protocol_ends_where_the_debug_engine_ends(name, rows, make_sites,
     found = coordinator.go()
     state, booked = debug_state(protocol, split(rows, records_per_client=1), jax.random.key(5))
     assert found.over
-    assert found.rounds > 1
+    assert found.rounds > 1 or name == "census"  # one message, where no column is long
     assert_same(found.state, state)
     assert found.ledger.spent()["charges"] == booked
     participations = booked // len(rows)
