@@ -19,9 +19,10 @@ from populace.engines import simulation
 from populace.evaluation.marginals import mean_over_pairs, relative_error, two_way_distances
 from populace.evaluation.prediction import Score, logistic_score, majority_score
 from populace.evaluation.sets import all_sets, set_distances
+from populace.methods.blocks.clique_tree import TreeGenerator
 from populace.methods.blocks.composed import RunState
 from populace.methods.blocks.one_report import mutual_information
-from populace.methods.marginals.graphical_model import TreeGenerator, fit_graphical_model
+from populace.methods.marginals.graphical_model import fit_graphical_model
 from populace.methods.marginals.samprivsyn import SamPrivSyn
 from populace.methods.registry import make_protocol
 from populace.papers.grid import Benchmark, Cell, Chart, Result, View, benchmark_of, lines_over, mean_over_seeds

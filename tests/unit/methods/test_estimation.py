@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from populace.errors import DataError, SpecError
 from populace.methods.baselines import marginals
+from populace.methods.blocks.clique_tree import CliqueTree, elimination_cells
 from populace.methods.blocks.frequency_estimation import (
     NoisyTable,
     invert,
@@ -24,10 +25,8 @@ from populace.methods.blocks.frequency_estimation import (
     with_marginal,
 )
 from populace.methods.marginals.graphical_model import (
-    CliqueTree,
     choose_cliques,
     dependence,
-    elimination_cells,
     fit_graphical_model,
     noise_alone,
     pool_singles,

@@ -17,6 +17,7 @@ import numpy as np
 
 from populace.errors import out_of_range
 from populace.methods.base import Facts, Population, check_counts
+from populace.methods.blocks.clique_tree import TreeGenerator
 from populace.methods.blocks.composed import ComposedMethod, Composition
 from populace.methods.blocks.frequency_estimation import NoisyTable
 from populace.methods.blocks.one_report import (
@@ -29,7 +30,6 @@ from populace.methods.blocks.one_report import (
     subset_variance,
 )
 from populace.methods.blocks.schedules import OneShot
-from populace.methods.marginals.graphical_model import TreeGenerator
 from populace.methods.marginals.shrinkage import fit_consistent_model, fit_shrunk_model
 from populace.privacy.randomizers.base import check_epsilon
 from populace.types import Array

@@ -18,10 +18,10 @@ import numpy as np
 
 from populace.errors import out_of_range
 from populace.methods.base import Facts, Population
+from populace.methods.blocks.clique_tree import CliqueTree, TreeGenerator
 from populace.methods.blocks.frequency_estimation import maximise_likelihood, pair_likelihoods
 from populace.methods.blocks.one_report import mutual_information
 from populace.methods.marginals.bloom import Bits, BloomLearner, BloomMethod, Estimates, Filters
-from populace.methods.marginals.graphical_model import CliqueTree, TreeGenerator
 from populace.types import Array, NumpyArray
 
 LEAST_START = 0.01  # even share of where expectation maximisation begins, so that no cell is ruled out

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.methods.base import Ask, Facts, Population, Shard, check_counts, choose_record
+from populace.methods.blocks.clique_tree import TreeGenerator
 from populace.methods.blocks.composed import ComposedMethod, Composition
 from populace.methods.blocks.frequency_estimation import (
     NoisyTable,
@@ -45,7 +46,7 @@ from populace.methods.blocks.one_report import (
 )
 from populace.methods.blocks.records_generator import Records, build_rows
 from populace.methods.blocks.schedules import Cohort, OneShot
-from populace.methods.marginals.graphical_model import TreeGenerator, pool_singles
+from populace.methods.marginals.graphical_model import pool_singles
 from populace.methods.marginals.shrinkage import (
     Questions,
     allocate_reports,

@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from populace.methods.blocks.clique_tree import CliqueTree, elimination_cells
 from populace.methods.blocks.frequency_estimation import NoisyTable, make_consistent, project_to_simplex, with_marginal
-from populace.methods.marginals.graphical_model import CliqueTree, elimination_cells, fit_graphical_model, pool_singles
+from populace.methods.marginals.graphical_model import fit_graphical_model, pool_singles
 from populace.types import Array, NumpyArray
 
 Columns = tuple[int, ...]
