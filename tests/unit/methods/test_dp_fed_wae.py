@@ -120,10 +120,13 @@ def test_client_without_records_answers_as_if_its_update_were_zero(recipe):
     population = population_of(clients)
     protocol = DpFedWae(epsilon=4.0, recipe=recipe, hidden_size=4, latent_size=2, local_epochs=2, latent_classes=2)
     ask = protocol.ask(protocol.begin(population, jax.random.key(0)), population, Keyed(jax.random.key(1)))
-    blank = Shard(records=np.zeros((2, 8), np.int32), mask=np.zeros(2, bool), population=population)
-    full = dataclasses.replace(blank, records=np.ones((2, 8), np.int32))
-    key = Keyed(jax.random.key(5))
-    assert protocol.answer(ask.common, 0, blank, (), key)[0] == protocol.answer(ask.common, 0, full, (), key)[0]
+
+    @jax.jit
+    def answer(records):
+        shard = Shard(records=records, mask=np.zeros(2, bool), population=population)
+        return protocol.answer(ask.common, 0, shard, (), Keyed(jax.random.key(5)))[0]
+
+    assert answer(np.zeros((2, 8), np.int32)) == answer(np.ones((2, 8), np.int32))
 
 
 def test_first_rounds_learn_the_columns_own_tables_and_later_ones_keep_them():
@@ -132,19 +135,22 @@ def test_first_rounds_learn_the_columns_own_tables_and_later_ones_keep_them():
     population = population_of(clients)
     state = protocol.begin(population, jax.random.key(0))
     thetas, kinds = [np.asarray(state.learner.theta)], []
-    records, mask = (np.asarray(clients.data.codes).reshape(400, 2, 8), np.ones((400, 2), bool))
+    records = np.asarray(clients.data.codes).reshape(400, 2, 8)
+
+    @jax.jit
+    def answer(common, records, key):
+        shard = Shard(records=records, mask=np.ones(2, bool), population=population)
+        return protocol.answer(common, 0, shard, (), Keyed(key))[0]
+
     for number in range(10):
         ask = protocol.ask(state, population, Keyed(jax.random.key(number)))
         kinds.append(bool(ask.common["warming"]))
         reports = [
-            protocol.answer(
-                ask.common, own, Shard(records=records[c], mask=mask[c], population=population), (),
-                Keyed(jax.random.fold_in(jax.random.key(number), own)),
-            )[0]
-            for own, c in enumerate(np.asarray(ask.cohort)[:4])
-        ]  # fmt: skip
+            answer(ask.common, records[client], jax.random.fold_in(jax.random.key(number), slot))
+            for slot, client in enumerate(np.asarray(ask.cohort)[:4])
+        ]
         replies = Replies(clients=ask.cohort[:4], present=np.ones(4, bool), values=np.array(reports))
-        state = protocol.absorb(state, ask, replies, Keyed(jax.random.key(9)))
+        state = jax.jit(protocol.absorb)(state, ask, replies, Keyed(jax.random.key(9)))
         thetas.append(np.asarray(state.learner.theta))
     assert kinds == [True] * 5 + [False] * 5
     for kind, before, after in zip(kinds, thetas, thetas[1:], strict=False):
@@ -174,7 +180,7 @@ def test_a_part_of_the_model_is_sent_and_moves_that_part_only():
     ask = protocol.ask(state, population, Keyed(jax.random.key(1)))
     assert ask.common["theta"].shape == (26,)
     replies = Replies(clients=ask.cohort, present=np.ones(4, bool), values=np.array([3, 5, 8, 64]))
-    after = protocol.absorb(state, ask, replies, Keyed(jax.random.key(2)))
+    after = jax.jit(protocol.absorb)(state, ask, replies, Keyed(jax.random.key(2)))
     moved = np.asarray(after.learner.theta != state.learner.theta)
     kept = np.asarray(learner.kept(state.learner.coin, 50)) > 0
     assert kept.sum() == 8

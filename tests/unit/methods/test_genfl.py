@@ -324,8 +324,9 @@ def test_replies_count_by_client_whatever_their_order_and_absent_ones_do_not(cli
 def test_a_client_without_a_generator_mixes_nothing():
     learner = MIXED.parts(POPULATION).learner
     weights, theta = weights_of(learner, 1.0), jnp.ones(learner.generator.decoder_size)
+    generated = jax.jit(learner.generated)
     for told in (True, False):
-        gradient = learner.generated(weights, theta, jnp.asarray(told), jax.random.key(1))
+        gradient = generated(weights, theta, jnp.asarray(told), jax.random.key(1))
         assert bool(np.asarray(gradient).any()) == told
 
 

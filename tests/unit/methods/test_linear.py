@@ -70,8 +70,8 @@ def test_the_two_factors_of_a_record_make_its_clipped_gradient(weights, images):
 @pytest.mark.parametrize("bound", [0.3, 5.0])
 def test_the_gradient_of_generated_examples_is_the_mean_of_their_clipped_gradients(bound, weights):
     theta, key = jax.random.normal(jax.random.key(1), (GENERATOR.decoder_size,)), jax.random.key(7)
-    found = generated_gradient(GENERATOR, FEATURES, weights, theta, 9, bound, key)
-    x, y = generate_examples(GENERATOR, theta, 9, key)
+    found = jax.jit(generated_gradient, static_argnums=(0, 1, 4))(GENERATOR, FEATURES, weights, theta, 9, bound, key)
+    x, y = jax.jit(generate_examples, static_argnums=(0, 2))(GENERATOR, theta, 9, key)
     gradients, lengths = zip(*(clipped(weights, *example, bound) for example in zip(x, y, strict=True)), strict=True)
     np.testing.assert_allclose(found, sum(gradients) / 9, atol=1e-5)
     assert max(lengths) > 1 if bound == 0.3 else max(lengths) < 1, "clipped or not: the test would not see both"
