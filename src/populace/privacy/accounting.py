@@ -3,6 +3,9 @@
 Pure events compose by addition at delta 0. At a delta above 0 a pure event stands for binary randomised response with the same
 epsilon, which dominates every epsilon-DP mechanism (Kairouz, Oh, Viswanath 2015, theorem 3.3), so the answer is an upper bound
 whatever the mechanism was.
+
+Lists that may show a value nobody else has (`events.NoisyLists`) are accounted as the Gaussian releases they are otherwise:
+what they may show is taken off delta first, and adds as little to epsilon (`privacy.partition`).
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ def epsilon_of(event: Event, *, delta: float, accountant: Accountant = "pld", in
     `interval` is the discretisation of the privacy loss: a coarser one is faster and never optimistic.
 
     Guarantee: an upper bound (dp-accounting rounds pessimistically).
-    Edge cases: inf for a non-private event, and at delta 0 for an event that is not pure.
+    Edge cases: inf for a non-private event, at delta 0 for an event that is not pure, and where lists alone use up delta.
     """
     if not 0 <= delta < 1:
         raise out_of_range("delta", "in [0, 1)", delta)
@@ -42,6 +45,11 @@ def epsilon_of(event: Event, *, delta: float, accountant: Accountant = "pld", in
         return events.pure_epsilon(event)
     if contains_non_private(event) or delta == 0:
         return math.inf
+    lost, added = events.failures(event)
+    if lost:
+        left = delta - lost
+        rest = events.without_failures(event)
+        return added + epsilon_of(rest, delta=left, accountant=accountant, interval=interval) if left > 0 else math.inf
     if accountant == "pld":
         epsilon = float(_loss_distribution(event, interval).get_epsilon_for_delta(delta))
         return min(epsilon, events.pure_epsilon(event)) if events.is_pure(event) else epsilon

@@ -50,9 +50,11 @@ def bracket(event: Event, *, delta: float) -> Bracket:
     proved = epsilon_of(event, delta=delta)
     if delta == 0 or math.isinf(proved):
         return Bracket(at_least=proved, proved=proved, renyi=proved)
+    renyi = _renyi(event, delta)
+    event = events.without_failures(event)  # from below, a list is the Gaussian release that it is at least
     interval = min(INTERVAL, max(_reach(event) / MOST_POINTS, LOST * proved / releases(event)))
     epsilon = float(_rounded_down(event, interval).get_epsilon_for_delta(delta))
-    return Bracket(at_least=min(epsilon, proved), proved=proved, renyi=_renyi(event, delta))
+    return Bracket(at_least=min(epsilon, proved), proved=proved, renyi=renyi)
 
 
 def _renyi(event: Event, delta: float) -> float | None:

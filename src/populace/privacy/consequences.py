@@ -50,6 +50,10 @@ def changed_epsilon(event: Event, *, delta: float, change: Change) -> float:
         return times * events.pure_epsilon(event)
     if contains_non_private(event) or delta == 0:
         return math.inf
+    lost, added = events.failures(event, 1 if change == "replaced" else change)
+    if lost:
+        left, rest = delta - lost, events.without_failures(event)
+        return added + changed_epsilon(rest, delta=left, change=change) if left > 0 else math.inf
     if change == "replaced" and _sampled(event):
         return _by_two_steps(_changed_loss(event, 1), delta)
     return float(_changed_loss(event, change).get_epsilon_for_delta(delta))
@@ -86,6 +90,9 @@ def best_test(event: Event, *, change: Change) -> float:
         return best_guess(changed_epsilon(event, delta=0.0, change=change), 0.0)
     if contains_non_private(event):
         return 1.0
+    lost, _ = events.failures(event, 1 if change == "replaced" else change)
+    if lost:
+        return min(1.0, best_test(events.without_failures(event), change=change) + lost)
     if change == "replaced" and _sampled(event):  # two steps: their distances add
         return min(1.0, 0.5 + float(_changed_loss(event, 1).get_delta_for_epsilon(0.0)))
     return min(1.0, (1 + float(_changed_loss(event, change).get_delta_for_epsilon(0.0))) / 2)

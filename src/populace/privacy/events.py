@@ -1,8 +1,8 @@
 """What a release was, as plain data; `accounting` interprets it.
 
-The events mirror dp-accounting's, which they are translated into, with one addition (`Pure`: all that is known is epsilon)
-and two properties it lacks: they are JSON, and need nothing but the standard library, so training code can carry them on a
-machine without the accountant.
+The events mirror dp-accounting's, which they are translated into, with two additions (`Pure`: all that is known is epsilon;
+`NoisyLists`: a list that shows what it must not with a small probability) and two properties it lacks: they are JSON, and need
+nothing but the standard library, so training code can carry them on a machine without the accountant.
 """
 
 from __future__ import annotations
@@ -39,6 +39,48 @@ class Gaussian(Event):
     def __post_init__(self) -> None:
         if not (self.noise_multiplier > 0 and math.isfinite(self.noise_multiplier)):
             raise SpecError(f"expected noise_multiplier above 0 and finite, got {self.noise_multiplier!r}")
+
+
+@dataclasses.dataclass(frozen=True)
+class NoisyLists(Event):
+    """The values of `columns` columns whose counts, with Gaussian noise rounded to whole numbers, are above `threshold`.
+
+    A record has one value in each column, so that counts change by the root of `columns` in L2, and the noise's standard
+    deviation is `noise_multiplier` times that. The list is a Gaussian release, except that a value which nobody else has may
+    be shown (`failure`); `privacy.partition` has the proof.
+    """
+
+    noise_multiplier: float
+    columns: int
+    threshold: int
+
+    def __post_init__(self) -> None:
+        if not (self.noise_multiplier > 0 and math.isfinite(self.noise_multiplier)):
+            raise SpecError(f"expected noise_multiplier above 0 and finite, got {self.noise_multiplier!r}")
+        for name in ("columns", "threshold"):
+            number = getattr(self, name)
+            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+                raise SpecError(f"expected {name} as a whole number of at least 1, got {number!r}")
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of a count's noise."""
+        return self.noise_multiplier * math.sqrt(self.columns)
+
+    def failure(self, group: int = 1) -> float:
+        """The probability, at most, that a value is shown which only the records of a group hold, in any column.
+
+        A count of k is above the threshold where the noise, before rounding, is at least threshold + 1/2 - k. However a group
+        splits over the values of a column, it shows one with at most as many times the largest probability per record.
+        """
+        shares = (normal_tail((self.threshold + 0.5 - held) / self.deviation) / held for held in range(1, group + 1))
+        one = group * max(shares)
+        return -math.expm1(self.columns * math.log1p(-one)) if one < 1 else 1.0
+
+
+def normal_tail(deviations: float) -> float:
+    """The probability that a normal number is so many standard deviations, or more, above its mean."""
+    return math.erfc(deviations / math.sqrt(2)) / 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +122,7 @@ class NonPrivate(Event):
 
 
 KNOWN: dict[str, type[Event]] = {
-    kind.__name__: kind for kind in (Pure, Gaussian, PoissonSampled, Repeated, Composed, NonPrivate)
+    kind.__name__: kind for kind in (Pure, Gaussian, NoisyLists, PoissonSampled, Repeated, Composed, NonPrivate)
 }
 
 
@@ -110,6 +152,36 @@ def from_json(document: JsonObject) -> Event:
             value = tuple(from_json(item) for item in value)
         values[field.name] = value
     return kind(**values)
+
+
+def without_failures(event: Event) -> Event:
+    """The event with its lists as the Gaussian releases that they are but for `failures`."""
+    if isinstance(event, NoisyLists):
+        return Gaussian(event.noise_multiplier)
+    if isinstance(event, Composed):
+        return Composed(tuple(without_failures(item) for item in event.events))
+    if isinstance(event, PoissonSampled | Repeated):
+        return dataclasses.replace(event, event=without_failures(event.event))
+    return event
+
+
+def failures(event: Event, group: int = 1) -> tuple[float, float]:
+    """What lists that may fail add to delta and to epsilon, if so many records are zeroed out: the sum of their probabilities
+    f of failing, and of -log(1 - f). Sampled lists are refused."""
+    if isinstance(event, NoisyLists):
+        one = event.failure(group)
+        return one, -math.log1p(-one) if one < 1 else math.inf
+    if isinstance(event, Repeated):
+        delta, epsilon = failures(event.event, group)
+        return event.count * delta, event.count * epsilon
+    if isinstance(event, Composed):
+        parts = [failures(item, group) for item in event.events]
+        return math.fsum(delta for delta, _ in parts), math.fsum(epsilon for _, epsilon in parts)
+    if isinstance(event, PoissonSampled) and failures(event.event, group)[0]:
+        raise SpecError(
+            "lists of values from a sample of the records have no accountant; release them from all records"
+        )
+    return 0.0, 0.0
 
 
 def is_pure(event: Event) -> bool:
