@@ -106,7 +106,8 @@ class Watched(Wrapped):
             number, call = match
             noised.remove(match)
             shift = self.recorder.shifts.get(number, np.zeros(1, np.int64)).reshape(-1)
-            self.recorder.apart(call.mechanism, first.astype(np.int64), second.astype(np.int64) - shift)
+            flat = (one.astype(np.int64).reshape(-1) for one in (first, second))
+            self.recorder.apart(call.mechanism, next(flat), next(flat) - shift)
         for number, call in noised:
             if np.any(self.recorder.shifts.get(number, 0)):
                 self.recorder.complain(f"noise of {call.mechanism.size} coordinates was drawn and is not in {what}")

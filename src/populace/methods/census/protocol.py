@@ -42,11 +42,10 @@ MARGIN = 1.0005  # of noise, where rounding in the composition of stages would t
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sums:
-    """What the silos sent, added up, 64 bits wide; how many messages each stage had, and the cell of every code."""
+    """What the silos sent, added up, 64 bits wide, and how many messages each stage had: nothing that has no noise."""
 
     one_way: Array
     pairs: Array
-    cells: Array
     messages: Array
 
 
@@ -66,7 +65,7 @@ class CensusLearner(Learner):
         return Sums(
             one_way=np.zeros(self.coarse.numbers, np.int64),
             pairs=np.zeros((self.tables.outcomes, self.tables.entries), np.int64),
-            cells=_codes_as_cells(self.schema), messages=np.zeros(self.schedule.stages, np.int32),
+            messages=np.zeros(self.schedule.stages, np.int32),
         )  # fmt: skip
 
     def _is_first(self, number: int) -> bool:
@@ -76,7 +75,7 @@ class CensusLearner(Learner):
     def question(self, state: Sums, number: Array) -> dict[str, Array]:
         if self._is_first(int(number)):
             return {"codes": jnp.int32(0)}
-        return {"cells": jnp.asarray(state.cells, jnp.int32)}
+        return {"cells": jnp.asarray(self._cells_and_shares(state)[0], jnp.int32)}
 
     def example(self, number: int) -> dict[str, Array]:
         return (
@@ -122,10 +121,7 @@ class CensusLearner(Learner):
         state = dataclasses.replace(state, messages=messages)
         if not self._is_first(number):
             return dataclasses.replace(state, pairs=np.asarray(state.pairs) + total)
-        state = dataclasses.replace(state, one_way=np.asarray(state.one_way) + total)
-        if block + 1 < self.schedule.blocks:
-            return state
-        return dataclasses.replace(state, cells=self._cells_and_shares(state)[0])
+        return dataclasses.replace(state, one_way=np.asarray(state.one_way) + total)
 
     def _cells_and_shares(self, state: Sums) -> tuple[NumpyArray, NumpyArray]:
         """The cell of every code of every column, and each code's share of its cell."""

@@ -59,7 +59,7 @@ class StagedRelease(Release):
         return units
 
     def _noise(self, stage: int, units: Array, source: Source) -> Array:
-        return self.mechanisms[stage].noise(source, units.shape)
+        return self.mechanisms[stage].noise(source).reshape(units.shape)
 
     def deviation(self, stage: int, messages: int) -> float:
         """The standard deviation of noise in the sum of so many messages."""
