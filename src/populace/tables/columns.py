@@ -20,7 +20,7 @@ from populace.types import NumpyArray
 
 Kind = Literal["categorical", "boolean", "ordinal", "integer", "decimal", "date", "datetime", "time"]
 Dtype = Literal["string", "integer", "float", "boolean", "date", "datetime", "time"]
-Domain = Literal["declared", "read-from-data", "public-data"]
+Domain = Literal["declared", "read-from-data", "public-data", "released"]
 OtherKind = Literal["id", "text"]
 
 LISTED: tuple[str, ...] = ("categorical", "boolean", "ordinal")
@@ -30,7 +30,7 @@ FINEST = {"integer": 1.0, "date": 1.0, "datetime": 0.001, "time": 0.001}
 KINDS: tuple[str, ...] = (*LISTED, *STORED)
 OTHER_KINDS: tuple[str, ...] = ("id", "text")
 DTYPES: tuple[str, ...] = ("string", "integer", "float", "boolean")
-DOMAINS: tuple[str, ...] = ("declared", "read-from-data", "public-data")
+DOMAINS: tuple[str, ...] = ("declared", "read-from-data", "public-data", "released")
 DAY = 86_400.0
 EXAMPLES = {"date": "%d.%m.%Y", "datetime": "%d.%m.%Y %H:%M:%S", "time": "%H:%M:%S"}
 SPANS = {

@@ -1,7 +1,8 @@
 """The public shape of a table: columns, domains, and what no row may be.
 
 A domain is public. It was *declared* by somebody who knows it without looking at the private rows (`source` says who), read
-from a *public* table, or *read from the data*; the last is marked on the column and travels into every statement about a run.
+from a *public* table, *released* by those who hold the rows, with noise that the bound covers, or *read from the data*; the
+last is marked on the column and travels into every statement about a run.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from populace.types import JsonObject
 
 FORMAT = 2
 FORMATS = (1, 2)
+RELEASED = "found in lists with noise, each silo's own, within the bound"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,6 +88,8 @@ class Schema:
         for column in self.columns:
             if column.domain == "public-data":
                 groups.setdefault(f"read from public data: {column.source or NOT_SAID}", []).append(column.name)
+            elif column.domain == "released":
+                groups.setdefault(RELEASED, []).append(column.name)
             elif column.domain == "declared":
                 said = f"declared by: {column.source}" if column.source else "declared, not said by whom"
                 groups.setdefault(said, []).append(column.name)
