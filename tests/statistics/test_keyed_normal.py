@@ -108,8 +108,8 @@ def levels_drawn(deviation, *, shared):
 
 
 def test_tables_of_a_draw_are_independent_and_shared_words_are_noticed():
+    right, broken = (levels_drawn(1e8 / 2, shared=shared) for shared in (False, True))
     for first, second in ((0, 1), (0, 2), (1, 2)):
-        right, broken = (levels_drawn(1e8 / 2, shared=shared) for shared in (False, True))
         assert stats.chi2_contingency(parts_table(right[first], right[second])).pvalue > ACCEPT
         assert stats.chi2_contingency(parts_table(broken[first], broken[second])).pvalue < REJECT
 

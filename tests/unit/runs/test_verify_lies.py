@@ -36,10 +36,11 @@ TINY = [
 RUNS = {
     "moments": ["--method", "moments", "--epsilon", "4", "--records-per-client", "20"],
     "central": ["--method", "moments", "--epsilon", "4", "--records-per-client", "20", "--trust", "central"],
-    "fl-gan": ["--method", "fl-gan", "--epsilon", "4", "--records-per-client", "20", *TINY, "--set", "latent_size=2"],
+    "fl-gan": ["--method", "fl-gan", "--epsilon", "2", "--records-per-client", "20", *TINY, "--set", "latent_size=2"],
     "people": ["--method", "independent", "--epsilon", "2", "--client-column", "person"],
     "declared": ["--method", "independent", "--epsilon", "2", "--client-column", "person", "--most-records", "4"],
-    "poll": ["--method", "poll", "--epsilon", "2", "--set", "chains=1", "--set", "langevin_steps=24"],
+    "poll": ["--method", "poll", "--epsilon", "2", "--set", "chains=1", "--set", "langevin_steps=24", "--set",
+             "latent_classes=4"],
     "seeded": ["--method", "independent", "--epsilon", "2", "--seed", "5"],
     "alone": ["--method", "independent", "--epsilon", "2", "--no-ledger"],
     "baseline": ["--method", "fed-vae", "--epsilon", "4", "--records-per-client", "20", "--set", "rounds=1", "--set",
