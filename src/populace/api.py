@@ -202,7 +202,7 @@ def _in_files(data: object) -> bool:
 
 
 def plan(
-    method: Method,
+    method: Method | None = None,
     *,
     clients: int | Clients,
     schema: Schema | str | Path | None = None,
@@ -212,8 +212,10 @@ def plan(
 ) -> Plan:
     """What can be said before any data is touched: guarantee, rounds, bytes and predicted error.
 
-    `clients` is how many there will be, each with at most so many records under this schema, or clients as `split` makes them.
+    `clients` is how many clients or silos there will be, each with at most so many records under this schema, or clients as
+    `split` makes them. Without `method` it is the plan of the default for tables.
     """
+    method = default_method(TABLE_IN_MEMORY) if method is None else method
     options = _method_options(method, epsilon=epsilon, delta=None, trust=None, settings=settings)
     named = {name: options[name] for name in ("epsilon", "delta", "trust") if options.get(name) is not None}
     protocol = method if isinstance(method, Protocol) else make_protocol(str(method), {**options["settings"], **named})

@@ -27,7 +27,9 @@ def command(
     data: str | None = typer.Argument(
         None, metavar="[DATA]", help="Real rows: CSV, Parquet or Arrow; the same as --real."
     ),
-    real: str | None = typer.Option(None, "--real", help="Real rows; for a run those it was made from."),
+    real: list[str] = typer.Option(
+        [], "--real", help="Real rows; for a run those it was made from. Again for each further file."
+    ),
     holdout: str | None = typer.Option(
         None,
         "--holdout",
@@ -60,13 +62,15 @@ def command(
     from populace.attacks.request import AttackRequest, perform
     from populace.cli import show
     from populace.errors import SpecError
+    from populace.runs.given import read_frames
 
-    if (data is None) == (real is None):
+    if (data is None) == (not real):
         raise SpecError("give the real rows once: `populace attack METHOD DATA`, or `populace attack RUN --real FILE`")
     if jobs < 0:
         raise SpecError(f"expected jobs of at least 1, got {jobs}")
+    rows_given = read_frames(real) if len(real) > 1 else str(data or real[0])
     request = AttackRequest(
-        what=what, data=str(data or real), holdout=holdout, epsilon=epsilon, schema=schema, settings=show.settings(pairs),
+        what=what, data=rows_given, holdout=holdout, epsilon=epsilon, schema=schema, settings=show.settings(pairs),
         targets=targets, shadows=shadows, attacked=attacked, rows=rows, drawn=drawn, records_per_client=records,
         sensitive=sensitive, seed=seed, jobs=jobs,
     )  # fmt: skip

@@ -29,7 +29,7 @@ def command(
         ledger=None, no_ledger=False, limit=None, other_people=None,
     )  # fmt: skip
     show.say("")
-    evaluate.command(runs=[free], real="embedded:harbour", target=None, as_json=False)
+    evaluate.command(runs=[free], real=["embedded:harbour"], target=None, as_json=False)
     show.say(
         f"\nOpen {free / 'report.html'} in a browser; `populace sample {free} --rows 5 -o five.csv` draws more rows."
     )

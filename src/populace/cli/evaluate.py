@@ -13,7 +13,9 @@ EXAMPLE = "Example:  populace evaluate run --real adult_test.parquet --target in
 
 def command(
     runs: list[Path] = typer.Argument(help="Folders of finished runs; the report goes into the first."),
-    real: str = typer.Option(..., "--real", help="Real rows: CSV, Parquet or Arrow; for images .npz."),
+    real: list[str] = typer.Option(
+        ..., "--real", help="Real rows: CSV, Parquet or Arrow; again for each further file. For images .npz."
+    ),
     target: str | None = typer.Option(None, "--target", help="The column to predict."),
     as_json: bool = typer.Option(False, "--json", help="Print the metrics as JSON."),
 ) -> None:

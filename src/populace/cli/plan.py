@@ -6,27 +6,42 @@ from pathlib import Path
 
 import typer
 
-EXAMPLE = "Example:  populace plan --schema adult.toml --clients 30000 --epsilon 4"
+EXAMPLE = "Example:  populace plan --schema adult.toml --clients 3 --records-per-client 10000 --epsilon 1"
 
 
 def command(
     schema: Path = typer.Option(..., "--schema", help="A schema (TOML)."),
-    clients: int = typer.Option(..., "--clients", help="How many clients will take part."),
-    epsilon: float = typer.Option(..., "--epsilon", help="Privacy budget of one client."),
-    method: str | None = typer.Option(None, "--method", help="A method; see `populace methods`."),
-    records: int = typer.Option(1, "--records-per-client", help="The most records one client holds."),
+    clients: int = typer.Option(..., "--clients", help="How many clients, or silos, will take part."),
+    epsilon: float = typer.Option(
+        ..., "--epsilon", help="Privacy budget of one client (or record; see `populace methods`)."
+    ),
+    method: str | None = typer.Option(
+        None, "--method", help="A method; see `populace methods`. Default: census, for silos."
+    ),
+    records: int | None = typer.Option(
+        None, "--records-per-client", help="The most records one client holds: 1 by default; needed for silos."
+    ),
     pairs: list[str] = typer.Option([], "--set", help="A parameter of the method, name=value.", metavar="NAME=VALUE"),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """Predict error, bytes, time and guarantee from public facts alone."""
     from populace.cli import show
+    from populace.errors import SpecError
     from populace.methods.base import Population
+    from populace.methods.registry import protocol_class
     from populace.runs.plan import plan
-    from populace.runs.spec import make_method, make_spec
+    from populace.runs.spec import default_in_words, make_method, make_spec
     from populace.tables.schema import load_schema
 
     spec = make_spec(data="none.parquet", epsilon=epsilon, method=method, settings=show.settings(pairs))
-    population = Population(schema=load_schema(schema), clients=clients, records=records)
+    if records is None and protocol_class(spec.method_name).facts.unit == "record":
+        raise SpecError(
+            f"{spec.method_name} is for silos: say how many rows a silo holds at most, with --records-per-client; --method "
+            "poll asks every row as a client of its own"
+        )
+    if method is None and not as_json:
+        show.say(default_in_words(spec.data))
+    population = Population(schema=load_schema(schema), clients=clients, records=records or 1)
     predicted, seconds = plan(make_method(spec), population)
     if as_json:
         show.say_json({
@@ -36,7 +51,7 @@ def command(
         })  # fmt: skip
         return
     lines = [
-        ("method", f"{spec.method_name}, {clients:,} clients, {predicted.rounds} round(s)"),
+        ("method", f"{spec.method_name}, {clients:,} {_who(spec.method_name)}, {predicted.rounds} round(s)"),
         *predicted.guarantee.lines,
     ]
     lines += [("error", f"{value:.4f} predicted {name}") for name, value in predicted.errors.items()]
@@ -44,3 +59,9 @@ def command(
     lines.append(("time", f"about {seconds:.1f} s to simulate here, compilation included"))
     lines += [("note", note) for note in predicted.notes]
     show.say_lines(lines)
+
+
+def _who(method: str) -> str:
+    from populace.methods.registry import protocol_class
+
+    return "silos" if protocol_class(method).facts.unit == "record" else "clients"

@@ -11,6 +11,7 @@ import typer
 from populace.types import JsonObject
 
 if TYPE_CHECKING:
+    from populace.engines.messages import Hosts
     from populace.federation.site import Hosting, SiteFolder
 
 EXAMPLE = (
@@ -19,6 +20,9 @@ EXAMPLE = (
     "--data ward.csv --epsilon 4"
 )
 FOLDER = typer.Argument(help="The site's folder: its key, its kit, its ledger. Nobody else needs to read it.")
+WHOLE = (
+    "The site as a whole is one client: a silo. Default where the method protects records; else every row is a client."
+)
 
 app = typer.Typer(
     help="Take part in a federation with records that stay here: ask to join, join, look at the ledger, stop.",
@@ -58,11 +62,11 @@ def join(
         help="Limit on the epsilon of one account over all runs, under the method's neighbouring relation.",
     ),
     delta: float = typer.Option(0.0, "--delta", help="The delta of that limit."),
-    records_per_client: int = typer.Option(
-        1, "--records-per-client", help="Number of consecutive rows that make one client."
+    records_per_client: int | None = typer.Option(
+        None, "--records-per-client", help="Number of consecutive rows that make one client; default: see --whole."
     ),
     client_column: str | None = typer.Option(None, "--client-column", help="One client per value of this column."),
-    whole: bool = typer.Option(False, "--whole", help="The site as a whole is one client."),
+    whole: bool = typer.Option(False, "--whole", help=WHOLE),
     records: int | None = typer.Option(
         None, "--records", help="Most records of one client, a public figure; default: what the data hold."
     ),
@@ -87,23 +91,37 @@ def join(
     from populace.errors import InputError
     from populace.federation.site import Hosting, SiteFolder
 
+    if records_per_client is not None and records_per_client < 1:
+        raise InputError(f"expected records-per-client of at least 1, got {records_per_client}")
     place = SiteFolder(folder)
     if signed is not None:
         given = {"--fingerprint": fingerprint, "--proposal": proposal, "--data": data, "--epsilon": epsilon}
         missing = [name for name, value in given.items() if value is None]
         if fingerprint is None or proposal is None or data is None or epsilon is None:
             raise InputError(f"to join, give {', '.join(missing)} as well")
-        if whole + (client_column is not None) + (records_per_client != 1) > 1:
+        if whole + (client_column is not None) + (records_per_client is not None) > 1:
             raise InputError("give one of --records-per-client, --client-column and --whole")
+        chosen: Hosts | None = (
+            "site" if whole else "column" if client_column else "rows" if records_per_client else None
+        )
         hosting = Hosting(
-            data=data, by="site" if whole else "column" if client_column else "rows", records_per_client=records_per_client,
-            client_column=client_column, records=records, epsilon=epsilon, delta=delta, change_limit=change_limit,
-            trust_coordinator=trust_coordinator, other_clients=other_clients, restored=restored, seed=seed,
+            data=data, by=chosen or _usual(proposal), records_per_client=records_per_client or 1, client_column=client_column,
+            records=records, epsilon=epsilon, delta=delta, change_limit=change_limit, trust_coordinator=trust_coordinator,
+            other_clients=other_clients, restored=restored, seed=seed,
         )  # fmt: skip
         _agree(place, signed, proposal, hosting, fingerprint)
     process = place.start()
     show.say(f"{place.document['name']} answers requests of {place.document['federation']} (process {process})")
     show.say(f"`populace site status {folder}` shows what left; `populace site stop {folder}` ends it")
+
+
+def _usual(proposal: Path) -> Hosts:
+    """Who is a client where nothing is said: the site where the method protects records, a row where it protects clients."""
+    from populace.federation.coordinator import read_proposal
+    from populace.methods.registry import METHODS, protocol_class
+
+    method = read_proposal(proposal).agreement.method
+    return "site" if method in METHODS and protocol_class(method).facts.unit == "record" else "rows"
 
 
 def _agree(place: SiteFolder, signed: Path, proposal: Path, hosting: Hosting, fingerprint: str) -> None:

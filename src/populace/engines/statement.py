@@ -9,10 +9,10 @@ from populace.privacy.shuffling import with_shuffling
 from populace.tables.images import Images
 from populace.tables.partition import Clients
 
-SIMULATED = (
-    "the number of records and of clients is public",
-    "what other releases about the same records cost adds to this",
-)
+CLIENTS_COUNTED = "the number of records and of clients is public"
+SILOS_COUNTED = "the number of silos, and how many records each of them holds, is public"
+OTHERS_ADD = "what other releases about the same records cost adds to this"
+SLOTS_PUBLIC = ("zero-out", "replace")  # neighbours that have as many records in every silo
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class Simulated:
     """What the statement about a simulation says of its clients, all of it public: nobody needs records to make it again.
 
     `records` is the most that one client holds, `declared` whether somebody said so; `records_in_all` is their sum; `holds`
-    says what one client holds, in words.
+    says what one client holds, in words. `silos` is their number where every client is a silo.
     """
 
     clients: int
@@ -29,14 +29,17 @@ class Simulated:
     declared: bool
     images: bool
     holds: str = ""
+    silos: int | None = None
 
 
 def simulated_of(clients: Clients) -> Simulated:
     """The public facts of these clients."""
     most = clients.widest if clients.most is None else clients.most
+    silos = (clients.asked or {}).get("silos")
     return Simulated(
         clients=len(clients), records=max(1, int(most)), records_in_all=len(clients.data), declared=clients.most is not None,
         images=isinstance(clients.data, Images), holds=clients.holds,
+        silos=None if silos is None else int(silos),
     )  # fmt: skip
 
 
@@ -45,11 +48,14 @@ def stated_simulation(
 ) -> Guarantee:
     """The guarantee of a method as it may be stated about a simulation with these clients.
 
-    `answered` is how many of them sent anything: only they hide one another under shuffling.
+    `answered` is how many of them sent anything: only they hide one another under shuffling. Of one silo under a method that
+    protects records it is no simulation: that silo holds all records, and released what it made of them.
     """
     facts = clients if isinstance(clients, Simulated) else simulated_of(clients)
+    counted = facts.silos is not None and guarantee.unit == "record" and guarantee.neighbours in SLOTS_PUBLIC
+    alone = facts.silos == 1 and guarantee.unit == "record" and guarantee.trust in ("silo", "central")
     read = (
-        () if facts.declared else (f"the most records of one client ({facts.records:,})",)
+        () if facts.declared or counted else (f"the most records of one client ({facts.records:,})",)
     )  # it sets the width of what clients compute, and with it sampling rates and the default of delta
     return with_shuffling(
         dataclasses.replace(
@@ -57,10 +63,11 @@ def stated_simulation(
             protects=_unit(guarantee, facts),
             units=facts.records_in_all if guarantee.unit == "record" else facts.clients,
             counts_read=read,
-            simulated=True,
+            simulated=not alone,
+            sole_holder=alone,
             seeded=seeded,
             noise=noise,
-            assumptions=(*guarantee.assumptions, *SIMULATED),
+            assumptions=(*guarantee.assumptions, SILOS_COUNTED if counted else CLIENTS_COUNTED, OTHERS_ADD),
         ),
         answered=answered,
     )

@@ -48,7 +48,7 @@ def play(out: Path, *, epsilon: float, watch: Watch, say: Say) -> Played:
     table.save(everything)
     federation = Federation(out / "coordinator")
     say("coordinator: founds the federation (root certificate, server, proposal)")
-    agreement = propose(schema=str(schema), epsilon=epsilon, settings=QUICK)
+    agreement = propose(schema=str(schema), epsilon=epsilon, method="poll", settings=QUICK)
     fingerprint = federation.create(agreement, name=NAME, host="localhost", port=free_port())
     sites = tuple(SiteFolder(out / name) for name in SITES)
     edges = np.round(np.cumsum([0.0, *SHARES]) * len(table)).astype(int)

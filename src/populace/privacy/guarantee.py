@@ -37,6 +37,10 @@ SIMULATED = (
     "simulated on one machine, which held all records and drew all noise: whoever ran it has to be trusted, and the bound is "
     "about what left that machine"
 )
+ONE_HOLDER = (
+    "one silo: whoever holds all the records ran the method and added the noise before anything was released, which is central "
+    "differential privacy in the hands of the records' holder; nobody else need be trusted"
+)
 REHEARSED = (
     "a rehearsal on one machine, which held all sites and all records: whoever has it has to be trusted, and the bound is "
     "about what left that machine"
@@ -66,7 +70,8 @@ class Guarantee:
     ("declared by: ward protocol", ("age", "sex")); `counts_read` names public numbers that were read from the records.
     `sampling_delta` is the part of delta owed to samplers whose law is not exact: epsilon belongs to the rest of delta.
     `simulated` runs had all records on one machine, which drew all noise, and in a `rehearsal` all sites stood on one machine:
-    `trust` is then that of a deployment.
+    `trust` is then that of a deployment. A run of a `sole_holder`, one silo with all records, is no simulation of anything:
+    whether the silo or the server adds the noise makes no difference to it.
     `shuffles` is true where each client reports once, in an order that the server draws and may keep secret.
 
     Edge cases: epsilon is inf when nothing is guaranteed, and `reason` then says why; delta 0 means pure.
@@ -90,6 +95,7 @@ class Guarantee:
     noise: Noise = ""
     simulated: bool = False
     rehearsal: bool = False
+    sole_holder: bool = False
     seeded: bool = False
     reason: str = ""
 
@@ -155,6 +161,8 @@ class Guarantee:
         """Who must be trusted for the claim; where nothing is claimed, that trusting nobody would not do."""
         if math.isinf(self.epsilon) and self.trust != "not-private":
             return f"{self.trust}: that is where the noise is added, and nothing is guaranteed by it"
+        if self.sole_holder:
+            return ONE_HOLDER
         if self.one_machine and self.trust != "not-private":
             return f"{SIMULATED if self.simulated else REHEARSED}. Deployed, the method is {TRUSTS[self.trust]}"
         return TRUSTS[self.trust]
@@ -246,6 +254,8 @@ class Guarantee:
             document["counts_read"] = list(self.counts_read)
         if self.domain_sources:
             document["domain_sources"] = {said: list(columns) for said, columns in self.domain_sources}
+        if self.sole_holder:
+            document["sole_holder"] = True
         if self.reason:
             document["reason"] = self.reason
         return document
@@ -302,6 +312,7 @@ def guarantee_from_json(document: JsonObject) -> Guarantee:
         counts_read=tuple(document.get("counts_read", ())),
         noise=document.get("noise", ""),
         rehearsal=bool(document.get("rehearsal", False)),
+        sole_holder=bool(document.get("sole_holder", False)),
         simulated=bool(document.get("simulated", any("simulated on" in line for line in document["assumptions"]))),
         seeded=bool(document.get("seeded", document["randomness"] == REPRODUCIBLE)),
         reason=document.get("reason", ""),

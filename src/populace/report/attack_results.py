@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+from populace.runs.spec import Files, files_of
 from populace.tables.files import read_json
 from populace.types import JsonObject
 
@@ -35,11 +36,16 @@ def _read(path: Path, key: str, kind: type) -> JsonObject | None:
     return document
 
 
-def commands(run: JsonObject, real_file: str) -> dict[str, str]:
+def real_options(files: Files) -> list[str]:
+    """The options that name the files of real rows."""
+    return [word for file in files_of(files) for word in ("--real", file)]
+
+
+def commands(run: JsonObject, real: Files) -> dict[str, str]:
     """What to type to run what was not run."""
     name = str(run["folder"].path) if "folder" in run else "RUN"
     return {
-        "attack": shlex.join(["populace", "attack", name, "--real", real_file]),
+        "attack": shlex.join(["populace", "attack", name, *real_options(real)]),
         "audit": shlex.join(["populace", "audit", name]),
         "proves_nothing": PROVES_NOTHING,
     }

@@ -15,13 +15,14 @@ from populace.evaluation.evaluate import evaluate_tables
 from populace.evaluation.traffic import cost
 from populace.methods.registry import load_generator
 from populace.report import attack_results, comparison, pictures, sections, tiles, value_sections
+from populace.report.attack_results import real_options
 from populace.report.plain_language import in_plain_language
 from populace.report.statement import PAGE, todays_words, write_statement
 from populace.report.templating import environment
 from populace.runs.folder import RunFolder
-from populace.runs.given import open_data, read_given
+from populace.runs.given import open_data, read_frames, read_given
 from populace.runs.run import Run
-from populace.runs.sources import EMBEDDED, read_rows
+from populace.runs.spec import Files, files_of
 from populace.tables.files import read_json, write_json, write_text
 from populace.tables.images import Images
 from populace.tables.schema import Schema, schema_from_dict
@@ -52,9 +53,7 @@ def evaluate(what: object, *, real: object, target: str | None = None, seed: int
     A run is judged by the rows in its folder, and its page has the privacy statement; one that was simulated in memory by as
     many rows as there are real ones. Under different schemas rows compare by the columns that the synthetic ones have.
     """
-    if isinstance(real, list | tuple):
-        raise InputError("expected real rows as one table, got a list; join them")
-    opened = open_data(real)
+    opened = open_data(real) if not isinstance(real, list | tuple) else read_given(real).data
     if isinstance(what, Run) and what.folder is not None:
         return _evaluated_run(what.folder, opened, target, name="run" if what.temporary else what.folder.name)
     synthetic = read_given(what.sample(len(opened), seed=seed) if isinstance(what, Run) else what).data
@@ -87,25 +86,27 @@ def _evaluated_run(path: Path, real: pa.Table | Table | Images, target: str | No
     return Evaluation(metrics=run["metrics"], render=lambda: render_run(_title(run), run, run["wide"]))
 
 
-def evaluate_runs(folders: Sequence[Path], real_file: str, *, target: str | None = None) -> list[JsonObject]:
+def evaluate_runs(folders: Sequence[Path], real: Files, *, target: str | None = None) -> list[JsonObject]:
     """metrics.json and report.html into the first run's folder; returns one document per run.
 
-    Several runs make one page that compares them. Runs under the same schema share the baselines.
+    `real` is a file of real rows, or several. Several runs make one page that compares them. Runs under the same schema share
+    the baselines.
     """
+    files = files_of(real)
     runs = [_open(RunFolder(path), name) for path, name in zip(folders, _names(folders), strict=True)]
     if not (RunFolder(folders[0]) / PAGE).is_file():
         write_statement(folders[0])
     if any(run["kind"] == "images" for run in runs):
-        return pictures.evaluate_runs(runs, real_file, environment())
-    _measure(runs, _real_frame(real_file), target)
-    again = ["populace", "evaluate", *(str(path) for path in folders), "--real", real_file]
+        if len(files) > 1:
+            raise InputError("images are evaluated against one file of real ones; give --real once")
+        return pictures.evaluate_runs(runs, files[0], environment())
+    _measure(runs, read_frames(files), target)
+    again = ["populace", "evaluate", *(str(path) for path in folders), *real_options(files)]
     again += ["--target", target] if target else []
     documents = [run["metrics"] for run in runs]
     first = RunFolder(folders[0])
     if len(runs) == 1:
-        page = render_run(
-            _title(runs[0]), runs[0], runs[0]["wide"], evaluated_by=shlex.join(again), real_file=real_file
-        )
+        page = render_run(_title(runs[0]), runs[0], runs[0]["wide"], evaluated_by=shlex.join(again), real=files)
     else:
         page = render_comparison(runs, runs[0]["wide"], evaluated_by=shlex.join(again))
     write_json(first / "metrics.json", documents[0] if len(documents) == 1 else {"format": 3, "runs": documents})
@@ -132,11 +133,6 @@ def _measure(runs: Sequence[JsonObject], frame: pa.Table, target: str | None) ->
 
 def _title(run: JsonObject) -> str:
     return f"{run['name']}: synthetic data by {run['details']['method']}"
-
-
-def _real_frame(real_file: str) -> pa.Table:
-    """The real rows as they stand in the file."""
-    return read_rows(real_file, None)[0] if real_file.startswith(EMBEDDED) else read_frame(real_file)
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
@@ -175,7 +171,7 @@ def read_table_schema(folder: RunFolder) -> Schema:
     return schema_from_dict(read_json(folder / "generator.json")["schema"])
 
 
-def render_run(title: str, run: JsonObject, schema: Schema, *, evaluated_by: str = "", real_file: str = "FILE") -> str:
+def render_run(title: str, run: JsonObject, schema: Schema, *, evaluated_by: str = "", real: Files = "FILE") -> str:
     """The page of one run, or of two tables alone (a run without details); `schema` is the one they were compared under."""
     document = run["metrics"]
     declared = run.get("schema", schema)
@@ -189,7 +185,7 @@ def render_run(title: str, run: JsonObject, schema: Schema, *, evaluated_by: str
         columns=sections.column_cards(run, schema), overview=sections.pair_overview(run, schema),
         pair_cards=sections.pair_cards(run, schema, target) if len(schema.columns) > 1 else [],
         prediction=sections.prediction_parts(document), domains=sections.domain_table(declared), schema=declared,
-        audit=run.get("audit"), attacks=run.get("attacks"), how=attack_results.commands(run, real_file),
+        audit=run.get("audit"), attacks=run.get("attacks"), how=attack_results.commands(run, real),
         in_bytes=tiles.in_bytes, evaluated_by=evaluated_by, details=run.get("details"),
     )  # fmt: skip
 

@@ -35,6 +35,12 @@ TRUST = {
 }
 
 
+ONE_HOLDER = (
+    "Whoever holds the records: they ran the method and added the noise themselves, before anything was released. Nobody else: "
+    "whoever gets what was released learns no more from it than the bound allows; further runs add."
+)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plain:
     """Answers to the questions a data-protection officer asks."""
@@ -83,6 +89,8 @@ def in_plain_language(privacy: JsonObject) -> Plain:
 
 def trust_of(claim: Guarantee) -> str:
     """Who has to be trusted in this run, and, where it was simulated, in a deployment of the same method."""
+    if claim.sole_holder:
+        return ONE_HOLDER
     if not claim.one_machine or claim.trust == "not-private":
         return TRUST[claim.trust]
     who = (
@@ -97,7 +105,7 @@ def trust_of(claim: Guarantee) -> str:
 
 
 def _seen(claim: Guarantee) -> str:
-    seen = SEERS[claim.trust]
+    seen = SEERS["central" if claim.sole_holder else claim.trust]
     return seen.replace("left the", "left the simulated") if claim.simulated else seen
 
 

@@ -14,10 +14,12 @@ from populace.evaluation.histograms import histogram
 from populace.evaluation.marginals import Pairs, association
 from populace.evaluation.prediction_figures import CLASS_SCORES, NUMBER, NUMBER_SCORES
 from populace.evaluation.value_text import value_text
+from populace.methods.registry import METHODS, protocol_class
 from populace.report import figures, maps, value_sections
 from populace.report.svg import percent
 from populace.report.tiles import CLASSES
 from populace.report.value_charts import STEPS, value_chart
+from populace.runs.spec import FORMER_DEFAULTS, files_of, kind_of
 from populace.tables.schema import Schema
 from populace.types import JsonObject, NumpyArray
 
@@ -25,6 +27,7 @@ FIRST_COLUMNS = 30
 PAIRS_OF_EACH_SORT = 3
 DOMAINS = {
     "declared": "declared", "public-data": "from public data", "read-from-data": "read from the data",
+    "released": "found in lists with noise",
 }  # fmt: skip
 SCORES_IN_WORDS = {
     "auc": "how well the model ranks; 0.5 a coin, 1 perfect",
@@ -41,18 +44,26 @@ MEMORY = "memory:"  # rows that stand in no file
 
 def command_of(spec: JsonObject) -> str:
     """The command that makes this run again; of rows that were given in Python the call."""
-    if str(spec["data"]).startswith(MEMORY):
+    files, method = files_of(spec["data"]), spec.get("method") or FORMER_DEFAULTS[kind_of(spec["data"])]
+    spec = {**spec, "method": method}
+    if files[0].startswith(MEMORY):
         named = [f"{name}={spec[name]!r}" for name, _ in FLAGS if spec.get(name) is not None]
         return f"populace.synthesize(data, {', '.join(named)}, settings={spec.get('settings') or {}})"
-    words = ["populace", "synthesize", str(spec["data"])]
+    words = ["populace", "synthesize", *files]
     for field, flag in FLAGS:
         if spec.get(field) is not None:
             words += [flag, str(spec[field])]
-    if spec.get("records_per_client", 1) != 1:
+    if spec.get("silos") is None and spec.get("client_column") is None and not _is_usual(spec, method):
         words += ["--records-per-client", str(spec["records_per_client"])]
     for name, value in spec.get("settings", {}).items():
         words += ["--set", f"{name}={value}"]
     return shlex.join([*words, "--out", "RUN"])
+
+
+def _is_usual(spec: JsonObject, method: str) -> bool:
+    """Whether rows are dealt out as without an option: one to each client, under a method that protects clients."""
+    protects_clients = method not in METHODS or protocol_class(method).facts.unit == "client"
+    return int(spec.get("records_per_client", 1)) == 1 and protects_clients
 
 
 def metric_table(document: JsonObject) -> JsonObject:

@@ -61,6 +61,10 @@ SEES = {
     ),
     "not-private": (("Everybody", "what is released, without protection"),),
 }
+ONE_HOLDER = (
+    ("Whoever holds the records, and ran the method on them", "the records themselves"),
+    ("Whoever reads the release", "the synthetic data and the model, both made after the noise was added"),
+)
 SIMULATED = ("Whoever ran this simulation", "all records: they stood on one machine")
 REHEARSED = ("Whoever has the machine of this rehearsal", "all records: all sites stood on it")
 SIDE_CHANNELS = (
@@ -150,8 +154,10 @@ def _made(privacy: JsonObject, run: JsonObject) -> str:
     """Where and how, in one sentence."""
     if not run:
         return "Made by populace 0.1.0, whose files say less than today's." if _old(privacy) else ""
+    alone = "the records of one silo, which ran the method itself"
+    dealt = f"{run.get('clients', 0):,} simulated clients on one machine ({run.get('split', '')})"
     where = {
-        "simulation": f"{run.get('clients', 0):,} simulated clients on one machine ({run.get('split', '')})",
+        "simulation": alone if privacy.get("sole_holder") else dealt,
         "sites": "sites rehearsed on one machine" if privacy.get("rehearsal") else "sites that answered for themselves",
         "files": f"{run.get('clients', 0):,} answers collected in files",
     }[run.get("where", "simulation")]
@@ -200,6 +206,8 @@ def _persons(guarantee: Guarantee, run: JsonObject, meaning: Consequences | None
 
 
 def _sees(guarantee: Guarantee, claimed: bool) -> tuple[tuple[str, str], ...]:
+    if guarantee.sole_holder and claimed:
+        return ONE_HOLDER
     found = SEES[guarantee.trust if claimed else "not-private"]
     if not guarantee.one_machine:
         return found
@@ -235,7 +243,7 @@ def _limits(guarantee: Guarantee) -> tuple[str, ...]:
         how = "simulated" if guarantee.simulated else "a rehearsal"
         found.append(f"The run was {how}: from the machine that held all records, nothing protects.")
         found.append(f"Deployed: {SIDE_CHANNELS}")
-    else:
+    elif not guarantee.sole_holder:  # nothing leaves one who holds everything but what is released
         found.append(f"{SIDE_CHANNELS[:1].upper()}{SIDE_CHANNELS[1:]}")
     if BATCHES in guarantee.assumptions:
         found.append(

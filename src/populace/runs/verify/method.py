@@ -30,7 +30,7 @@ WHAT = "method"
 NUMBERS = ("epsilon", "delta", "sampling_delta")
 FACTS = (
     "unit", "neighbours", "trust", "protects", "units", "counts_read", "read_from_data", "domain_sources", "simulated",
-    "rehearsal", "noise",
+    "rehearsal", "sole_holder", "noise",
 )  # fmt: skip
 DOMAINS = ("read_from_data", "domain_sources")
 TEXTS = ("mechanism", "derivation", "assumptions", "reason")
