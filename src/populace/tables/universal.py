@@ -14,7 +14,7 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -154,6 +154,30 @@ def _filled(column: Column, values: list[str]) -> Column:
         least = min(0.0, *map(float, listed), 0.0) - 1
         other = category_text(int(least) if column.dtype == "integer" else least)
     return dataclasses.replace(column, categories=(*listed, other), other=other)
+
+
+def trimmed_schema(schema: Schema, used: NumpyArray) -> tuple[Schema, Callable[[NumpyArray], NumpyArray]]:
+    """The schema with unused codes of its open columns taken out, and what moves numbers about codes to their new places.
+
+    `used` says of the codes of all columns, end to end, whether any row has them; on the last axis of an array that is 0 where
+    a code is not used, the function returned does the same. Other columns stay as they are.
+    """
+    columns, places, start = [], [], 0
+    for column, part in zip(schema.columns, np.split(used, np.cumsum(schema.sizes)[:-1]), strict=True):
+        made, codes = trimmed(column, part) if is_open(column) else (column, np.arange(column.size))
+        columns.append(made)
+        places.append(np.where(codes >= 0, codes + start, -1))
+        start += made.size
+    place = np.concatenate(places)
+
+    def moved(values: NumpyArray) -> NumpyArray:
+        made = np.zeros((*values.shape[:-1], start), values.dtype)
+        made[..., place[used]] = values[..., used]
+        return made
+
+    if all(made is column for made, column in zip(columns, schema.columns, strict=True)):
+        return schema, lambda values: values
+    return dataclasses.replace(schema, columns=tuple(columns)), moved
 
 
 def trimmed(column: Column, kept: NumpyArray) -> tuple[Column, NumpyArray]:

@@ -22,21 +22,22 @@ from populace.methods.base import NUMBER, Ask, Facts, Population, Replies, Shard
 from populace.methods.blocks.composed import ComposedMethod, Composition, Learner, Wording
 from populace.methods.blocks.latent_class import LatentClass
 from populace.methods.blocks.schedules import Stages
+from populace.methods.census.budget import Shares, shared_out
 from populace.methods.census.cells import Coarse, grouped
 from populace.methods.census.fit import Observed, Settings, fit_mixture
 from populace.methods.census.release import StagedRelease
 from populace.methods.census.tables import PairTables
-from populace.privacy.accounting import epsilon_of, noise_multiplier_for, resolved_delta
-from populace.privacy.events import Composed, Gaussian
+from populace.privacy.accounting import resolved_delta
+from populace.privacy.events import Gaussian
 from populace.privacy.gaussian import MOST_TOTAL, GaussianSum
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.source import Source
 from populace.tables.schema import Schema
+from populace.tables.universal import is_open, released, trimmed_schema
 from populace.types import Array, ArrayTree, NumpyArray
 
 MOST_OUTCOMES = 8  # values of a target up to which it stands in every table
 AT_ONCE = 2**24  # numbers of a block's replies
-MARGIN = 1.0005  # of noise, where rounding in the composition of stages would take it past the budget
 
 
 @jax.tree_util.register_dataclass
@@ -159,10 +160,13 @@ class CensusLearner(Learner):
             return np.asarray(fine / totals[..., column], np.float32)
 
         members, components = mixture.weights.shape
+        tables, draws = at_codes(mixture.tables), at_codes(mixture.draw_tables)
+        schema, kept = trimmed_schema(
+            self.schema, np.asarray((tables > 0).any(axis=(0, 1)) | (draws > 0).any(axis=(0, 1)))
+        )
         return LatentClass(
-            schema=self.schema, weights=mixture.weights.reshape(-1) / members,
-            tables=at_codes(mixture.tables).reshape(members * components, -1),
-            draws=(mixture.draw_weights, at_codes(mixture.draw_tables)),
+            schema=schema, weights=mixture.weights.reshape(-1) / members,
+            tables=kept(tables).reshape(members * components, -1), draws=(mixture.draw_weights, kept(draws)),
         )  # fmt: skip
 
     def message_bytes(self, ask: Ask | None = None) -> tuple[float, float]:
@@ -210,6 +214,7 @@ class Census(ComposedMethod):
     trust: Literal["silo", "central"] = "silo"
     target: str | None = ""
     domain_share: float = 0.1
+    lists_share: float = 0.0
     components: int = 60
     members: int = 6
     fit_steps: int = 600
@@ -233,6 +238,7 @@ class Census(ComposedMethod):
         "trust": "Who adds the noise: each silo to its own message, or a trusted server once to the sum (central).",
         "target": "The column that stands in every table: by default the schema's target, none for no target.",
         "domain_share": "The share of the budget for one-way tables of long columns, where there are any.",
+        "lists_share": "The share of the budget for lists of categories that silos release first; 0: domains are declared.",
         "components": "The components of each fitted mixture.",
         "members": "How many mixtures are fitted from other starts and averaged.",
         "fit_steps": "The steps of each fit.",
@@ -249,6 +255,8 @@ class Census(ComposedMethod):
         check_counts(components=self.components, members=self.members, fit_steps=self.fit_steps)
         if not 0 < self.domain_share < 1:
             raise out_of_range("domain_share", "in (0, 1)", self.domain_share)
+        if not 0 <= self.lists_share < 1:
+            raise out_of_range("lists_share", "in [0, 1)", self.lists_share)
         if not 0 < self.prior_precision < math.inf:
             raise out_of_range("prior_precision", "above 0", self.prior_precision)
         if not 0 < self.message_megabytes < 2_000:
@@ -267,12 +275,17 @@ class Census(ComposedMethod):
             raise SpecError(f"counts of {population.records:,} records of one silo do not fit into 32 bits")
         delta, chosen_delta = resolved_delta(self.delta, population.clients * population.records)
         stages = 2 if coarse.columns else 1
-        multipliers = self._multipliers(delta, stages)
+        budget = shared_out(
+            epsilon=self.epsilon, delta=delta, stages=stages, domain_share=self.domain_share, lists_share=self.lists_share,
+            listed=len(released(schema)),
+        )  # fmt: skip
+        multipliers = budget.stages
         sums = (((math.sqrt(len(coarse.columns)), coarse.numbers),) if coarse.columns else ()) + (
             (tables.bound, tables.numbers),
         )
         release = StagedRelease(
-            unit="record", trust=self.trust, delta=delta, wording=self._wording(coarse, tables, multipliers, chosen_delta),
+            unit="record", trust=self.trust, delta=delta, lists=budget.lists, spare=budget.spare,
+            wording=self._wording(coarse, tables, budget, chosen_delta),
             mechanisms=tuple(
                 GaussianSum(bound=bound, noise_multiplier=multiplier, size=size, whole=True)
                 for (bound, size), multiplier in zip(sums, multipliers, strict=True)
@@ -296,19 +309,9 @@ class Census(ComposedMethod):
         column = schema.index(name)
         return column if sizes[column] <= MOST_OUTCOMES else None
 
-    def _multipliers(self, delta: float, stages: int) -> tuple[float, ...]:
-        """The noise multiplier of each stage, such that all together stay within the budget."""
-        shares = (1.0,) if stages == 1 else (self.domain_share, 1 - self.domain_share)
-        whole = noise_multiplier_for(epsilon=self.epsilon, delta=delta)
-        while True:
-            multipliers = tuple(whole / math.sqrt(share) for share in shares)
-            if epsilon_of(Composed(tuple(Gaussian(one) for one in multipliers)), delta=delta) <= self.epsilon:
-                return multipliers
-            whole *= MARGIN
-
-    def _wording(
-        self, coarse: Coarse, tables: PairTables, multipliers: tuple[float, ...], chosen_delta: tuple[str, ...]
-    ) -> Wording:
+    def _wording(self, coarse: Coarse, tables: PairTables, budget: Shares, chosen_delta: tuple[str, ...]) -> Wording:
+        multipliers, found = budget.stages, any(map(is_open, coarse.schema.columns))
+        public = "kinds, precision and how dates and missing values are written" if found else "kinds"
         at_silo = self.trust == "silo"
         who = "each silo's own message" if at_silo else "the sum of all silos' messages, at the server"
         first = (
@@ -318,15 +321,16 @@ class Census(ComposedMethod):
         return Wording(
             mechanism=f"noisy counts of the tables of all pairs of columns; noise on {who}",
             derivation=(
+                *budget.in_words,
                 *((first,) if coarse.columns else ()),
                 f"tables of pairs: {Gaussian(multipliers[-1])}; a record adds to one cell of each of {len(tables.pairs):,} "
                 f"tables, {tables.bound:.6g} in L2, exactly, whatever the cells are",
-                *(("both composed by privacy loss distributions",) if coarse.columns else ()),
+                *(("all composed by privacy loss distributions",) if coarse.columns or budget.lists else ()),
                 "counts are whole numbers and noise is rounded to whole numbers; cells, mixture and all sampling are "
                 "post-processing",
             ),
             assumptions=(
-                "column names, kinds, the number of silos and the most records of one are public",
+                f"column names, {public}, the number of silos and the most records of one are public",
                 *(() if at_silo else ("the server adds the noise to the sum and shows nobody a message without it",)),
                 "a person with records at several silos, or with several records, has the bound of the group line",
                 *chosen_delta,

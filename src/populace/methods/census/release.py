@@ -9,8 +9,9 @@ import numpy as np
 
 from populace.errors import SpecError
 from populace.methods.blocks.composed import Release
-from populace.privacy.events import Composed, Event
+from populace.privacy.events import Composed, Event, Gaussian, NoisyLists
 from populace.privacy.gaussian import GaussianSum
+from populace.privacy.partition import ValueLists
 from populace.privacy.source import Source
 from populace.types import Array
 
@@ -21,28 +22,37 @@ class StagedRelease(Release):
 
     mechanisms: tuple[GaussianSum, ...]
     blocks: int = 1  # exchanges of a stage
+    lists: ValueLists | None = None  # what each silo released before the first stage, to find categories
+    spare: tuple[Gaussian, ...] = ()  # what was paid for before it was known that it would not be released
 
     def __post_init__(self) -> None:
         if self.trust not in ("silo", "central"):
             raise SpecError(f"expected the trust of sums in stages in silo, central, got {self.trust!r}")
 
     @property
+    def _before(self) -> tuple[NoisyLists | Gaussian, ...]:
+        """What a client pays beside its first stage."""
+        return (*(() if self.lists is None else (self.lists.event,)), *self.spare)
+
+    @property
     def whole(self) -> Event:
-        if len(self.mechanisms) == 1:
-            return self.mechanisms[0].event
-        return Composed(tuple(mechanism.event for mechanism in self.mechanisms))
+        events = (*self._before, *(mechanism.event for mechanism in self.mechanisms))
+        return events[0] if len(events) == 1 else Composed(events)
 
     def event(self, number: int) -> Event:
-        return self.mechanisms[number // self.blocks].event
+        stage = number // self.blocks
+        own = self.mechanisms[stage].event
+        return Composed((*self._before, own)) if stage == 0 and self._before else own
 
     @property
     def draws(self) -> int:
-        return sum(mechanism.size for mechanism in self.mechanisms)
+        lists = 0 if self.lists is None else self.lists.columns
+        return lists + sum(mechanism.size for mechanism in self.mechanisms)
 
     @property
     def noise_multiplier(self) -> float:
         """That of one release which costs as much as all stages together."""
-        return 1 / math.sqrt(sum(mechanism.noise_multiplier**-2 for mechanism in self.mechanisms))
+        return 1 / math.sqrt(sum(one.noise_multiplier**-2 for one in (*self._before, *self.mechanisms)))
 
     @property
     def replies(self) -> int:
