@@ -6,7 +6,8 @@ privacy.html     the same for people: a statement without any figure from real r
 generator.*      the model
 synthetic.parquet, or synthetic.npz for images
 metrics.json, report.html     from `populace evaluate`
-resume.json, checkpoint.npz, booking.json   only while unfinished; private, removed at the end
+generator.schema.json   the schema of the run, where the model's is smaller: without cells that nothing falls into
+resume.json, checkpoint.npz, booking.json, lists.json   only while unfinished; private, removed at the end
 """
 
 from __future__ import annotations
@@ -182,7 +183,7 @@ class RunFolder:
         """
         left = list(self.path.glob(".*.tmp"))
         if self.finished:
-            left += [self.checkpoint.path, self / "resume.json", self / "booking.json"]
+            left += [self.checkpoint.path, self / "resume.json", self / "booking.json", self / "lists.json"]
         for path in left:
             path.unlink(missing_ok=True)
 

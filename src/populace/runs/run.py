@@ -27,6 +27,7 @@ from populace.methods.registry import is_registered, load_generator, protocol_cl
 from populace.privacy.events import Event
 from populace.privacy.guarantee import Guarantee, aligned, guarantee_from_json
 from populace.privacy.ledger import Budget
+from populace.runs.domains import find_lists, has_lists, listed_values, open_domains, save_schema
 from populace.runs.folder import VERSIONS, RunFolder
 from populace.runs.given import read_private, who_takes_part
 from populace.runs.ledger.history import BESIDE, NOT_BOOKED, Bookkeeping, History
@@ -221,8 +222,7 @@ def synthesize(
     the rows where they were read already; else they are read as the specification says.
     """
     began = time.monotonic()
-    protocol = make_method(spec)
-    private = private or _read(spec)
+    protocol, private = open_domains(make_method(spec), private or _read(spec), spec)
     clients = private.clients
     population = population_of(clients)
     check_kind(protocol, population)
@@ -231,17 +231,21 @@ def synthesize(
     history = History(spec, private, protocol, population, keeping)
     history.check(folder)
     with folder.claim(spec.model_dump(), spec.digest()) as resuming:
-        folder.check_same_data(*_contents(clients))
+        folder.check_same_data(*_contents(clients), *listed_values(private))
         if resuming:
             say(f"resuming the unfinished run in {folder.path}")
-        for remark in clients.data.remarks if isinstance(clients.data, Table) else ():
-            say(remark)
+        if not has_lists(private):
+            _say_remarks(clients, say)
         for remark in _repeats(private, spec):
             say(remark)
         say(f"{protocol.facts.name}: {who_takes_part(clients, spec.silos)}")
         if protocol.facts.unit == "record" and population.records == 1 and len(clients) > 1:
             say(ONE_RECORD_EACH)
         history.reserve(folder, say)
+        if has_lists(private):
+            clients = find_lists(protocol, private, folder, spec.seed)
+            population = population_of(clients)
+            _say_remarks(clients, say)
         read = time.monotonic()
         outcome = simulation.run(
             protocol, clients, root=make_key(spec.seed), checkpoint=folder.checkpoint, progress=progress,
@@ -253,6 +257,7 @@ def synthesize(
         sampled = time.monotonic()
         history.confirm(folder)
         outcome.generator.save(folder.path)
+        save_schema(folder, outcome.generator, clients)
         folder.save_synthetic(drawn)
         seconds = _seconds(began, read, trained, sampled)
         document = {
@@ -264,6 +269,12 @@ def synthesize(
         history.finish(folder)
     event = outcome.ledger.worst_event()
     return Run(generator=outcome.generator, guarantee=guarantee, details=document, folder=folder.path, event=event)
+
+
+def _say_remarks(clients: Clients, say: Say) -> None:
+    """What reading the rows changed."""
+    for remark in clients.data.remarks if isinstance(clients.data, Table) else ():
+        say(remark)
 
 
 def _read(spec: RunSpec) -> PrivateData:

@@ -13,6 +13,7 @@ from populace.privacy.accounting import epsilon_of, noise_multiplier_for
 from populace.privacy.events import Composed, Gaussian
 from populace.privacy.partition import ValueLists
 
+LISTS_SHARE = 0.1  # of the budget, for lists where categories have to be found
 LISTS_DELTA = 0.1  # of delta, for lists that show what a single record has
 MARGIN = 1.0005  # of noise, where rounding in the composition of stages would take it past the budget
 

@@ -14,6 +14,7 @@ from populace.privacy import events
 from populace.privacy.accounting import contains_non_private, epsilon_of
 from populace.privacy.events import Event
 from populace.privacy.guarantee import Guarantee
+from populace.runs.domains import SCHEMA
 from populace.runs.folder import digest_of
 from populace.runs.ledger.wording import EMBEDDED_DATA, NOT_BOOKED, said_alone, said_publicly
 from populace.runs.restated import Restated, image_shape, restated
@@ -71,12 +72,16 @@ def _schema(papers: Papers) -> tuple[Schema | None, str]:
     made = _generator(papers)
     if made is None:
         return None, "generator.json, which holds the schema, is not in the folder, or not the one that is listed"
+    if SCHEMA in papers.privacy["files"]:
+        made = {"schema": _generator(papers, SCHEMA)}
+        if made["schema"] is None:
+            return None, f"{SCHEMA} is not in the folder, or not the one that is listed"
     return schema_from_dict(made["schema"]), ""
 
 
-def _generator(papers: Papers) -> Any:
+def _generator(papers: Papers, name: str = "generator.json") -> Any:
     """generator.json, if it is the one that privacy.json lists; a changed one is found with the files."""
-    path = papers.folder / "generator.json"
+    path = papers.folder / name
     listed = (papers.privacy.get("files") or {}).get(path.name)
     return read_json(path) if path.is_file() and digest_of(path) == listed else None
 

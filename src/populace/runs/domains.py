@@ -1,0 +1,138 @@
+"""Domains found under privacy: what a run does where nobody declared a schema and its method pays for lists of categories.
+
+Kinds and precision of columns are taken as public. Numbers, dates and times stand on a universal grid; the categories of every
+other column are what each silo lists with noise (`privacy.partition`), after the run was booked and before the first message.
+The lists are kept in the folder at once, so that a run that is resumed never draws them again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import numpy as np
+import pyarrow as pa
+
+from populace.engines.runtime import make_key, population_of
+from populace.errors import RunError
+from populace.methods.base import Protocol
+from populace.methods.blocks.generator import Generator, Synthesizer
+from populace.methods.census.budget import LISTS_SHARE
+from populace.methods.census.protocol import Census
+from populace.privacy.partition import ValueLists
+from populace.privacy.source import Keyed, Source, System
+from populace.runs.folder import RunFolder
+from populace.runs.sources import PrivateData
+from populace.runs.spec import RunSpec
+from populace.tables import conversion
+from populace.tables.columns import Column, category_text
+from populace.tables.files import read_json, write_json
+from populace.tables.partition import Clients
+from populace.tables.table import Table, make_table
+from populace.tables.universal import opened, released, with_lists
+from populace.types import NumpyArray
+
+LISTS = "lists.json"  # of each silo, while a run is unfinished
+SCHEMA = "generator.schema.json"  # the schema that a run was made under, where its generator has a smaller one
+LISTS_KEY = 0x6C697374  # what the key of seeded lists is folded with
+
+Lists = list[dict[str, dict[str, int]]]
+
+
+def open_domains(protocol: Protocol, private: PrivateData, spec: RunSpec) -> tuple[Protocol, PrivateData]:
+    """Method and rows, where the domains of a table were read from it and the method can find them itself.
+
+    The rows then stand under a schema that no record decided, whose lists are empty, and the method pays for lists. Both stay
+    as they are under a declared schema, for other methods, and where a `lists_share` of 0 was asked for.
+    """
+    data = private.clients.data
+    if not isinstance(protocol, Census) or not isinstance(data, Table) or private.frame is None:
+        return protocol, private
+    asked = spec.settings.get("lists_share")
+    if spec.schema_file is not None or not data.schema.read_from_data or asked == 0:
+        return protocol, private
+    schema = opened(data.schema)
+    if released(schema) and not protocol.lists_share:
+        protocol = dataclasses.replace(protocol, lists_share=LISTS_SHARE)
+    table = dataclasses.replace(make_table(private.frame, schema), clipped={})
+    return protocol, dataclasses.replace(private, clients=dataclasses.replace(private.clients, data=table))
+
+
+def has_lists(private: PrivateData) -> bool:
+    """Whether categories are to be found in lists that silos release."""
+    data = private.clients.data
+    return private.frame is not None and isinstance(data, Table) and bool(released(data.schema))
+
+
+def listed_values(private: PrivateData) -> tuple[bytes, ...]:
+    """The values that lists are made of, by which a run on other data is told apart; their codes do not say them yet."""
+    if not has_lists(private) or private.frame is None:
+        return ()
+    columns = [_texts(private.frame, column).fill_null("\x00").to_pylist() for column in _released(private)]
+    return tuple("\x1f".join(texts).encode() for texts in columns)
+
+
+def find_lists(protocol: Protocol, private: PrivateData, folder: RunFolder, seed: int | None) -> Clients:
+    """The clients under the schema whose lists their silos released: drawn once and kept in the folder, or found there."""
+    clients = private.clients
+    if not has_lists(private) or private.frame is None or not isinstance(clients.data, Table):
+        return clients
+    if not (folder / LISTS).is_file():
+        release = protocol.parts(population_of(clients)).release if isinstance(protocol, Census) else None
+        mechanism = getattr(release, "lists", None)
+        if not isinstance(mechanism, ValueLists):
+            raise RunError("categories have to be found, and the method has no lists; declare a schema")
+        (folder / LISTS).touch(mode=0o600)
+        write_json(folder / LISTS, _drawn(mechanism, private, seed), mode=0o600)
+    schema = with_lists(clients.data.schema, _kept(folder))
+    return dataclasses.replace(clients, data=make_table(private.frame, schema))
+
+
+def _kept(folder: RunFolder) -> Lists:
+    lists = read_json(folder / LISTS)
+    if not isinstance(lists, list):
+        raise RunError(
+            f"{folder / LISTS} is damaged; restore it, or choose another --out to begin (and pay for) a new run"
+        )
+    return lists
+
+
+def _released(private: PrivateData) -> tuple[Column, ...]:
+    data = private.clients.data
+    return released(data.schema) if isinstance(data, Table) else ()
+
+
+def _drawn(mechanism: ValueLists, private: PrivateData, seed: int | None) -> Lists:
+    """What each silo lists, with its own noise: from the operating system, or from the seed of a run that has one."""
+    clients, columns, frame = private.clients, _released(private), private.frame
+    coded = [] if frame is None else [_texts(frame, column).dictionary_encode() for column in columns]
+    places = [np.asarray(one.indices.fill_null(-1)) for one in coded]
+    names = [one.dictionary.to_pylist() for one in coded]
+    source: Source = System() if seed is None else Keyed(jax.random.fold_in(make_key(seed), LISTS_KEY))
+    lists = []
+    for number, own in enumerate(source.split(len(clients))):
+        rows = clients.order[clients.starts[number] : clients.starts[number + 1]]
+        counts = [_counts(place[rows], listed) for place, listed in zip(places, names, strict=True)]
+        shown = mechanism.release(counts, own)
+        lists.append({column.name: values for column, values in zip(columns, shown, strict=True)})
+    return lists
+
+
+def _counts(places: NumpyArray, names: list[str]) -> dict[str, int]:
+    counts = np.bincount(places[places >= 0], minlength=len(names))
+    return {names[place]: int(counts[place]) for place in np.flatnonzero(counts)}
+
+
+def _texts(frame: pa.Table, column: Column) -> pa.Array:
+    """A column's values as the text of categories, null where there is none."""
+    made, _ = conversion.to_categories(frame.column(column.name), column)
+    if column.dtype == "string":
+        return made
+    coded = made.dictionary_encode()
+    return pa.array([category_text(value) for value in coded.dictionary.to_pylist()], pa.string()).take(coded.indices)
+
+
+def save_schema(folder: RunFolder, generator: Synthesizer, clients: Clients) -> None:
+    """Keep the schema of the run beside its generator's, where that is smaller: the statement follows from it."""
+    if isinstance(generator, Generator) and isinstance(clients.data, Table) and generator.schema != clients.data.schema:
+        write_json(folder / SCHEMA, clients.data.schema.to_dict())
