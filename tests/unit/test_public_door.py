@@ -129,9 +129,10 @@ def test_a_list_of_tables_is_a_list_of_silos(frame, silos):
     assert silos.details["split"] == "3 silos, one client each"
     assert silos.guarantee.unit == "record"
     assert silos.guarantee.units == ROWS
-    assert silos.guarantee.counts_read == ("the most records of one client (40)",)
-    declared = pop.synthesize([frame[:45], frame[45:]], method="moments", epsilon=4, seed=2, rows=5, most_records=50)
-    assert not declared.guarantee.counts_read
+    assert not silos.guarantee.counts_read  # how many records a silo has is public, by the relation between neighbours
+    assert any("how many records each of them holds, is public" in line for line in silos.guarantee.assumptions)
+    with pytest.raises(DataError, match="at most 40 records"):
+        pop.synthesize([frame[:45], frame[45:]], method="moments", epsilon=4, seed=2, rows=5, most_records=40)
 
 
 def test_local_methods_answer_once_per_row_whichever_table_it_stands_in(frame):
@@ -143,6 +144,8 @@ def test_local_methods_answer_once_per_row_whichever_table_it_stands_in(frame):
 def test_one_table_is_one_silo_where_records_are_protected(frame):
     run = pop.synthesize(frame, method=pop.methods.Moments(epsilon=4), seed=1, rows=5)
     assert run.details["split"] == "1 silo, one client each"
+    assert run.guarantee.sole_holder
+    assert not run.guarantee.simulated
     assert pop.synthesize(
         frame, method=pop.methods.Moments(epsilon=4), seed=1, rows=5, records_per_client=30
     ).details["clients"] == 3  # fmt: skip

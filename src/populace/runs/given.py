@@ -56,7 +56,7 @@ def read_given(data: object, *, schema: Schema | str | Path | None = None, witho
         raise InputError("expected tables only, or images only, in the list of silos, got both")
     if images:
         if schema is not None:
-            raise InputError("images take no schema; leave it out")
+            raise InputError("images take none of a target, a schema and a client column; leave them out")
         sizes = tuple(len(part) for part in images)
         return Given(data=_joined_images(images), frame=None, sizes=sizes, listed=listed)
     tables = [part for part in opened if not isinstance(part, Images)]
@@ -180,7 +180,7 @@ def deal_given(
     each = 1 if records_per_client is None else records_per_client
     if isinstance(given.data, Images):
         if target is not None or client_column is not None:
-            raise InputError("images take neither a target nor a client column; leave them out")
+            raise InputError("images take none of a target, a schema and a client column; leave them out")
         clients = split(given.data, records_per_client=each) if silos is None else _silos(given, most_records)
         return PrivateData(clients=clients, frame=None)
     if given.frame is None:

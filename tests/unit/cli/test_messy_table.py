@@ -14,11 +14,8 @@ from populace.tables.schema import load_schema
 from populace.tables.table import read_frame
 
 EPSILON = 12  # little noise: what is tested here is the way, not the method
-QUICK = [
-    part
-    for pair in ("chains=1", "langevin_steps=24", "latent_classes=4", "prior_scale=1", "stages=1")
-    for part in ("--set", pair)
-]
+SETTINGS = ("chains=1", "langevin_steps=24", "latent_classes=4", "prior_scale=1", "stages=1")
+QUICK = ["--method", "poll", *(part for pair in SETTINGS for part in ("--set", pair))]
 KINDS = {
     "admitted": "date", "discharged": "date", "seen_at": "datetime", "round": "time", "ward": "categorical",
     "diagnosis": "categorical", "insurance_code": "categorical", "smoker": "boolean", "alive": "boolean",

@@ -62,8 +62,8 @@ def counts(state):
 def test_the_run_is_the_one_synthesize_leaves(base, tmp_path):
     run = fit_answers(order(base, "a.parquet"), tmp_path / "fit")
     spec = make_spec(
-        data=str(base / "small.parquet"), schema_file=str(base / "small.toml"), epsilon=2.0, settings=dict(FAST),
-        rows=50, seed=5,
+        data=str(base / "small.parquet"), schema_file=str(base / "small.toml"), epsilon=2.0, method="poll",
+        settings=dict(FAST), rows=50, seed=5,
     )  # fmt: skip
     simulated = synthesize(spec, tmp_path / "simulated")
     one, other = (read_frame(tmp_path / name / "synthetic.parquet") for name in ("fit", "simulated"))
