@@ -30,7 +30,7 @@ THEN = (
     "l-dpd-vae:net=basis,hidden_size=2,basis_size=2,latent_size=2,participations=2,batch_size=2,codes_per_example=1,sleep_steps=1,"
     "fitting_steps=3"
 )
-CHAIN = Chain(epsilon=5.0, budget_share=0.7, then=THEN)
+CHAIN = Chain(epsilon=2.0, budget_share=0.7, then=THEN)
 KEY = jax.random.key(5)
 
 
@@ -53,7 +53,7 @@ def test_both_methods_run_and_the_ledger_pays_for_both(clients, outcome):
     assert outcome.rounds == links.first.round_count(population) + links.then.round_count(population) == 3
     assert outcome.ledger.spent()["epsilon"] == pytest.approx(outcome.guarantee.epsilon, rel=1e-9)
     assert outcome.ledger.spent()["charges"] == 3 * 3
-    assert outcome.guarantee.epsilon <= 5.0
+    assert outcome.guarantee.epsilon <= 2.0
     assert (outcome.guarantee.unit, outcome.guarantee.trust) == ("record", "silo")
     assert outcome.generator.sample(4, KEY).x.shape == (4, 6, 6)
 
@@ -67,7 +67,7 @@ def test_the_claim_is_what_dp_accounting_finds_for_the_events(clients):
     accountant.compose(dp_accounting.PoissonSampledDpEvent(2 / 8, step), 2)
     claim = CHAIN.guarantee(population)
     assert claim.epsilon == pytest.approx(accountant.get_epsilon(claim.delta), rel=1e-3)
-    assert claim.epsilon > 0.97 * 5.0  # and little of the budget is left
+    assert claim.epsilon > 0.97 * 2.0  # and little of the budget is left
 
 
 @pytest.mark.slow
@@ -75,7 +75,7 @@ def test_a_larger_share_gives_the_first_method_less_noise(clients):
     population = population_of(clients)
     noises = [
         (links.first.calibrated_noise(population), links.then.calibrated_noise(population))
-        for links in (Chain(epsilon=5.0, budget_share=share, then=THEN).links(population) for share in (0.3, 0.9))
+        for links in (Chain(epsilon=2.0, budget_share=share, then=THEN).links(population) for share in (0.3, 0.9))
     ]
     assert noises[0][0] > noises[1][0]
     assert noises[0][1] < noises[1][1]
@@ -178,7 +178,7 @@ def test_what_does_not_fit_is_one_sentence(clients, settings, message):
 def test_clients_answer_together_where_the_method_in_turn_does(clients):
     """`moments` does, convolutions do not, and dense networks do as long as their gradients fit."""
     population = population_of(clients)
-    chain = Chain(epsilon=5.0, budget_share=0.7, then=THEN.replace("net=basis", "net=small"))
+    chain = Chain(epsilon=2.0, budget_share=0.7, then=THEN.replace("net=basis", "net=small"))
     first = chain.question(population, 0)[0]
     ask = chain.ask(chain.begin(population, KEY), population, Keyed(KEY))
     assert set(ask.common) == set(first) == {"first"}
@@ -193,12 +193,12 @@ def test_clients_answer_together_where_the_method_in_turn_does(clients):
 
 def test_what_is_not_set_is_what_suits_a_method_that_begins_from_samples(clients):
     population = population_of(clients)
-    then = Chain(epsilon=5.0, then="l-dpd-vae:participations=2,hidden_size=7").links(population).then
+    then = Chain(epsilon=2.0, then="l-dpd-vae:participations=2,hidden_size=7").links(population).then
     assert (then.hidden_size, then.participations) == (7, 2)
     assert (then.latent_size, then.beta) == (LARGER["l-dpd-vae"]["latent_size"], LARGER["l-dpd-vae"]["beta"])
     alone = l_dpd_vae.LDpdVae(epsilon=1.0)
     assert then.latent_size != alone.latent_size
-    other = Chain(epsilon=5.0, then="l-dpd-vae:participations=2,net=small").links(population).then
+    other = Chain(epsilon=2.0, then="l-dpd-vae:participations=2,net=small").links(population).then
     assert (other.hidden_size, other.latent_size) == (
         0,
         alone.latent_size,
@@ -208,8 +208,8 @@ def test_what_is_not_set_is_what_suits_a_method_that_begins_from_samples(clients
 
 def test_methods_given_as_values_are_taken_as_they_are(clients):
     population = population_of(clients)
-    then = LDpdVae(epsilon=5.0, participations=2, batch_size=2, hidden_size=2, basis_size=2, latent_size=2)
-    links = Chain(epsilon=5.0, budget_share=0.7, first=Moments(epsilon=5.0, side=3), then=then).links(population)
+    then = LDpdVae(epsilon=2.0, participations=2, batch_size=2, hidden_size=2, basis_size=2, latent_size=2)
+    links = Chain(epsilon=2.0, budget_share=0.7, first=Moments(epsilon=2.0, side=3), then=then).links(population)
     assert links.first.side == 3
     assert links.then == dataclasses.replace(then, delta=links.delta, noise_multiplier=links.then.noise_multiplier)
     assert links.then.noise_multiplier > 0
@@ -217,13 +217,13 @@ def test_methods_given_as_values_are_taken_as_they_are(clients):
 
 def test_a_chain_is_written_to_a_file_and_read_again():
     """With its methods by name, as values, and as version 0.2.0 wrote it."""
-    chain = Chain(epsilon=5.0, first=Moments(epsilon=5.0, side=3), then=LDpdVae(epsilon=5.0, clip_norm=0.5))
+    chain = Chain(epsilon=2.0, first=Moments(epsilon=2.0, side=3), then=LDpdVae(epsilon=2.0, clip_norm=0.5))
     for each in (CHAIN, chain):
         document = json.loads(json.dumps(each.settings_to_file()))
         assert make_protocol("chain", settings_from_file("chain", document)) == each
         assert make_protocol("chain", document) == each
     old = {
-        "epsilon": 5.0, "delta": 0.0, "share": 0.7, "first": "moments", "then": "l-dpd-vae", "first_set": "",
+        "epsilon": 2.0, "delta": 0.0, "share": 0.7, "first": "moments", "then": "l-dpd-vae", "first_set": "",
         "then_set": "net=basis,width=2,waves=2,latent=2,participations=2,batch=2,codes=1,asleep=1,fitting=3",
     }  # fmt: skip
     assert make_protocol("chain", settings_from_file("chain", old)) == CHAIN
