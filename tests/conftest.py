@@ -21,7 +21,8 @@ for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 # Tests compile much and compute little: code that is made quickly, not code that runs fast.
 os.environ.setdefault(
     "XLA_FLAGS",
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
+    " --xla_cpu_parallel_codegen_split_count=1",
 )
 
 import jax  # noqa: E402
@@ -31,7 +32,14 @@ import builders  # noqa: E402
 from populace.tables.schema import Schema  # noqa: E402
 from populace.tables.table import Table, from_codes  # noqa: E402
 
-MOST_MEMORY = 3 * 2**29
+MOST_MEMORY = 5 * 2**29
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end: the garbage collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.fixture(autouse=True, scope="module")
