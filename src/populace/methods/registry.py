@@ -28,6 +28,7 @@ from populace.tables.files import read_arrays, read_json
 GROUP = "populace.methods"
 BUILT_IN: dict[str, str] = {
     "census": "populace.methods.census.protocol:Census",
+    "flaim": "populace.methods.flaim.protocol:Flaim",
     "poll": "populace.methods.poll.protocol:Poll",
     "independent": "populace.methods.baselines.independent:Independent",
     "samprivsyn": "populace.methods.marginals.samprivsyn:SamPrivSyn",

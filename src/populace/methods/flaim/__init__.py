@@ -1,0 +1,1 @@
+"""`flaim`: federated AIM, in which every client chooses the marginal it measures."""
