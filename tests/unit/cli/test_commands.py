@@ -11,7 +11,11 @@ from populace.tables.embedded import harbour
 from populace.tables.table import read_frame
 
 QUICK = ("--method", "independent")  # where the method does not matter
-LIGHT = ("--method", "poll", "--set", "stages=1", "--set", "chains=1", "--set", "langevin_steps=60")  # compiled less
+LIGHT = (
+    "--method",
+    "poll",
+    *(f"--set={one}" for one in ("stages=1", "chains=1", "langevin_steps=60", "latent_classes=4")),
+)
 
 
 @pytest.fixture(scope="module")
