@@ -128,7 +128,8 @@ class PairTables:
 
     def _multiplied(self, codes: Array, mask: Array) -> Array:
         """By products of one-hot rows, which can be traced and mapped; exact, because every sum is below 2^24 a step."""
-        rows = -(-len(codes) // ROWS_AT_ONCE) * ROWS_AT_ONCE
+        at_once = max(1, min(ROWS_AT_ONCE, len(codes)))
+        rows = -(-len(codes) // at_once) * at_once
         codes = jnp.pad(codes, ((0, rows - len(codes)), (0, 0)))
         mask = jnp.pad(jnp.asarray(mask, bool), (0, rows - len(mask)))
         column_of = np.repeat(np.array(self.columns), [self.sizes[column] for column in self.columns])
@@ -146,7 +147,7 @@ class PairTables:
             return added, None
 
         zero = jnp.zeros((self.outcomes, self.positions, self.positions), jnp.int32)
-        blocks = codes.reshape(-1, ROWS_AT_ONCE, codes.shape[1]), mask.reshape(-1, ROWS_AT_ONCE)
+        blocks = codes.reshape(-1, at_once, codes.shape[1]), mask.reshape(-1, at_once)
         total, _ = jax.lax.scan(step, zero, blocks)
         first, second = self.cells
         return total[:, first, second] * jnp.asarray(self.weights[self.pair_of_entry], jnp.int32)
