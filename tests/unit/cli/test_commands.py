@@ -169,8 +169,17 @@ def test_methods_lists_everything(capsys):
 def test_demo_runs_twice(tmp_path, capsys):
     for _ in range(2):
         assert call(["demo", "--out", str(tmp_path / "demo")]) == 0
-    assert (tmp_path / "demo-2" / "report.html").is_file()
-    assert "report.html" in capsys.readouterr().out
+    assert (tmp_path / "demo-2" / "census" / "report.html").is_file()
+    said = capsys.readouterr().out
+    assert "report.html" in said
+    assert "method: census, the default for tables" in said
+    privacy = json.loads((tmp_path / "demo" / "census" / "privacy.json").read_text())
+    assert not privacy["seeded"]
+    assert "NOT covered" not in privacy["statement"]
+    (census, poll) = [line.split() for line in said.splitlines() if line.startswith(("census  (", "poll  "))][-2:]
+    assert (census[0], poll[0]) == ("census", "poll")
+    assert float(census[-2]) < 0.08 < float(poll[-2])  # the price of local privacy
+    assert float(census[-1]) > float(poll[-1])
 
 
 def test_client_column(data, tmp_path):

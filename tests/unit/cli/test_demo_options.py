@@ -8,8 +8,14 @@ OPTIONS = set(inspect.signature(synthesize.command).parameters)
 
 
 def test_the_demo_gives_every_option(monkeypatch, tmp_path):
-    given = {}
+    given, judged, polled = {}, {}, []
     monkeypatch.setattr(synthesize, "command", lambda **options: given.update(options))
-    monkeypatch.setattr(evaluate, "command", lambda **_: None)
-    demo.command(out=tmp_path / "run", epsilon=4.0, seed=1)
+    monkeypatch.setattr(evaluate, "command", lambda **options: judged.update(options))
+    monkeypatch.setattr(demo, "_poll", lambda files, *_, **__: polled.extend(files))
+    monkeypatch.setattr(demo, "_compare", lambda *_: None)
+    (tmp_path / "run").mkdir()
+    demo.command(out=tmp_path / "run", epsilon=1.0, seed=None)
     assert set(given) == OPTIONS
+    assert set(judged) == set(inspect.signature(evaluate.command).parameters)
+    assert given["data"] == judged["real"] == [str(file) for file in polled]
+    assert [file.parent.parent.name for file in polled] == ["run-2"] * 3  # beside what is there
