@@ -20,6 +20,10 @@ LIST_CELLS = 40  # of a list of categories
 REST_CELLS = 4  # of these, for categories too rare to have one of their own
 SPIKE_SHARE = 0.03  # of the records, from which on a value has a cell of its own
 SURE = 4.0  # standard deviations of noise above which a single count is taken to be there
+SURE_SOMEWHERE = 4.5  # the same where any of thousands of stretches might show it
+NEAR = 4  # codes beyond what is surely there of which little is asked to be there too
+WIDEST_GUESS = 128  # codes that are taken to be there, where a cell holds something and nothing shows where
+SHORT_GAP = 16  # codes between what is there
 THRESHOLD = 1.0  # of wavelet coefficients, as a part of the largest that noise alone would give
 
 
@@ -60,6 +64,7 @@ def grouped(column: Column, counts: NumpyArray, deviation: float) -> tuple[Numpy
     counts = np.asarray(counts, np.float64)
     if column.is_ordered:
         cells, weights = _cut_scale(counts[: column.levels], deviation, wanted - int(column.nullable))
+        weights = _likeliest(cells, weights, counts[: column.levels], deviation)
     else:
         cells, weights = _ranked(counts[: column.levels], deviation, wanted - int(column.nullable))
     if column.nullable:
@@ -71,6 +76,17 @@ def grouped(column: Column, counts: NumpyArray, deviation: float) -> tuple[Numpy
     return cells.astype(np.int32), shares
 
 
+def unseen(column: Column, counts: NumpyArray, deviation: float) -> NumpyArray:
+    """Codes in cells of a scale in which the counts show nothing; and "no value"."""
+    found = np.zeros(column.size, bool)
+    found[column.levels :] = True
+    if column.is_ordered:
+        wanted = cells_of(column) - int(column.nullable)
+        cells, weights = _cut_scale(np.asarray(counts[: column.levels], np.float64), deviation, wanted)
+        found[: column.levels] = np.bincount(cells, weights)[cells] <= 0
+    return found
+
+
 def _cut_scale(counts: NumpyArray, deviation: float, wanted: int) -> tuple[NumpyArray, NumpyArray]:
     """Cells along a scale: values above `SPIKE_SHARE` by themselves, the stretches between them in parts of equal weight."""
     total = max(float(counts.sum()), 1.0)
@@ -78,7 +94,7 @@ def _cut_scale(counts: NumpyArray, deviation: float, wanted: int) -> tuple[Numpy
     if spikes.sum() > wanted // 2:
         kept = np.argsort(-counts)[: wanted // 2]
         spikes = np.isin(np.arange(len(counts)), kept) & spikes
-    between = denoised(np.where(spikes, 0.0, counts), deviation)
+    between = denoised(np.where(spikes, 0.0, counts), deviation, spikes)
     weights = np.where(spikes, np.maximum(counts, 0.0), between)
     stretches = np.cumsum(np.concatenate([[False], spikes[1:] | spikes[:-1]]))  # a new one at and after every spike
     left = wanted - int(spikes.sum())
@@ -96,6 +112,35 @@ def _cut_scale(counts: NumpyArray, deviation: float, wanted: int) -> tuple[Numpy
         cells[where] = cell + inner
         cell += int(inner.max()) + 1
     return np.minimum(cells, wanted - 1), weights
+
+
+def _likeliest(cells: NumpyArray, weights: NumpyArray, counts: NumpyArray, deviation: float) -> NumpyArray:
+    """The weights, where a cell without any has its likeliest stretch instead: by the sum of its counts, and by how near it
+    lies to cells that have some."""
+    found, held, codes = weights.copy(), np.flatnonzero(weights > 0), np.arange(len(weights))
+    if not len(held) or deviation <= 0:
+        return found
+    after = np.minimum(np.searchsorted(held, codes), len(held) - 1)
+    far = np.minimum(np.abs(held[after] - codes), np.abs(held[np.maximum(after - 1, 0)] - codes))
+    for cell in np.setdiff1d(cells, cells[held]):
+        where = np.flatnonzero(cells == cell)
+        found[where[_stretch(counts[where] / deviation, far[where])]] = 1.0
+    return found
+
+
+def _stretch(scores: NumpyArray, far: NumpyArray) -> slice:
+    """The likeliest of all stretches of 1, 2, 4, ... codes, counted from the end that is nearest."""
+    back = far[-1] < far[0]
+    scores, far = (scores[::-1], far[::-1]) if back else (scores, far)
+    width, best = 1, (-np.inf, 0, 1)
+    while len(scores) and width <= WIDEST_GUESS:
+        likely = np.maximum(scores, 0.0) ** 2 / 2 - np.log(len(scores)) - np.log1p(far / SHORT_GAP)
+        best = max(best, (float(likely.max()), int(likely.argmax()) * width, width))
+        pairs = len(scores) // 2 * 2
+        scores, far = scores[:pairs].reshape(-1, 2).sum(axis=1) / math.sqrt(2), far[:pairs].reshape(-1, 2).min(axis=1)
+        width *= 2
+    _, first, width = best
+    return slice(-first - width, -first or None) if back else slice(first, first + width)
 
 
 def _share_out(mass: NumpyArray, cells: int, codes: NumpyArray) -> NumpyArray:
@@ -140,9 +185,10 @@ def shrunk(counts: NumpyArray, deviation: float) -> NumpyArray:
     return np.asarray(np.maximum(counts - shift, 0.0))
 
 
-def denoised(counts: NumpyArray, deviation: float) -> NumpyArray:
+def denoised(counts: NumpyArray, deviation: float, known: NumpyArray | None = None) -> NumpyArray:
     """Noisy counts along a scale without what noise alone would show: Haar coefficients below the largest of pure noise are
-    taken as 0 (averaged over two shifts), and counts below 0 as 0; scaled to their total."""
+    taken as 0 (averaged over two shifts), and so are counts below 0 and where nothing is; scaled to their total. `known` are
+    codes that are surely there beside them."""
     if len(counts) < 4 or deviation <= 0:
         return np.maximum(counts, 0.0)
     size = 1 << (len(counts) - 1).bit_length()
@@ -152,9 +198,60 @@ def denoised(counts: NumpyArray, deviation: float) -> NumpyArray:
     for shift in shifts:
         padded = np.roll(np.pad(counts, (0, size - len(counts))), shift)
         found += np.roll(_thresholded(padded, least), -shift)[: len(counts)]
-    positive = np.maximum(found / len(shifts), 0.0)
+    positive = np.where(supported(counts, deviation, known), np.maximum(found / len(shifts), 0.0), 0.0)
     total = max(float(counts.sum()), 0.0)
     return positive * (total / positive.sum()) if positive.sum() > 0 else positive
+
+
+def supported(counts: NumpyArray, deviation: float, known: NumpyArray | None = None) -> NumpyArray:
+    """Where along a scale anything is: noise alone leaves a little everywhere, also far from all values.
+
+    Stretches that are surely there (and what is `known` to be) are widened on both sides by the next codes, few or many, as
+    long as their sum is above noise: the more codes, the clearer. Short gaps are closed.
+    """
+    known = np.zeros(len(counts), bool) if known is None else known
+    there = _surely(counts, deviation) | known
+    before = np.concatenate([[0.0], np.cumsum(counts)])
+    for first, last in _runs(there):
+        there[_end(before, first, -1, deviation) : _end(before, last, 1, deviation)] = True
+    for first, last in _runs(~there):
+        if last - first <= SHORT_GAP and first > 0 and last < len(there):
+            there[first:last] = True
+    return there
+
+
+def _surely(counts: NumpyArray, deviation: float) -> NumpyArray:
+    """Codes in the narrowest stretches (of a power of two codes) that are surely there; without one, the likeliest code."""
+    size = 1 << (len(counts) - 1).bit_length()
+    score = np.pad(np.asarray(counts, np.float64) / deviation, (0, size - len(counts)))
+    found = np.zeros(size, bool)
+    likeliest = int(np.argmax(score))
+    while len(score):
+        width = size // len(score)
+        inside = found.reshape(-1, width).any(axis=1)
+        found |= np.repeat((score > SURE_SOMEWHERE) & ~inside, width)
+        score = score.reshape(-1, 2).sum(axis=1) / math.sqrt(2) if len(score) > 1 else score[:0]
+    found[likeliest] |= not found.any()
+    return found[: len(counts)]
+
+
+def _runs(there: NumpyArray) -> list[tuple[int, int]]:
+    """Beginnings and ends of what is true in a row."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], there.astype(np.int8), [0]])))
+    return [(int(first), int(last)) for first, last in edges.reshape(-1, 2)]
+
+
+def _end(before: NumpyArray, end: int, way: int, deviation: float) -> int:
+    """How far a stretch goes on from its end, up or down; `before` are the sums of all counts before each code."""
+    widths = 2 ** np.arange(len(before).bit_length())
+    asked = deviation * np.sqrt(widths) * (1 + np.log2(1 + widths / NEAR) / 2)
+    while 0 < end < len(before) - 1:
+        ends = np.clip(end + way * widths, 0, len(before) - 1)
+        clear = np.flatnonzero(way * (before[ends] - before[end]) > asked)
+        if not len(clear):
+            break
+        end = int(ends[clear[0]])
+    return end
 
 
 def _thresholded(values: NumpyArray, least: float) -> NumpyArray:

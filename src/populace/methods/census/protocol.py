@@ -23,7 +23,7 @@ from populace.methods.blocks.composed import ComposedMethod, Composition, Learne
 from populace.methods.blocks.latent_class import LatentClass
 from populace.methods.blocks.schedules import Stages
 from populace.methods.census.budget import Shares, shared_out
-from populace.methods.census.cells import Coarse, grouped
+from populace.methods.census.cells import Coarse, grouped, unseen
 from populace.methods.census.fit import Observed, Settings, fit_mixture
 from populace.methods.census.release import StagedRelease
 from populace.methods.census.tables import PairTables
@@ -33,8 +33,9 @@ from populace.privacy.gaussian import MOST_TOTAL, GaussianSum
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.source import Source
 from populace.tables.schema import Schema
-from populace.tables.universal import is_open, released, trimmed_schema
+from populace.tables.universal import TWO_VALUES, is_open, released, trimmed_schema
 from populace.types import Array, ArrayTree, NumpyArray
+from populace.methods.census.presence import present_cells
 
 MOST_OUTCOMES = 8  # values of a target up to which it stands in every table
 AT_ONCE = 2**24  # numbers of a block's replies
@@ -47,6 +48,7 @@ class Sums:
 
     one_way: Array
     pairs: Array
+LEAST = 1e-12  # probability of a cell that is there
     messages: Array
 
 
@@ -147,15 +149,33 @@ class CensusLearner(Learner):
         records = max(1.0, float(np.average(tables, weights=precision)))
         deviation = self.release.deviation(self.schedule.stages - 1, int(state.messages[-1]))
         return Observed(counts / records, deviation / weights / records)
+    def _doubtful(self, state: Sums) -> NumpyArray:
+        """Codes of open columns that perhaps nobody has: what no list names, "no value", and where one-way tables are empty."""
+        found, starts, deviation = [], self.coarse.starts(), 0.0
+        if starts:
+            deviation = self.release.deviation(0, int(state.messages[0]))
+        for number, column in enumerate(self.schema.columns):
+            doubtful = np.zeros(column.size, bool)
+            if is_open(column) and number in starts:
+                counts = np.asarray(state.one_way)[starts[number] :][: column.size]
+                doubtful = unseen(column, counts, deviation)
+            elif is_open(column) or column.source == TWO_VALUES:
+                doubtful[column.levels :] = True
+            if column.domain == "released" and column.other:
+                doubtful[column.categories.index(column.other)] = True
+            found.append(doubtful)
+        return np.concatenate(found)
+
 
     def finish(self, state: Sums, key: Array) -> LatentClass:
         cells, shares = self._cells_and_shares(state)
-        mixture = fit_mixture(self.tables, self.observed(state), self.settings, key)
+        observed = self.observed(state)
+        mixture = fit_mixture(self.tables, observed, self.settings, key)
         column = np.repeat(np.arange(len(self.schema.sizes)), self.schema.sizes)
         places = np.cumsum([0, *self.coarse.sizes])[column] + cells
 
         def at_codes(tables: NumpyArray) -> NumpyArray:
-            fine = tables[..., places] * shares
+            fine = (tables[..., places] + LEAST) * shares
             totals = np.add.reduceat(fine, np.cumsum([0, *self.schema.sizes[:-1]]), axis=-1)
             return np.asarray(fine / totals[..., column], np.float32)
 
@@ -163,6 +183,7 @@ class CensusLearner(Learner):
         tables, draws = at_codes(mixture.tables), at_codes(mixture.draw_tables)
         schema, kept = trimmed_schema(
             self.schema, np.asarray((tables > 0).any(axis=(0, 1)) | (draws > 0).any(axis=(0, 1)))
+        shares = shares * (np.concatenate(present_cells(self.tables, observed))[places] | ~self._doubtful(state))
         )
         return LatentClass(
             schema=schema, weights=mixture.weights.reshape(-1) / members,
