@@ -11,6 +11,11 @@ if TYPE_CHECKING:  # the command line lists the names and must not wait for JAX
     from populace.papers.grid import Benchmark
 
 BENCHMARKS: dict[str, str] = {
+    "census-a9a": "populace.papers.census:A9A",
+    "census-adult": "populace.papers.census:ADULT",
+    "census-adult9": "populace.papers.census:ADULT9",
+    "census-bank": "populace.papers.census:BANK",
+    "census-diabetes": "populace.papers.census:DIABETES",
     "dpd-fashion": "populace.papers.dpd:FASHION",
     "dpd-mnist": "populace.papers.dpd:MNIST",
     "flgan-adult9": "populace.papers.flgan_adult:ADULT9",

@@ -194,7 +194,7 @@ def measure(setting: Setting, cell: Cell) -> Result:
 
 def figures(setting: Setting, rows: Rows, synthetic: pa.Table) -> Result:
     """The quality of rows, by their values: the declared schema, widened, only says which columns hold numbers."""
-    schema, frames = _evaluated(setting, widened(rows.schema, synthetic), (synthetic, rows.train, rows.test))
+    schema, frames = evaluated(setting, widened(rows.schema, synthetic), (synthetic, rows.train, rows.test))
     synthetic_table, real, test = (make_table(frame, schema) for frame in frames)
     scores = value_scores(synthetic_table, real, test, schema.target)
     ratios = {key.removeprefix(RATIO_OF): value for key, value in scores.items() if key.startswith(RATIO_OF)}
@@ -210,7 +210,7 @@ def figures(setting: Setting, rows: Rows, synthetic: pa.Table) -> Result:
     }
 
 
-def _evaluated(setting: Setting, schema: Schema, frames: Sequence[pa.Table]) -> tuple[Schema, list[pa.Table]]:
+def evaluated(setting: Setting, schema: Schema, frames: Sequence[pa.Table]) -> tuple[Schema, list[pa.Table]]:
     """Schema and rows as they are evaluated: a target of several classes becomes one class and the rest."""
     if not setting.alone:
         return schema, list(frames)

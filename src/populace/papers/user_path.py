@@ -7,7 +7,7 @@ import dataclasses
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jax
@@ -35,21 +35,25 @@ class FileRun:
 
 
 def synthesize_csv(
-    frame: pa.Table, schema: Schema | None, *, limit: float | None = None, **options: object
+    frame: pa.Table | Sequence[pa.Table], schema: Schema | None, *, limit: float | None = None, **options: object
 ) -> FileRun:  # fmt: skip
-    """Write the rows as a CSV and call `synthesize` on it; without a schema it proposes one itself.
+    """Write the rows as a CSV (several tables: as many, a silo each) and call `synthesize`; without a schema it finds domains.
 
     `options` are those of the command line, as `make_spec` takes them; `limit` is how many seconds it may take. Compiled
     functions are dropped afterwards, so that every run pays for its own, as a user does.
     """
     with tempfile.TemporaryDirectory(prefix="populace-benchmark-") as name:
         folder = Path(name)
-        data = folder / "rows.csv"
-        write_frame(frame, data)
+        several = not isinstance(frame, pa.Table)
+        files = (
+            [folder / f"rows-{number + 1}.csv" for number in range(len(frame))] if several else [folder / "rows.csv"]
+        )
+        for part, file in zip(frame if several else [frame], files, strict=True):
+            write_frame(part, file)
         if schema is not None:
             schema.save(folder / "schema.toml")
             options["schema_file"] = str(folder / "schema.toml")
-        spec = make_spec(data=str(data), **options)
+        spec = make_spec(data=tuple(map(str, files)) if several else str(files[0]), **options)
         began = time.monotonic()
         try:
             with time_limit(limit):
