@@ -1,8 +1,9 @@
 """A mixture of products fitted to noisy tables: P(x) = sum over z of w_z times the product over columns of p_zj(x_j).
 
 Squares of what the tables leave over, each divided by the variance of its noise, and a pull of every component towards the
-one-way tables. Several fits from other starts are averaged: each finds another way to explain the tables, and what they do not
-agree on is mostly noise. Everything here is post-processing.
+one-way tables. Components have tables of their own for each value of the target, so that what depends on it is learned whether
+or not it moves many records. Several fits from other starts are averaged: each finds another way to explain the tables, and
+what they do not agree on is mostly noise. Everything here is post-processing.
 """
 
 from __future__ import annotations
@@ -19,10 +20,18 @@ from populace.types import Array, ArrayTree, NumpyArray
 
 LEAST_SHARE = 1e-5  # of a cell, before its logarithm is taken
 START_SPREAD = 0.5  # standard deviation of a component's logits around the one-way tables, at the start
-WEIGHT_PULL = 0.1  # pull of the components' weights towards each other, relative to that of their logits
+EFFECT_PULL = 1.0  # of the target's effects, towards none
+OWN_PULL = 10.0  # of what a component has of its own for a value of the target
+LEAST_PULL, MOST_PULL, PULL_BY_NOISE = (
+    0.3,
+    2.0,
+    200.0,
+)  # of components towards the one-way tables: the more noise, the more
 LEARNING_RATE = 0.1
 WARMUP = 30  # steps
 BETAS = (0.9, 0.99)
+MOST_WORK = 6e11  # multiplications of all fits together: below it settings are as they are asked for
+LEAST_MEMBERS, LEAST_STEPS, LEAST_COMPONENTS = 3, 400, 16  # to which wide tables take them down, in this order
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,12 +44,31 @@ class Observed:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How a mixture is fitted."""
+    """How a mixture is fitted. `components` are those for each value of the target."""
 
     components: int
     members: int
     steps: int
     pull: float
+
+
+def affordable(settings: Settings, tables: PairTables) -> Settings:
+    """The settings, with fewer fits, steps and components where tables are so wide that fitting them would take minutes."""
+
+    def work(members: float, steps: float, components: float) -> float:
+        return 6.0 * components * tables.outcomes * tables.positions**2 * steps * 1.5 * members
+
+    members, steps, number = settings.members, settings.steps, settings.components
+    if work(members, steps, number) > MOST_WORK:
+        members = max(min(members, LEAST_MEMBERS), int(MOST_WORK / work(1, steps, number)))
+        steps = max(min(steps, LEAST_STEPS), min(steps, int(MOST_WORK / work(members, 1, number))))
+        number = max(min(number, LEAST_COMPONENTS), min(number, int(MOST_WORK / work(members, steps, 1))))
+    return dataclasses.replace(settings, members=members, steps=steps, components=number)
+
+
+def pull_of(observed: Observed) -> float:
+    """How strongly components are pulled towards the one-way tables, from the noise alone (chosen on public tables)."""
+    return float(np.clip(PULL_BY_NOISE * np.median(observed.deviations), LEAST_PULL, MOST_PULL))
 
 
 def one_way_tables(tables: PairTables, observed: Observed) -> list[NumpyArray]:
@@ -84,16 +112,17 @@ class Mixture:
 def fit_mixture(tables: PairTables, observed: Observed, settings: Settings, key: Array) -> Mixture:
     """The mixture, from noisy tables alone."""
     starts, noise = jax.random.split(key)
+    settings = affordable(settings, tables)
+    if not settings.pull:
+        settings = dataclasses.replace(settings, pull=pull_of(observed))
     base = jnp.log(jnp.asarray(np.concatenate(one_way_tables(tables, observed)), jnp.float32))
     precisions = jnp.asarray(laid_out(tables, observed.deviations**-2.0))
-    again = np.random.default_rng(np.asarray(jax.random.key_data(noise))).normal(
-        size=(settings.members, *observed.shares.shape)
-    )
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(noise)))
     fits = []
-    for spread in (0.0, 1.0):
-        shares = observed.shares + spread * observed.deviations * again
-        squares = jnp.asarray(laid_out(tables, shares))
-        keys = jax.random.split(jax.random.fold_in(starts, int(spread)), settings.members)
+    for spread, members in ((0.0, settings.members), (1.0, max(2, settings.members // 2))):
+        again = rng.normal(size=(members, *observed.shares.shape)) if spread else np.zeros((members, 1, 1))
+        squares = jnp.asarray(laid_out(tables, observed.shares + observed.deviations * again))
+        keys = jax.random.split(jax.random.fold_in(starts, int(spread)), members)
         fits.append([np.asarray(one) for one in fit_members(tables, settings, base, squares, precisions, keys)])
     (weights, values), (draw_weights, draw_values) = fits
     return Mixture(weights, values, draw_weights, draw_values)
@@ -111,10 +140,18 @@ def _fit(
     tables: PairTables, settings: Settings, base: Array, shares: Array, precisions: Array, key: Array
 ) -> tuple[Array, Array]:
     def loss(parameters: ArrayTree) -> Array:
-        weights, values = probabilities(tables.sizes, parameters)
+        weights, values = components(tables, parameters)
         left = predicted(tables, weights, values) - shares
-        pulled = jnp.sum(parameters["logits"] ** 2) + WEIGHT_PULL * jnp.var(parameters["weights"]) * settings.components
-        return 0.5 * (jnp.sum(precisions * left**2) + settings.pull * pulled)
+        pulled = sum(
+            pull * jnp.sum(parameters[name] ** 2)
+            for name, pull in (
+                ("logits", settings.pull),
+                ("leaning", settings.pull),
+                ("effect", EFFECT_PULL),
+                ("own", OWN_PULL),
+            )
+        )
+        return 0.5 * (jnp.sum(precisions * left**2) + pulled)
 
     def step(carry: ArrayTree, number: Array) -> tuple[ArrayTree, None]:
         now, mean, square = carry
@@ -130,37 +167,66 @@ def _fit(
 
         return (jax.tree.map(moved, now, mean, square), mean, square), None
 
-    start = {
-        "weights": jnp.zeros(settings.components), "base": base,
-        "logits": START_SPREAD * jax.random.normal(key, (settings.components, len(base))),
-    }  # fmt: skip
+    start = _start(tables, settings, base, key)
     zero = jax.tree.map(jnp.zeros_like, start)
     (end, _, _), _ = jax.lax.scan(step, (start, zero, zero), jnp.arange(settings.steps, dtype=jnp.float32))
-    return probabilities(tables.sizes, end)
+    weights, values = components(tables, end)
+    return weights.reshape(-1), _with_target(tables, values)
 
 
-def probabilities(sizes: tuple[int, ...], parameters: ArrayTree) -> tuple[Array, Array]:
-    """The components' weights, and their tables of all columns end to end."""
-    logits = parameters["base"] + parameters["logits"]
-    ends = np.cumsum(sizes)
-    parts = [
-        jax.nn.softmax(logits[:, end - size : end], axis=1) for end, size in zip(ends.tolist(), sizes, strict=True)
-    ]
-    return jax.nn.softmax(parameters["weights"]), jnp.concatenate(parts, axis=1)
+def _start(tables: PairTables, settings: Settings, base: Array, key: Array) -> dict[str, Array]:
+    """Components at random around the one-way tables; the target has no effect yet."""
+    inner, outcome = _places(tables)
+    first, second = jax.random.split(key)
+    number, outcomes, values = settings.components, tables.outcomes, len(inner)
+    several = number if outcomes > 1 else 0  # without a target no component has anything of its own for its values
+    return {
+        "base": base[inner], "outcome": base[outcome] if outcomes > 1 else jnp.zeros(1), "weights": jnp.zeros(number),
+        "logits": START_SPREAD * jax.random.normal(first, (number, values)),
+        "leaning": START_SPREAD * jax.random.normal(second, (several, outcomes)),
+        "effect": jnp.zeros((outcomes if several else 0, values)), "own": jnp.zeros((several, outcomes, values)),
+    }  # fmt: skip
+
+
+def _places(tables: PairTables) -> tuple[NumpyArray, NumpyArray]:
+    """Where the cells of the columns in pairs stand among those of all columns, and where those of the target do."""
+    column = np.repeat(np.arange(len(tables.sizes)), tables.sizes)
+    is_target = column == (-1 if tables.target is None else tables.target)
+    return np.flatnonzero(~is_target), np.flatnonzero(is_target)
+
+
+def components(tables: PairTables, parameters: ArrayTree) -> tuple[Array, Array]:
+    """[components, outcomes] and [components, outcomes, positions]: every component has a weight and tables for each value of
+    the target. Their logits add up: the one-way tables, the component's, the value's effect, and what is both's own."""
+    logits = parameters["base"] + parameters["logits"][:, None, :]
+    weights = parameters["weights"][:, None] + parameters["outcome"]
+    if tables.outcomes > 1:
+        logits = logits + parameters["effect"] + parameters["own"]
+        weights = weights + parameters["leaning"]
+    sizes = [tables.sizes[column] for column in tables.columns]
+    ends = np.cumsum(sizes).tolist()
+    parts = [jax.nn.softmax(logits[..., end - size : end], axis=-1) for end, size in zip(ends, sizes, strict=True)]
+    shares: Array = jax.nn.softmax(weights.reshape(-1)).reshape(weights.shape)
+    return shares, jnp.concatenate(parts, axis=-1)
+
+
+def _with_target(tables: PairTables, values: Array) -> Array:
+    """[components times outcomes, cells of all columns]: each with its value of the target."""
+    inner, outcome = _places(tables)
+    number = values.shape[0] * values.shape[1]
+    whole = jnp.zeros((number, sum(tables.sizes))).at[:, inner].set(values.reshape(number, -1))
+    if tables.target is None:
+        return whole
+    own = jnp.broadcast_to(jnp.eye(tables.outcomes), (*values.shape[:2], tables.outcomes)).reshape(number, -1)
+    return whole.at[:, outcome].set(own)
 
 
 def predicted(tables: PairTables, weights: Array, values: Array) -> Array:
     """[outcomes, positions, positions]: the shares that a mixture gives every two cells, for each value of the target."""
-    column = np.repeat(np.arange(len(tables.sizes)), tables.sizes)
-    inner = values[:, np.flatnonzero(column != (-1 if tables.target is None else tables.target))]
-    outcome = (
-        jnp.ones((len(weights), 1)) if tables.target is None else values[:, np.flatnonzero(column == tables.target)]
-    )
-    by_outcome = jnp.swapaxes(weights[:, None] * outcome, 0, 1)
     if len(tables.columns) == 1:
-        single: Array = jnp.einsum("yz,za->ya", by_outcome, inner)[:, :, None] * jnp.eye(inner.shape[1])
+        single: Array = jnp.einsum("zy,zya->ya", weights, values)[:, :, None] * jnp.eye(values.shape[-1])
         return single
-    products: Array = jnp.einsum("yz,za,zb->yab", by_outcome, inner, inner)
+    products: Array = jnp.einsum("zy,zya,zyb->yab", weights, values, values)
     return products
 
 

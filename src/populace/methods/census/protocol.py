@@ -18,13 +18,24 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.errors import SpecError, out_of_range
-from populace.methods.base import NUMBER, Ask, Facts, Population, Replies, Shard, check_counts, check_shares
+from populace.methods.base import (
+    NUMBER,
+    Ask,
+    Facts,
+    Population,
+    Replies,
+    Shard,
+    check_counts,
+    check_not_negative,
+    check_shares,
+)
 from populace.methods.blocks.composed import ComposedMethod, Composition, Learner, Wording
 from populace.methods.blocks.latent_class import LatentClass
 from populace.methods.blocks.schedules import Stages
 from populace.methods.census.budget import Shares, shared_out
 from populace.methods.census.cells import Coarse, grouped, unseen
 from populace.methods.census.fit import Observed, Settings, fit_mixture
+from populace.methods.census.presence import present_cells
 from populace.methods.census.release import StagedRelease
 from populace.methods.census.tables import PairTables
 from populace.privacy.accounting import resolved_delta
@@ -35,9 +46,9 @@ from populace.privacy.source import Source
 from populace.tables.schema import Schema
 from populace.tables.universal import TWO_VALUES, is_open, released, trimmed_schema
 from populace.types import Array, ArrayTree, NumpyArray
-from populace.methods.census.presence import present_cells
 
 MOST_OUTCOMES = 8  # values of a target up to which it stands in every table
+LEAST = 1e-12  # probability of a cell that is there
 AT_ONCE = 2**24  # numbers of a block's replies
 
 
@@ -48,7 +59,6 @@ class Sums:
 
     one_way: Array
     pairs: Array
-LEAST = 1e-12  # probability of a cell that is there
     messages: Array
 
 
@@ -139,16 +149,6 @@ class CensusLearner(Learner):
                 cells[where], shares[where] = grouped(self.schema.columns[column], counts, deviation)
         return cells, shares
 
-    def observed(self, state: Sums) -> Observed:
-        """The noisy shares of records in every cell, and their noise."""
-        weights = self.tables.weights[self.tables.pair_of_entry]
-        counts = np.asarray(state.pairs, np.float64) / weights
-        tables = np.bincount(self.tables.pair_of_entry, counts.sum(axis=0), minlength=len(self.tables.pairs))
-        cells = np.bincount(self.tables.pair_of_entry)
-        precision = self.tables.weights**2 / cells  # of a table's total
-        records = max(1.0, float(np.average(tables, weights=precision)))
-        deviation = self.release.deviation(self.schedule.stages - 1, int(state.messages[-1]))
-        return Observed(counts / records, deviation / weights / records)
     def _doubtful(self, state: Sums) -> NumpyArray:
         """Codes of open columns that perhaps nobody has: what no list names, "no value", and where one-way tables are empty."""
         found, starts, deviation = [], self.coarse.starts(), 0.0
@@ -166,6 +166,16 @@ class CensusLearner(Learner):
             found.append(doubtful)
         return np.concatenate(found)
 
+    def observed(self, state: Sums) -> Observed:
+        """The noisy shares of records in every cell, and their noise."""
+        weights = self.tables.weights[self.tables.pair_of_entry]
+        counts = np.asarray(state.pairs, np.float64) / weights
+        tables = np.bincount(self.tables.pair_of_entry, counts.sum(axis=0), minlength=len(self.tables.pairs))
+        cells = np.bincount(self.tables.pair_of_entry)
+        precision = self.tables.weights**2 / cells  # of a table's total
+        records = max(1.0, float(np.average(tables, weights=precision)))
+        deviation = self.release.deviation(self.schedule.stages - 1, int(state.messages[-1]))
+        return Observed(counts / records, deviation / weights / records)
 
     def finish(self, state: Sums, key: Array) -> LatentClass:
         cells, shares = self._cells_and_shares(state)
@@ -173,6 +183,7 @@ class CensusLearner(Learner):
         mixture = fit_mixture(self.tables, observed, self.settings, key)
         column = np.repeat(np.arange(len(self.schema.sizes)), self.schema.sizes)
         places = np.cumsum([0, *self.coarse.sizes])[column] + cells
+        shares = shares * (np.concatenate(present_cells(self.tables, observed))[places] | ~self._doubtful(state))
 
         def at_codes(tables: NumpyArray) -> NumpyArray:
             fine = (tables[..., places] + LEAST) * shares
@@ -183,7 +194,6 @@ class CensusLearner(Learner):
         tables, draws = at_codes(mixture.tables), at_codes(mixture.draw_tables)
         schema, kept = trimmed_schema(
             self.schema, np.asarray((tables > 0).any(axis=(0, 1)) | (draws > 0).any(axis=(0, 1)))
-        shares = shares * (np.concatenate(present_cells(self.tables, observed))[places] | ~self._doubtful(state))
         )
         return LatentClass(
             schema=schema, weights=mixture.weights.reshape(-1) / members,
@@ -236,10 +246,10 @@ class Census(ComposedMethod):
     target: str | None = ""
     domain_share: float = 0.1
     lists_share: float = 0.0
-    components: int = 60
-    members: int = 6
-    fit_steps: int = 600
-    prior_precision: float = 0.3
+    components: int = 40
+    members: int = 8
+    fit_steps: int = 1_000
+    prior_precision: float = 0.0
     message_megabytes: float = 50.0
 
     facts: ClassVar[Facts] = Facts(
@@ -260,10 +270,10 @@ class Census(ComposedMethod):
         "target": "The column that stands in every table: by default the schema's target, none for no target.",
         "domain_share": "The share of the budget for one-way tables of long columns, where there are any.",
         "lists_share": "The share of the budget for lists of categories that silos release first; 0: domains are declared.",
-        "components": "The components of each fitted mixture.",
+        "components": "The components of each fitted mixture, for every value of the target.",
         "members": "How many mixtures are fitted from other starts and averaged.",
         "fit_steps": "The steps of each fit.",
-        "prior_precision": "How strongly components are pulled towards the one-way tables.",
+        "prior_precision": "How strongly components are pulled towards the one-way tables; 0: by the noise.",
         "message_megabytes": "The most megabytes that a silo sends at once.",
     }
     vectorises: ClassVar[bool] = False
@@ -278,8 +288,7 @@ class Census(ComposedMethod):
             raise out_of_range("domain_share", "in (0, 1)", self.domain_share)
         if not 0 <= self.lists_share < 1:
             raise out_of_range("lists_share", "in [0, 1)", self.lists_share)
-        if not 0 < self.prior_precision < math.inf:
-            raise out_of_range("prior_precision", "above 0", self.prior_precision)
+        check_not_negative(prior_precision=self.prior_precision)
         if not 0 < self.message_megabytes < 2_000:
             raise out_of_range("message_megabytes", "above 0 and below 2,000", self.message_megabytes)
 
