@@ -6,7 +6,7 @@ READY := .venv/.ready
 .PHONY: help demo test test-slow test-browser check bench clean
 
 help:
-	@echo "make demo       set up, then synthetic data from the embedded table, with a report"
+	@echo "make demo       set up, then synthetic data of three invented hospitals, with a report"
 	@echo "make test       set up, then the tests"
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make test-browser  the pages in a real browser (needs chromium; POPULACE_SCREENSHOTS=FOLDER keeps pictures)"

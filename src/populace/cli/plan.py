@@ -51,7 +51,7 @@ def command(
         })  # fmt: skip
         return
     lines = [
-        ("method", f"{spec.method_name}, {clients:,} {_who(spec.method_name)}, {predicted.rounds} round(s)"),
+        ("method", f"{spec.method_name}, {_who(clients, spec.method_name)}, {predicted.rounds} round(s)"),
         *predicted.guarantee.lines,
     ]
     lines += [("error", f"{value:.4f} predicted {name}") for name, value in predicted.errors.items()]
@@ -61,7 +61,9 @@ def command(
     show.say_lines(lines)
 
 
-def _who(method: str) -> str:
+def _who(clients: int, method: str) -> str:
+    """How many take part, in words."""
     from populace.methods.registry import protocol_class
 
-    return "silos" if protocol_class(method).facts.unit == "record" else "clients"
+    one = "silo" if protocol_class(method).facts.unit == "record" else "client"
+    return f"{clients:,} {one}{'s' * (clients != 1)}"

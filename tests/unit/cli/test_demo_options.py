@@ -5,6 +5,7 @@ import inspect
 from populace.cli import demo, evaluate, synthesize
 
 OPTIONS = set(inspect.signature(synthesize.command).parameters)
+JUDGED = set(inspect.signature(evaluate.command).parameters)
 
 
 def test_the_demo_gives_every_option(monkeypatch, tmp_path):
@@ -16,6 +17,6 @@ def test_the_demo_gives_every_option(monkeypatch, tmp_path):
     (tmp_path / "run").mkdir()
     demo.command(out=tmp_path / "run", epsilon=1.0, seed=None)
     assert set(given) == OPTIONS
-    assert set(judged) == set(inspect.signature(evaluate.command).parameters)
+    assert set(judged) == JUDGED
     assert given["data"] == judged["real"] == [str(file) for file in polled]
     assert [file.parent.parent.name for file in polled] == ["run-2"] * 3  # beside what is there

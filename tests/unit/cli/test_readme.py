@@ -45,5 +45,5 @@ def test_the_python_of_the_readme_works(tmp_path, monkeypatch, capsys):
     assert call(["schema", "people.csv", "-o", "people.toml"]) == 0
     code = (ROOT / "README.md").read_text().partition("```python\n")[2].partition("```")[0]
     exec(compile(code, "README.md", "exec"), {})  # noqa: S102
-    assert "4-LDP" in capsys.readouterr().out
+    assert "1e-05)-DP for one row of the table" in capsys.readouterr().out
     assert Path("report.html").is_file()
