@@ -57,7 +57,8 @@ REAL = "real rows"
 FEW = {"components": 4, "members": 2, "fit_steps": 20}
 METRICS = {
     "two_way": "2-way TVD", "avd3": "AVD3", "avd4": "AVD4", "auc": "AUC, logistic", "boosting": "boosting", "forest": "forest",
-    "mlp": "MLP", "worst_ks": "worst KS", "zero_share_error": "zeros off", "pearson_error": "correlations off", "seconds_run": "s of the run",
+    "mlp": "MLP", "worst_ks": "worst KS", "zero_share_error": "zeros off", "pearson_error": "correlations off",
+    "seconds_run": "s of the run",
 }  # fmt: skip
 
 
@@ -271,7 +272,8 @@ def views(setting: Setting, results: Sequence[Result]) -> list[View]:
                      *_row(setting, values), reach])  # fmt: skip
     header = ["noise", "epsilon", "silos", "domains", "seeds", *(METRICS[key] for key in setting.metrics), "to reach"]
     refused = [[str(r["cell"]), str(r["refused"])] for r in results if "refused" in r]
-    what = f"{setting.about}: mean over seeds, {ROWS if full else SMALL_ROWS:,} synthetic rows, delta {DELTA:g}; {TRUSTS['central']}: --trust central"
+    made = ROWS if full else SMALL_ROWS
+    what = f"{setting.about}: mean over seeds, {made:,} synthetic rows, delta {DELTA:g}; {TRUSTS['central']}: --trust central"
     found = [View(title=what, header=header, rows=rows)]
     return [*found, View(title="\nrefused", header=["cell", "why"], rows=refused)] if refused else found
 
