@@ -19,7 +19,7 @@ from scipy.special import erfc
 from populace.errors import SpecError
 from populace.evaluation.audit import FLAG_CONFIDENCE, Bound, Finding
 from populace.privacy.accounting import epsilon_of
-from populace.privacy.events import Composed, Event, Gaussian, PoissonSampled, Repeated
+from populace.privacy.events import Composed, Event, Gaussian, PoissonSampled, Pure, Repeated
 from populace.privacy.gaussian import GaussianSum, calibrated
 from populace.privacy.source import Keyed, System
 from populace.types import Array, JsonObject, NumpyArray
@@ -154,7 +154,7 @@ def scale_finding(
 
 
 def with_noise_times(event: Event, factor: float) -> Event:
-    """The same event with its noise multiplied by this factor."""
+    """The same event with its Gaussian noise multiplied by this factor; pure events beside it stay as they are."""
     if isinstance(event, Gaussian):
         return Gaussian(event.noise_multiplier * factor)
     if isinstance(event, PoissonSampled):
@@ -162,5 +162,7 @@ def with_noise_times(event: Event, factor: float) -> Event:
     if isinstance(event, Repeated):
         return Repeated(with_noise_times(event.event, factor), event.count)
     if isinstance(event, Composed):
-        return Composed(tuple(with_noise_times(item, factor) for item in event.events))
+        return Composed(
+            tuple(item if isinstance(item, Pure) else with_noise_times(item, factor) for item in event.events)
+        )
     raise SpecError(f"{type(event).__name__} has no Gaussian noise")

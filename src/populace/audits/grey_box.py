@@ -140,8 +140,9 @@ def record(protocol: Protocol, pair: Neighbours, population: Population, *, key:
 def check_charges(run: Watched) -> list[str]:
     """Whether what was booked for each reply, or round, is what the primitives did there."""
     found = []
-    booked_places = {place for _, places in run.charges.values() for place in places}
-    for name, (charge, places) in run.charges.items():
+    booked = {**run.charges, **run.others}
+    booked_places = {place for _, places in booked.values() for place in places}
+    for name, (charge, places) in booked.items():
         calls = [call for place in places for call in run.recorder.at(place)]
         found += [f"{name}: {problem}" for problem in compare_charge(charge.event, calls)]
     for call in run.recorder.calls:

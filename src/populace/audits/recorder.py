@@ -5,9 +5,10 @@ arXiv 2602.17454). A run on a data set D is recorded. A run on a neighbour D' is
 primitive returning what it returned on D. Whatever differs in the second run is either the input of a primitive, which must
 lie within the sensitivity the primitive was told, or a leak around the primitives.
 
-Primitives: `GaussianSum.noise` and `.release`, `apply` of every local randomiser, and `coins` of a source (Poisson sampling).
-They are replaced on their classes while `recording` is open. Inside compiled code they pass through unseen, so what is to be
-recorded must run uncompiled, as the debug engine runs it; a release that was not seen shows as a leak and as an unbooked one.
+Primitives: `GaussianSum.noise` and `.release`, `apply` of every local randomiser and of a choice by scores, and `coins` of a
+source (Poisson sampling). They are replaced on their classes while `recording` is open. Inside compiled code they pass through
+unseen, so what is to be recorded must run uncompiled, as the debug engine runs it; a release that was not seen shows as a leak
+and as an unbooked one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import jax
 import numpy as np
 
+from populace.privacy.exponential import ExponentialMechanism
 from populace.privacy.gaussian import GaussianSum
 from populace.privacy.randomizers.base import Randomizer
 from populace.privacy.randomizers.fedsel import FedSel
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["noise", "sum", "report", "coins"]
 
-RANDOMIZERS: tuple[type, ...] = (Randomizer, SubsetPanel, GrrPanel, SignDS, SeveralSignDS, FedSel)
+RANDOMIZERS: tuple[type, ...] = (Randomizer, SubsetPanel, GrrPanel, SignDS, SeveralSignDS, FedSel, ExponentialMechanism)
 WRAP = 2**32  # sums and noise are whole numbers modulo this
 
 
@@ -187,6 +189,14 @@ class Recorder:
                     f"neighbours differ by {distance:.6g} in what is released, and the noise covers {mechanism.sensitivity:.6g}"
                 )
 
+    def scores_apart(self, mechanism: ExponentialMechanism, first: list[NumpyArray], second: list[NumpyArray]) -> None:
+        """Compare the scores of a choice with what its mechanism allows for; what may be chosen must be the same."""
+        gap = int(np.abs(first[0].astype(np.int64) - second[0].astype(np.int64)).max(initial=0))
+        if gap > mechanism.sensitivity:
+            self.complain(f"neighbours differ by {gap} in a score, and the choice covers {mechanism.sensitivity}")
+        if not np.array_equal(first[1], second[1]):
+            self.complain("what may be chosen depends on the records")
+
     def report(self, original: Callable[..., Array], mechanism: object, *given: object, **named: object) -> Array:
         values = [*given, *named.values()]
         if self._inside or _traced(*(value for value in values if not isinstance(value, Keyed | System))):
@@ -198,6 +208,8 @@ class Recorder:
             self._inside = False
         inputs = [np.asarray(value) for value in values if not isinstance(value, Keyed | System)]
         known = self.recorded("report", mechanism)
+        if known is not None and isinstance(mechanism, ExponentialMechanism):
+            self.scores_apart(mechanism, known.given, inputs)
         self.calls.append(Call(place=self.place, kind="report", mechanism=mechanism, given=inputs, returned=returned))
         return returned if known is None else known.returned
 

@@ -31,6 +31,7 @@ class Watched(Wrapped):
         self.trusts_server = method.guarantee(population).trust not in ("local", "silo")
         self.kept: JsonObject = {}
         self.charges: dict[str, tuple[Charge, tuple[str, ...]]] = {}
+        self.others: dict[str, tuple[Charge, tuple[str, ...]]] = {}  # of further clients of a trusted server
         self._round, self._turn = 0, 0
         self._members: list[int] = []
 
@@ -51,8 +52,9 @@ class Watched(Wrapped):
         charge = self.method.charge(ask, self.population)
         places = tuple(f"round {self._round}, client {client}" for client in self._members)
         server = (f"round {self._round}, ask", f"round {self._round}, absorb")
-        if self.trusts_server:
-            self.charges[f"round {self._round}"] = (charge, server)
+        if self.trusts_server:  # a client pays for what the server releases, and for what it chose or reported itself
+            self.charges[f"round {self._round}"] = (charge, (*server, *places[:1]))
+            self.others.update({place: (charge, (*server, place)) for place in places[1:]})
         else:
             self.charges.update({place: (charge, (place,)) for place in places})
         return charge

@@ -8,6 +8,7 @@ with probability exp(-rate gap), where its gap is what it lacks to the best scor
 from __future__ import annotations
 
 import dataclasses
+import math
 from fractions import Fraction
 
 import jax
@@ -52,6 +53,10 @@ class ExponentialMechanism:
         """How much less likely, in logarithms, one unit of score makes a choice; never above epsilon / (2 sensitivity)."""
         exact = Fraction(self.epsilon) / (2 * self.sensitivity)
         return Fraction((exact * 2**RATE_BITS).__floor__(), 2**RATE_BITS)
+
+    def worst_ratio(self) -> float:
+        """The largest ratio of a choice's probabilities under scores of neighbours, from the rate that `release` uses."""
+        return math.exp(2 * self.sensitivity * self.rate)
 
     def apply(self, scores: Array, allowed: Array, source: Source) -> Array:
         """The index of the choice, from either kind of source; traceable from a key."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +14,14 @@ import pytest
 from scipy import stats
 
 from builders import dependent_codes, small_schema
+from populace.audits import shapes
+from populace.audits.grey_box import audit_grey_box
 from populace.engines import simulation
 from populace.errors import SpecError
 from populace.methods.base import Ask, Population, Replies, Shard
 from populace.methods.blocks.clique_tree import elimination_cells
 from populace.methods.blocks.schedules import Cohort
+from populace.methods.flaim.learner import FlaimLearner
 from populace.methods.flaim.model import answers_of, fit_model, in_model, with_room
 from populace.methods.flaim.protocol import AllThenSampled, Flaim
 from populace.methods.flaim.release import calibrated_noise
@@ -55,8 +59,9 @@ def random_question(learner, seed, number=1):
     workload = learner.workload
     answers = rng.exponential(size=workload.total_cells)
     answers /= np.bincount(workload.set_of_cell, answers)[workload.set_of_cell]
+    if number == 0:
+        return {"columns": jnp.int32(0)}
     return {
-        "round": jnp.int32(number),
         "answers": jnp.asarray(answers, jnp.float32),
         "one_way": jnp.asarray(rng.normal(0.2, 0.3, workload.one_way_cells), jnp.float32),
         "allowed": jnp.asarray(workload.orders > 1),
@@ -135,13 +140,15 @@ def test_a_record_changes_what_the_server_sums_by_the_bound(variant, number):
     """Given the choice; in the first exchange the client's own number of records is a count of its own."""
     learner = learner_of(variant)
     codes = dependent_codes(small_schema(), 12, seed=3)
-    question = random_question(learner, 0, number) | {"allowed": jnp.arange(len(learner.workload.sets)) == 6}
+    question = random_question(learner, 0, number)
+    if number:
+        question["allowed"] = jnp.arange(len(learner.workload.sets)) == 6
     sent = [
         learner.answer(question, jnp.float32(12.0), shard_of(learner, codes, mask), Keyed(jax.random.key(0)))
         for mask in (None, np.arange(RECORDS) != 4)
     ]
-    assert int(sent[0]["choice"]) == int(sent[1]["choice"]) == (6 if number else -1)
-    change = sum(float(((sent[0][name] - sent[1][name]) ** 2).sum()) for name in ("table", "one_way"))
+    assert [int(one.get("choice", -1)) for one in sent] == [6 if number else -1] * 2
+    change = sum(float(((part - sent[1][name]) ** 2).sum()) for name, part in sent[0].items() if name != "choice")
     mechanism = learner.release.later if number else learner.release.first
     assert math.sqrt(change + (number == 0)) == pytest.approx(mechanism.bound)
     assert mechanism.scale == pytest.approx(learner.release.deviation)
@@ -280,6 +287,51 @@ def test_with_much_budget_pairs_are_those_of_the_data(variant):
         real = np.histogram2d(table.codes[:, first], table.codes[:, second], [np.arange(n + 1) - 0.5 for n in
                               (schema.sizes[first], schema.sizes[second])])[0] / 3000  # fmt: skip
         assert np.abs(tree.marginal((first, second)) - real).sum() / 2 < 0.05
+
+
+# What the recorder sees
+
+
+@dataclasses.dataclass(frozen=True)
+class LoudLearner(FlaimLearner):
+    """Scores that count every record three times, under a mechanism that covers one."""
+
+    def scores(self, question, own, counts):
+        return 3 * super().scores(question, own, counts)
+
+
+@dataclasses.dataclass(frozen=True)
+class ChoosesTwice(FlaimLearner):
+    """A second choice that nobody pays for, at every client."""
+
+    def answer(self, question, own, shard, source):
+        super().answer(question, own, shard, source)
+        return super().answer(question, own, shard, source)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Careless(Flaim):
+    flaw: Literal["loud", "twice"] = "loud"
+    meanings: ClassVar = {**Flaim.meanings, "flaw": "What is wrong."}
+
+    def compose(self, population):
+        parts = super().compose(population)
+        kind = {"loud": LoudLearner, "twice": ChoosesTwice}[self.flaw]
+        fields = {field.name: getattr(parts.learner, field.name) for field in dataclasses.fields(FlaimLearner)}
+        return dataclasses.replace(parts, learner=kind(**fields))
+
+
+def problems_of(method):
+    pairs, population = shapes.neighbouring_clients(shapes.shape_for("table"), unit="record", neighbours="zero-out")
+    return audit_grey_box(method, pairs[:1], population, key=jax.random.key(3)).problems
+
+
+def test_the_recorder_follows_choices_and_catches_scores_that_change_too_much_and_choices_not_paid_for():
+    few = {"epsilon": 2.0, "rounds": 1, "workload": "pairs", "fit_steps": 2}
+    assert problems_of(Flaim(**few)) == ()
+    assert any("in a score, and the choice covers" in problem for problem in problems_of(Careless(**few, flaw="loud")))
+    twice = problems_of(Careless(**few, flaw="twice"))
+    assert any("client 1: epsilon" in problem and "was spent on reports" in problem for problem in twice)
 
 
 # Schedule, cost, refusals

@@ -73,12 +73,15 @@ class FlaimLearner(Learner):
         )
 
     def question(self, state: Measured, number: Array) -> dict[str, Array]:
-        return {
-            "round": jnp.int32(number),
-            "answers": jnp.asarray(state.answers),
-            "one_way": jnp.asarray(self._one_way(state), jnp.float32),
-            "allowed": jnp.asarray(state.allowed),
-        }
+        if int(number) == 0:
+            return {"columns": jnp.int32(0)}
+        question: dict[str, Array] = {"answers": jnp.asarray(state.answers), "allowed": jnp.asarray(state.allowed)}
+        if self.augmented:
+            question["one_way"] = jnp.asarray(self._one_way(state), jnp.float32)
+        return question
+
+    def example(self, number: int) -> dict[str, Array]:
+        return self.question(self.begin(jax.random.key(0)), jnp.int32(number))
 
     def own_questions(self, state: Measured, number: Array, cohort: Cohort) -> Array:
         """How many records the server takes each client to have; the mean where it was not heard before."""
@@ -96,17 +99,14 @@ class FlaimLearner(Learner):
 
     def answer(self, question: ArrayTree, own: ArrayTree, shard: Shard, source: Source) -> dict[str, Array]:
         counts = self.workload.counts(shard.records, shard.mask)
+        columns = {"one_way": counts[: self.workload.one_way_cells]}
+        if "columns" in question:
+            return columns
         choice = self.release.choice.apply(self.scores(question, own, counts), question["allowed"], source)
-        first = question["round"] == 0
         places = jnp.asarray(self.workload.starts, jnp.int32)[choice] + jnp.arange(self.workload.widest)
         inside = jnp.arange(self.workload.widest) < jnp.asarray(self.workload.cells, jnp.int32)[choice]
-        table = jnp.where(inside & ~first, counts[jnp.minimum(places, self.workload.total_cells - 1)], 0)
-        sends_columns = jnp.logical_or(first, self.augmented)
-        return {
-            "choice": jnp.where(first, -1, choice).astype(jnp.int32),
-            "table": table,
-            "one_way": jnp.where(sends_columns, counts[: self.workload.one_way_cells], 0),
-        }
+        table = jnp.where(inside, counts[jnp.minimum(places, self.workload.total_cells - 1)], 0)
+        return {"choice": jnp.asarray(choice, jnp.int32), "table": table, **(columns if self.augmented else {})}
 
     def scores(self, question: ArrayTree, own: Array, counts: Array) -> Array:
         """[sets] int32: how much each marginal is worth to this client, in units of the grid."""
@@ -149,7 +149,7 @@ class FlaimLearner(Learner):
         held = np.zeros(self.clients, np.int64)
         held[clients] = columns[:, : self.workload.sizes[0]].sum(axis=1)
         total = np.concatenate([columns.sum(axis=0, dtype=np.int64), held])
-        noisy = self.release.at_server(0, total, source).astype(np.float64)
+        noisy = self.release.at_server(0, total, source)
         records = np.zeros(self.clients)
         records[clients] = noisy[self.workload.one_way_cells :][clients].clip(1, self.most_records)
         measured = np.arange(len(self.workload.sets)) < len(self.workload.sizes)
@@ -173,7 +173,7 @@ class FlaimLearner(Learner):
         if self.augmented:
             total[: self.workload.one_way_cells] += values["one_way"].sum(axis=0, dtype=np.int64)
             held[: len(self.workload.sizes)] += records.sum()
-        noisy = self.release.at_server(number, total, source).astype(np.float64)
+        noisy = self.release.at_server(number, total, source)
         return self._add(state, noisy, held)
 
     def _add(self, state: Measured, noisy: NumpyArray, held: NumpyArray) -> Measured:
@@ -195,8 +195,16 @@ class FlaimLearner(Learner):
         return TreeGenerator(schema=self.schema, tree=self._fit(state))
 
     def message_bytes(self, ask: Ask | None = None) -> tuple[float, float]:
-        down = NUMBER * (self.workload.total_cells + self.workload.one_way_cells + 2) + len(self.workload.sets)
-        return down, NUMBER * (1 + self.workload.widest + self.workload.one_way_cells)
+        columns = NUMBER * self.workload.one_way_cells
+        first, again = (2 * NUMBER, columns), columns if self.augmented else 0.0
+        later = (
+            NUMBER * (1 + self.workload.total_cells) + again + len(self.workload.sets),
+            NUMBER * (1 + self.workload.widest) + again,
+        )
+        if ask is not None:
+            return later if int(ask.round) else first
+        rounds = self.release.rounds
+        return (first[0] + rounds * later[0]) / (1 + rounds), (first[1] + rounds * later[1]) / (1 + rounds)
 
     def notes(self) -> tuple[str, ...]:
         return (

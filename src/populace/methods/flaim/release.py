@@ -53,10 +53,9 @@ class RoundsRelease(Release):
         return self.later.scale
 
     def at_server(self, number: int, units: Array, source: Source) -> NumpyArray:
-        """The sum of an exchange with its noise, 64 bits wide."""
+        """The sum of an exchange with its noise."""
         mechanism = self.first if number == 0 else self.later
-        noisy: NumpyArray = np.asarray(units, np.int64) + np.asarray(mechanism.noise(source, np.shape(units)), np.int64)
-        return noisy
+        return np.asarray(mechanism.apply(np.asarray(units, np.int32), source), np.float64)
 
 
 @dataclasses.dataclass(frozen=True)
