@@ -58,15 +58,15 @@ def open_domains(protocol: Protocol, private: PrivateData, spec: RunSpec) -> tup
     return protocol, dataclasses.replace(private, clients=dataclasses.replace(private.clients, data=table))
 
 
-def has_lists(private: PrivateData) -> bool:
-    """Whether categories are to be found in lists that silos release."""
-    data = private.clients.data
-    return private.frame is not None and isinstance(data, Table) and bool(released(data.schema))
+def has_lists(protocol: Protocol, private: PrivateData) -> bool:
+    """Whether categories are to be found in lists that silos release, which the method pays for."""
+    pays = isinstance(protocol, Census) and protocol.lists_share > 0
+    return pays and private.frame is not None and bool(_released(private))
 
 
-def listed_values(private: PrivateData) -> tuple[bytes, ...]:
+def listed_values(protocol: Protocol, private: PrivateData) -> tuple[bytes, ...]:
     """The values that lists are made of, by which a run on other data is told apart; their codes do not say them yet."""
-    if not has_lists(private) or private.frame is None:
+    if not has_lists(protocol, private) or private.frame is None:
         return ()
     columns = [_texts(private.frame, column).fill_null("\x00").to_pylist() for column in _released(private)]
     return tuple("\x1f".join(texts).encode() for texts in columns)
@@ -75,13 +75,13 @@ def listed_values(private: PrivateData) -> tuple[bytes, ...]:
 def find_lists(protocol: Protocol, private: PrivateData, folder: RunFolder, seed: int | None) -> Clients:
     """The clients under the schema whose lists their silos released: drawn once and kept in the folder, or found there."""
     clients = private.clients
-    if not has_lists(private) or private.frame is None or not isinstance(clients.data, Table):
+    if not has_lists(protocol, private) or private.frame is None or not isinstance(clients.data, Table):
         return clients
     if not (folder / LISTS).is_file():
         release = protocol.parts(population_of(clients)).release if isinstance(protocol, Census) else None
         mechanism = getattr(release, "lists", None)
         if not isinstance(mechanism, ValueLists):
-            raise RunError("categories have to be found, and the method has no lists; declare a schema")
+            raise RunError("the method has no lists of categories to release; declare a schema")
         (folder / LISTS).touch(mode=0o600)
         write_json(folder / LISTS, _drawn(mechanism, private, seed), mode=0o600)
     schema = with_lists(clients.data.schema, _kept(folder))

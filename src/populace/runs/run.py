@@ -231,10 +231,10 @@ def synthesize(
     history = History(spec, private, protocol, population, keeping)
     history.check(folder)
     with folder.claim(spec.model_dump(), spec.digest()) as resuming:
-        folder.check_same_data(*_contents(clients), *listed_values(private))
+        folder.check_same_data(*_contents(clients), *listed_values(protocol, private))
         if resuming:
             say(f"resuming the unfinished run in {folder.path}")
-        if not has_lists(private):
+        if not has_lists(protocol, private):
             _say_remarks(clients, say)
         for remark in _repeats(private, spec):
             say(remark)
@@ -242,7 +242,7 @@ def synthesize(
         if protocol.facts.unit == "record" and population.records == 1 and len(clients) > 1:
             say(ONE_RECORD_EACH)
         history.reserve(folder, say)
-        if has_lists(private):
+        if has_lists(protocol, private):
             clients = find_lists(protocol, private, folder, spec.seed)
             population = population_of(clients)
             _say_remarks(clients, say)

@@ -1,0 +1,126 @@
+"""Runs of census on a table without a schema: domains are found under privacy, paid for, and drawn once."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from populace.engines import simulation
+from populace.errors import RunError
+from populace.privacy.events import NoisyLists
+from populace.runs import domains
+from populace.runs.folder import RunFolder
+from populace.runs.ledger.history import NOWHERE
+from populace.runs.run import load_run, synthesize
+from populace.runs.spec import make_spec
+from populace.runs.verify.checks import read_papers, verify_papers
+from populace.tables.files import read_json
+
+SMALL = {"components": 3, "members": 2, "fit_steps": 10}
+ROWS = 1_200
+
+
+def people(rare: int = 3) -> pa.Table:
+    rng = np.random.default_rng(0)
+    ward = rng.choice(["north", "south"], ROWS).tolist()
+    ward[:rare] = ["attic"] * rare
+    return pa.table({
+        "age": rng.integers(18, 95, ROWS), "cost": np.round(rng.exponential(300.0, ROWS), 2), "ward": ward,
+        "smokes": rng.choice(["no", "yes"], ROWS).tolist(),
+    })  # fmt: skip
+
+
+@pytest.fixture
+def data(tmp_path):
+    pq.write_table(people(), tmp_path / "people.parquet")
+    return tmp_path / "people.parquet"
+
+
+def spec(data, **more):
+    settings = {**SMALL, **more.pop("settings", {})}
+    asked = {"epsilon": 4.0, "delta": 1e-6, "records_per_client": 400, "rows": 300, "target": "ward"}
+    return make_spec(data=str(data), method="census", settings=settings, **{**asked, **more})
+
+
+def test_nothing_is_read_without_noise_and_the_statement_holds(data, tmp_path):
+    run = synthesize(spec(data), tmp_path / "run")
+    assert "NOT covered" not in run.statement
+    assert "precision" in run.statement
+    assert run.parameters["lists_share"] > 0
+    event = read_json(tmp_path / "run" / "privacy.json")["event"]
+    assert NoisyLists.__name__ in str(event)
+    wrong = [
+        check for check in verify_papers(read_papers(tmp_path / "run")) if check.result not in ("holds", "left out")
+    ]
+    assert wrong == []
+    assert not (tmp_path / "run" / domains.LISTS).exists()
+    rows = run.sample(500).to_pandas()
+    assert "attic" not in set(rows["ward"])
+    assert {"north", "south"} <= set(rows["ward"])
+    assert rows["age"].dtype.kind in "iuf"
+    assert np.allclose(rows["cost"].dropna(), rows["cost"].dropna().round(2))
+    assert load_run(tmp_path / "run").guarantee == run.guarantee
+    assert sum(run.generator.schema.sizes) < sum(domains.opened(run.generator.schema).sizes) + 2_000
+
+
+def test_lists_are_drawn_once_and_only_after_the_run_was_booked(data, tmp_path, monkeypatch):
+    folder = RunFolder(tmp_path / "run")
+    drawn = []
+    draw = domains._drawn
+
+    def watched(*given):
+        assert (folder / "booking.json").is_file()
+        drawn.append(draw(*given))
+        return drawn[-1]
+
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(domains, "_drawn", watched)
+    with monkeypatch.context() as broken:
+        broken.setattr(simulation, "run", killed)
+        with pytest.raises(KeyboardInterrupt):
+            synthesize(spec(data), folder.path)
+    assert read_json(folder / domains.LISTS) == drawn[0]
+    pq.write_table(people(rare=4), data)
+    with pytest.raises(RunError, match="the data changed"):
+        synthesize(spec(data), folder.path)
+    pq.write_table(people(), data)
+    synthesize(spec(data), folder.path)
+    assert len(drawn) == 1
+
+
+def test_a_seed_gives_the_same_run_and_is_marked(data, tmp_path):
+    first, second = (synthesize(spec(data, seed=3), tmp_path / name, keeping=NOWHERE) for name in ("a", "b"))
+    assert first.sample(50, seed=1).to_arrow().equals(second.sample(50, seed=1).to_arrow())
+    assert "reproducible, not private" in first.statement
+
+
+def test_a_declared_schema_saves_the_share(data, tmp_path):
+    from populace.tables.universal import open_schema, with_lists
+
+    declared = with_lists(open_schema(people()), [{"ward": {"north": 9, "south": 9}}])
+    declared.save(tmp_path / "people.toml")
+    run = synthesize(spec(data, schema_file=str(tmp_path / "people.toml")), tmp_path / "run", keeping=NOWHERE)
+    assert run.parameters["lists_share"] == 0
+    assert NoisyLists.__name__ not in str(read_json(tmp_path / "run" / "privacy.json")["event"])
+
+
+def test_no_share_for_lists_reads_domains_from_the_data_and_says_so(data, tmp_path):
+    run = synthesize(spec(data, settings={"lists_share": 0.0}), tmp_path / "run", keeping=NOWHERE)
+    assert "NOT covered" in run.statement
+
+
+def test_tables_of_numbers_need_no_lists(tmp_path):
+    pq.write_table(people().select(["age", "cost"]), tmp_path / "numbers.parquet")
+    run = synthesize(spec(tmp_path / "numbers.parquet", target=None), tmp_path / "run", keeping=NOWHERE)
+    assert run.parameters["lists_share"] == 0
+    assert "NOT covered" not in run.statement
+
+
+def test_tables_of_text_pay_for_what_lists_might_need(tmp_path):
+    pq.write_table(people().select(["ward", "smokes"]), tmp_path / "texts.parquet")
+    run = synthesize(spec(tmp_path / "texts.parquet"), tmp_path / "run")
+    assert any("counts as spent" in line for line in run.guarantee.derivation)
+    wrong = [check for check in verify_papers(read_papers(tmp_path / "run")) if check.result == "fails"]
+    assert wrong == []
