@@ -254,7 +254,7 @@ class Census(ComposedMethod):
 
     facts: ClassVar[Facts] = Facts(
         name="census",
-        line="noisy tables of all pairs, from silos",
+        line="noisy tables of all pairs, by silos",
         title="noisy tables of all pairs of columns in one message per silo; a mixture of products at the server",
         paper="populace",
         trust=("silo", "central"),
