@@ -333,7 +333,7 @@ def test_the_statement_says_who_adds_noise_and_what_a_person_with_more_records_h
     ("wrong", "words"),
     [({"epsilon": 0.0}, "epsilon"), ({"delta": 1.0}, "delta"), ({"trust": "local"}, "silo, central"),
      ({"domain_share": 0.0}, "domain_share"), ({"domain_share": 1.0}, "domain_share"), ({"components": 0}, "components"),
-     ({"members": 0}, "members"), ({"fit_steps": 0}, "fit_steps"), ({"prior_precision": 0.0}, "prior_precision"),
+     ({"members": 0}, "members"), ({"fit_steps": 0}, "fit_steps"), ({"prior_precision": -1.0}, "prior_precision"),
      ({"prior_precision": math.inf}, "prior_precision"), ({"message_megabytes": 0.0}, "message_megabytes")],
 )  # fmt: skip
 def test_wrong_settings_are_named(wrong, words):

@@ -27,7 +27,7 @@ def listed(codes, *, nullable=False, name="code"):
 
 
 COLUMNS = [
-    scale(500), scale(500, nullable=True), scale(SCALE_CELLS + 1), scale(5_000),
+    scale(500), scale(500, nullable=True), scale(SCALE_CELLS + 1), scale(1_000),
     listed(700), listed(700, nullable=True), listed(LIST_CELLS + 1), listed(LIST_CELLS + 2, nullable=True),
 ]  # fmt: skip
 
