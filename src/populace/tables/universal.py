@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from populace.errors import SchemaError
 from populace.tables.cells import Grid, same_law
 from populace.tables.columns import LISTED, Column, Kind, category_text
 from populace.tables.proposal import MOST_CATEGORIES, OTHER_NAME, propose
@@ -184,11 +183,11 @@ def trimmed(column: Column, kept: NumpyArray) -> tuple[Column, NumpyArray]:
     """The column with the codes that are kept, and the new code of every old one, -1 where there is none.
 
     Cells of a scale that are not kept become one cell between those that are, so that values in it still have a code; those
-    before the first and after the last are dropped. Categories, and "no value", are dropped.
+    before the first and after the last are dropped. Categories, and "no value", are dropped. One value stays in any case.
     """
-    kept = np.asarray(kept, bool)
-    if not kept[: column.levels].any():
-        raise SchemaError(f"column {column.name!r}: expected at least one cell to keep")
+    kept = np.array(kept, bool)
+    if not kept[: column.levels].any():  # nothing but "no value": a column has to have some value
+        kept[0] = True
     if column.is_scale:
         made, codes = _trimmed_scale(column, kept[: column.levels])
     else:

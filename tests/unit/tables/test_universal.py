@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from populace.errors import SchemaError
 from populace.tables import codec
 from populace.tables.schema import Column, Schema, schema_from_dict
 from populace.tables.table import make_table
@@ -169,5 +168,5 @@ def test_lists_are_trimmed_too():
     assert codes.tolist() == [0, -1, -1, 1]
     new, codes = trimmed(column, np.array([False, True, True, False]))
     assert (new.categories, new.other, new.nullable) == (("y", "(other)"), "(other)", False)
-    with pytest.raises(SchemaError):
-        trimmed(column, np.array([False, False, False, True]))
+    new, codes = trimmed(column, np.array([False, False, False, True]))  # nothing but "no value": one value stays
+    assert (new.categories, new.nullable, codes.tolist()) == (("x",), True, [0, -1, -1, 1])
