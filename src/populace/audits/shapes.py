@@ -31,6 +31,7 @@ FEW_STEPS: dict[str, dict[str, str]] = {
     "dp-fed-wae": {"latent_classes": "2"},
     "fedsel-wae": {"hidden_size": "6", "latent_size": "2", "local_epochs": "2"},
     "moments": {"side": "4"},
+    "census": {"components": "3", "members": "2", "fit_steps": "5"},
     "flaim": {"rounds": "2", "workload": "pairs", "fit_steps": "5"},
     "l-dpd-vae": {
         "participations": "2", "batch_size": "3", "sleep_steps": "1", "hidden_size": "4", "latent_size": "2", "basis_size": "4",

@@ -34,6 +34,7 @@ def command(
     from populace.tables.schema import load_schema
 
     spec = make_spec(data="none.parquet", epsilon=epsilon, method=method, settings=show.settings(pairs))
+    population = Population(schema=load_schema(schema), clients=clients, records=1 if records is None else records)
     if records is None and protocol_class(spec.method_name).facts.unit == "record":
         raise SpecError(
             f"{spec.method_name} is for silos: say how many rows a silo holds at most, with --records-per-client; --method "
@@ -41,7 +42,6 @@ def command(
         )
     if method is None and not as_json:
         show.say(default_in_words(spec.data))
-    population = Population(schema=load_schema(schema), clients=clients, records=records or 1)
     predicted, seconds = plan(make_method(spec), population)
     if as_json:
         show.say_json({
