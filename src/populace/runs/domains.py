@@ -17,8 +17,8 @@ from populace.engines.runtime import make_key, population_of
 from populace.errors import RunError
 from populace.methods.base import Protocol
 from populace.methods.blocks.generator import Generator, Synthesizer
-from populace.methods.census.budget import LISTS_SHARE
 from populace.methods.census.protocol import Census
+from populace.methods.census.release import LISTS_SHARE
 from populace.privacy.partition import ValueLists
 from populace.privacy.source import Keyed, Source, System
 from populace.runs.folder import RunFolder

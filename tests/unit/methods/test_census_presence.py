@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from populace.methods.census.cells import grouped, supported
+from populace.methods.census.cells import grouped, present_cells, supported
 from populace.methods.census.fit import Observed
-from populace.methods.census.presence import present_cells
 from populace.methods.census.tables import PairTables
 from populace.tables.schema import Column, Schema
 from populace.tables.universal import opened

@@ -32,11 +32,9 @@ from populace.methods.base import (
 from populace.methods.blocks.composed import ComposedMethod, Composition, Learner, Wording
 from populace.methods.blocks.latent_class import LatentClass
 from populace.methods.blocks.schedules import Stages
-from populace.methods.census.budget import Shares, shared_out
-from populace.methods.census.cells import Coarse, grouped, unseen
+from populace.methods.census.cells import Coarse, grouped, present_cells, unseen
 from populace.methods.census.fit import Observed, Settings, fit_mixture
-from populace.methods.census.presence import present_cells
-from populace.methods.census.release import StagedRelease
+from populace.methods.census.release import Shares, StagedRelease, shared_out
 from populace.methods.census.tables import PairTables
 from populace.privacy.accounting import resolved_delta
 from populace.privacy.events import Gaussian
