@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from populace.engines.runtime import make_key, population_of
-from populace.errors import RunError
+from populace.errors import RunError, SpecError
 from populace.methods.base import Protocol
 from populace.methods.blocks.generator import Generator, Synthesizer
 from populace.methods.census.protocol import Census
@@ -28,8 +28,9 @@ from populace.tables import conversion
 from populace.tables.columns import Column, category_text
 from populace.tables.files import read_json, write_json
 from populace.tables.partition import Clients
+from populace.tables.schema import Schema
 from populace.tables.table import Table, make_table
-from populace.tables.universal import opened, released, with_lists
+from populace.tables.universal import TWO_VALUES, is_open, opened, released, with_lists
 from populace.types import NumpyArray
 
 LISTS = "lists.json"  # of each silo, while a run is unfinished
@@ -52,10 +53,23 @@ def open_domains(protocol: Protocol, private: PrivateData, spec: RunSpec) -> tup
     if spec.schema_file is not None or not data.schema.read_from_data or asked == 0:
         return protocol, private
     schema = opened(data.schema)
+    _refuse_words(schema)
     if released(schema) and not protocol.lists_share:
         protocol = dataclasses.replace(protocol, lists_share=LISTS_SHARE)
     table = dataclasses.replace(make_table(private.frame, schema), clipped={})
     return protocol, dataclasses.replace(private, clients=dataclasses.replace(private.clients, data=table))
+
+
+def _refuse_words(schema: Schema) -> None:
+    """Refuse words that only the data show to mean "no value": a single record may have written one."""
+    for column in schema.columns:
+        words = [word for word in column.missing if word not in conversion.MISSING]
+        if words and (is_open(column) or column.source == TWO_VALUES):
+            raise SpecError(
+                f"column {column.name!r}: {words[0]!r} stands among its values and is no usual mark of a missing one; what a "
+                "single record may have written is not published unseen: look at it in a schema (`populace schema`), and give "
+                "that with --schema"
+            )
 
 
 def has_lists(protocol: Protocol, private: PrivateData) -> bool:
@@ -82,7 +96,11 @@ def find_lists(protocol: Protocol, private: PrivateData, folder: RunFolder, seed
         mechanism = getattr(release, "lists", None)
         if not isinstance(mechanism, ValueLists):
             raise RunError("the method has no lists of categories to release; declare a schema")
-        (folder / LISTS).touch(mode=0o600)
+        if folder.checkpoint.exists():
+            raise RunError(
+                f"{folder / LISTS} is gone, and lists are not drawn twice for one booking; restore it, or choose another --out "
+                "to begin (and pay for) a new run"
+            )
         write_json(folder / LISTS, _drawn(mechanism, private, seed), mode=0o600)
     schema = with_lists(clients.data.schema, _kept(folder))
     return dataclasses.replace(clients, data=make_table(private.frame, schema))

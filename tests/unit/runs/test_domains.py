@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from populace.engines import simulation
-from populace.errors import RunError
+from populace.errors import RunError, SpecError
 from populace.privacy.events import NoisyLists
 from populace.runs import domains
 from populace.runs.folder import RunFolder
@@ -124,3 +124,24 @@ def test_tables_of_text_pay_for_what_lists_might_need(tmp_path):
     assert any("counts as spent" in line for line in run.guarantee.derivation)
     wrong = [check for check in verify_papers(read_papers(tmp_path / "run")) if check.result == "fails"]
     assert wrong == []
+
+
+def test_a_word_that_a_single_record_may_have_written_is_not_published(tmp_path):
+    ages = [str(age) for age in np.random.default_rng(1).integers(18, 95, ROWS)]
+    ages[7] = "Mrs Miller"
+    pq.write_table(pa.table({"age": ages, "ward": people()["ward"]}), tmp_path / "people.parquet")
+    with pytest.raises(SpecError, match="Mrs Miller"):
+        synthesize(spec(tmp_path / "people.parquet"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_interrupted_draw_of_lists_is_made_good(data, tmp_path, monkeypatch):
+    def interrupted(*given):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(domains, "_drawn", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            synthesize(spec(data), tmp_path / "run")
+    assert not (tmp_path / "run" / domains.LISTS).exists()
+    assert "NOT covered" not in synthesize(spec(data), tmp_path / "run").statement

@@ -339,7 +339,7 @@ class Census(ComposedMethod):
 
     def _wording(self, coarse: Coarse, tables: PairTables, budget: Shares, chosen_delta: tuple[str, ...]) -> Wording:
         multipliers, found = budget.stages, any(map(is_open, coarse.schema.columns))
-        public = "kinds, precision and how dates and missing values are written" if found else "kinds"
+        public = "kinds, precision and how dates, truth values and missing values are written" if found else "kinds"
         at_silo = self.trust == "silo"
         who = "each silo's own message" if at_silo else "the sum of all silos' messages, at the server"
         first = (
