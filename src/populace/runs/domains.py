@@ -17,6 +17,7 @@ from populace.engines.runtime import make_key, population_of
 from populace.errors import RunError, SpecError
 from populace.methods.base import Protocol
 from populace.methods.blocks.generator import Generator, Synthesizer
+from populace.methods.census.cells import LIST_CELLS
 from populace.methods.census.protocol import Census
 from populace.methods.census.release import LISTS_SHARE
 from populace.privacy.partition import ValueLists
@@ -70,6 +71,22 @@ def _refuse_words(schema: Schema) -> None:
                 "single record may have written is not published unseen: look at it in a schema (`populace schema`), and give "
                 "that with --schema"
             )
+
+
+def refuse_lists(protocol: Protocol) -> None:
+    """Refuse a method that pays for lists where nobody draws any: its statement would speak of what did not happen."""
+    if isinstance(protocol, Census) and protocol.lists_share > 0:
+        raise SpecError("lists of categories are drawn by `synthesize` from a file or a frame; leave lists_share at 0")
+
+
+def check_room(protocol: Protocol, private: PrivateData) -> None:
+    """Refuse, before anything is booked, a run whose messages would be too large if every list were as long as it may be."""
+    data = private.clients.data
+    if not has_lists(protocol, private) or not isinstance(data, Table):
+        return
+    longest = [{column.name: dict.fromkeys(map(str, range(LIST_CELLS + 2)), 1) for column in _released(private)}]
+    table = dataclasses.replace(data, schema=with_lists(data.schema, longest))
+    protocol.guarantee(population_of(dataclasses.replace(private.clients, data=table)))
 
 
 def has_lists(protocol: Protocol, private: PrivateData) -> bool:

@@ -27,7 +27,15 @@ from populace.methods.registry import is_registered, load_generator, protocol_cl
 from populace.privacy.events import Event
 from populace.privacy.guarantee import Guarantee, aligned, guarantee_from_json
 from populace.privacy.ledger import Budget
-from populace.runs.domains import find_lists, has_lists, listed_values, open_domains, save_schema
+from populace.runs.domains import (
+    check_room,
+    find_lists,
+    has_lists,
+    listed_values,
+    open_domains,
+    refuse_lists,
+    save_schema,
+)
 from populace.runs.folder import VERSIONS, RunFolder
 from populace.runs.given import read_private, who_takes_part
 from populace.runs.ledger.history import BESIDE, NOT_BOOKED, Bookkeeping, History
@@ -142,6 +150,7 @@ def simulate(protocol: Protocol, clients: Clients, *, seed: int | None = None, p
     if not isinstance(clients, Clients):
         raise InputError(f"expected clients, as populace.split makes them, got {type(clients).__name__}")
     check_seed(seed)
+    refuse_lists(protocol)
     outcome = simulation.run(protocol, clients, root=make_key(seed), progress=progress, exact_noise=seed is None)
     guarantee = _stated(outcome, clients, seeded=seed is not None)
     alone = said_alone(NOT_BOOKED)
@@ -227,6 +236,7 @@ def synthesize(
     population = population_of(clients)
     check_kind(protocol, population)
     protocol.guarantee(population)  # settings that do not fit the data are refused before there is a folder
+    check_room(protocol, private)
     folder = RunFolder(out)
     history = History(spec, private, protocol, population, keeping)
     history.check(folder)

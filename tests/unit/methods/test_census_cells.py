@@ -11,7 +11,6 @@ from populace.methods.census.cells import (
     cells_of,
     denoised,
     grouped,
-    shrunk,
 )
 from populace.tables.schema import Column, Schema
 
@@ -166,18 +165,3 @@ def test_denoising_without_noise_changes_nothing(size):
     counts = np.random.default_rng(7).poisson(30, size).astype(float)
     np.testing.assert_allclose(denoised(counts, 0.0), counts)
     np.testing.assert_allclose(denoised(counts, 1e-9), counts, rtol=1e-6)
-
-
-def test_shrunk_counts_keep_their_total_and_their_order():
-    rng = np.random.default_rng(8)
-    for counts in (
-        rng.normal(3, 20, 500),
-        np.zeros(5),
-        np.array([-4.0, -1.0]),
-        np.array([10.0]),
-        rng.poisson(5, 50) * 1.0,
-    ):
-        found = shrunk(counts, 20.0)
-        assert found.min() >= 0
-        assert found.sum() == pytest.approx(max(counts.sum(), 1.0))
-        assert (np.diff(found[np.argsort(counts)]) >= -1e-9).all()

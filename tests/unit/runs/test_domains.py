@@ -7,14 +7,18 @@ import pytest
 
 from populace.engines import simulation
 from populace.errors import RunError, SpecError
+from populace.methods.census.protocol import Census
 from populace.privacy.events import NoisyLists
 from populace.runs import domains
 from populace.runs.folder import RunFolder
 from populace.runs.ledger.history import NOWHERE
-from populace.runs.run import load_run, synthesize
+from populace.runs.run import load_run, simulate, synthesize
 from populace.runs.spec import make_spec
 from populace.runs.verify.checks import read_papers, verify_papers
 from populace.tables.files import read_json
+from populace.tables.partition import split
+from populace.tables.table import make_table
+from populace.tables.universal import open_schema
 
 SMALL = {"components": 3, "members": 2, "fit_steps": 10}
 ROWS = 1_200
@@ -145,3 +149,17 @@ def test_an_interrupted_draw_of_lists_is_made_good(data, tmp_path, monkeypatch):
             synthesize(spec(data), tmp_path / "run")
     assert not (tmp_path / "run" / domains.LISTS).exists()
     assert "NOT covered" not in synthesize(spec(data), tmp_path / "run").statement
+
+
+def test_messages_that_may_grow_too_large_are_refused_before_anything_is_booked(tmp_path):
+    rng = np.random.default_rng(2)
+    texts = {f"text_{i}": [f"v{code}" for code in rng.integers(0, 300, ROWS)] for i in range(8)}
+    pq.write_table(pa.table({**texts, "ward": people()["ward"]}), tmp_path / "wide.parquet")
+    with pytest.raises(SpecError, match="message would hold"):
+        synthesize(spec(tmp_path / "wide.parquet", settings={"message_megabytes": 0.2}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_lists_that_nobody_draws_are_not_paid_for(data):
+    with pytest.raises(SpecError, match="drawn by `synthesize`"):
+        simulate(Census(epsilon=1.0, lists_share=0.1), split(make_table(people(), open_schema(people()))))

@@ -12,6 +12,7 @@ import math
 
 import numpy as np
 
+from populace.methods.blocks.frequency_estimation import project_to_simplex
 from populace.methods.census.fit import Observed
 from populace.methods.census.tables import PairTables
 from populace.tables.schema import Column, Schema
@@ -69,7 +70,7 @@ def grouped(column: Column, counts: NumpyArray, deviation: float) -> tuple[Numpy
         cells, weights = _cut_scale(counts[: column.levels], deviation, wanted - int(column.nullable))
         weights = _likeliest(cells, weights, counts[: column.levels], deviation)
     else:
-        cells, weights = _ranked(counts[: column.levels], deviation, wanted - int(column.nullable))
+        cells, weights = _ranked(counts[: column.levels], wanted - int(column.nullable))
     if column.nullable:
         cells, weights = np.append(cells, wanted - 1), np.append(weights, max(counts[-1], 1.0))
     totals = np.bincount(cells, weights, minlength=wanted)
@@ -167,7 +168,7 @@ def _equal_parts(weights: NumpyArray, parts: int) -> NumpyArray:
     return np.asarray(np.unique(np.minimum((middles * parts).astype(np.int64), parts - 1), return_inverse=True)[1])
 
 
-def _ranked(counts: NumpyArray, deviation: float, wanted: int) -> tuple[NumpyArray, NumpyArray]:
+def _ranked(counts: NumpyArray, wanted: int) -> tuple[NumpyArray, NumpyArray]:
     """Cells of a list: the most frequent categories one each, the others dealt to the rest by their rank."""
     order = np.argsort(-counts, kind="stable")
     single = max(1, wanted - REST_CELLS)
@@ -175,17 +176,8 @@ def _ranked(counts: NumpyArray, deviation: float, wanted: int) -> tuple[NumpyArr
     cells[order[:single]] = np.arange(min(single, len(counts)))
     rest = order[single:]
     cells[rest] = single + (np.arange(len(rest)) * (wanted - single)) // max(len(rest), 1)
-    weights = shrunk(counts, deviation)
-    return cells, weights
-
-
-def shrunk(counts: NumpyArray, deviation: float) -> NumpyArray:
-    """Counts with their total kept, no count below 0: all lowered alike, cut at 0."""
     total = max(float(counts.sum()), 1.0)
-    values = np.sort(counts)[::-1]
-    shifts = (np.cumsum(values) - total) / np.arange(1, len(values) + 1)
-    shift = shifts[np.flatnonzero(values > shifts)[-1]]
-    return np.asarray(np.maximum(counts - shift, 0.0))
+    return cells, total * project_to_simplex(counts / total)
 
 
 def denoised(counts: NumpyArray, deviation: float, known: NumpyArray | None = None) -> NumpyArray:

@@ -209,10 +209,6 @@ class CensusLearner(Learner):
             return cells
         return (codes[0] + cells[0]) / 2, (codes[1] + cells[1]) / 2
 
-    def predicted_errors(self) -> Mapping[str, float]:
-        """Of each table by itself, before the model: an upper end."""
-        return {}
-
     def notes(self) -> tuple[str, ...]:
         stage = self.schedule.stages - 1
         noise = self.release.deviation(stage, self.schedule.clients) / float(np.mean(self.tables.weights))

@@ -40,6 +40,10 @@ from populace.types import Array, ArrayTree
 
 COUNT_NOISE = 20.0  # the count's noise: its deviation is a twentieth of the clients expected
 QUANTILE_RATE = 0.2
+HOW = {
+    "decoder": "the encoder never leaves its client and enters the model only through the client's own clipped update",
+    "whole": "the changes of both networks are clipped together, as one update",
+}
 
 
 @jax.tree_util.register_dataclass
@@ -191,7 +195,7 @@ class CDpdVae(ClientUpdates, LocallyTrained):
         vae = self.vae(population)
         release = self.release(
             population, self.shared_size(vae), what="decoder",
-            how="the encoder never leaves its client and enters the model only through the client's own clipped update",
+            how=HOW[self.shared],
             counting=self.sampling_rate * population.clients / COUNT_NOISE if self.clip_quantile else 0.0,
         )  # fmt: skip
         return self.composed_of(CDpdVaeLearner(population, release, self, vae))
