@@ -6,6 +6,7 @@ import pytest
 from populace.methods.census.cells import (
     LIST_CELLS,
     SCALE_CELLS,
+    SHORT_GAP,
     SPIKE_SHARE,
     Coarse,
     cells_of,
@@ -165,3 +166,15 @@ def test_denoising_without_noise_changes_nothing(size):
     counts = np.random.default_rng(7).poisson(30, size).astype(float)
     np.testing.assert_allclose(denoised(counts, 0.0), counts)
     np.testing.assert_allclose(denoised(counts, 1e-9), counts, rtol=1e-6)
+
+
+def test_cells_in_which_nothing_shows_lie_next_to_what_is_there():
+    """A cell that only noise may fill stands for values near the others, not for any at the far end of a grid."""
+    rng = np.random.default_rng(3)
+    counts = rng.normal(0, 20.0, 900)
+    counts[450:457] += 4_000.0
+    column = Column(name="a", kind="integer", edges=tuple(float(edge) for edge in range(901)))
+    cells, shares = grouped(column, counts, 20.0)
+    below = np.flatnonzero((shares > 0) & (np.arange(900) < 440))
+    assert len(np.unique(cells)) > 7
+    assert len(below) == 0 or below.min() >= 440 - 2 * SHORT_GAP

@@ -25,7 +25,6 @@ SPIKE_SHARE = 0.03  # of the records, from which on a value has a cell of its ow
 SURE = 4.0  # standard deviations of noise above which a single count is taken to be there
 SURE_SOMEWHERE = 4.5  # the same where any of thousands of stretches might show it
 NEAR = 4  # codes beyond what is surely there of which little is asked to be there too
-WIDEST_GUESS = 128  # codes that are taken to be there, where a cell holds something and nothing shows where
 SHORT_GAP = 16  # codes between what is there
 THRESHOLD = 1.0  # of wavelet coefficients, as a part of the largest that noise alone would give
 CLEAR = 2.0  # standard deviations of noise
@@ -68,7 +67,7 @@ def grouped(column: Column, counts: NumpyArray, deviation: float) -> tuple[Numpy
     counts = np.asarray(counts, np.float64)
     if column.is_ordered:
         cells, weights = _cut_scale(counts[: column.levels], deviation, wanted - int(column.nullable))
-        weights = _likeliest(cells, weights, counts[: column.levels], deviation)
+        weights = _nearest(cells, weights)
     else:
         cells, weights = _ranked(counts[: column.levels], wanted - int(column.nullable))
     if column.nullable:
@@ -118,33 +117,18 @@ def _cut_scale(counts: NumpyArray, deviation: float, wanted: int) -> tuple[Numpy
     return np.minimum(cells, wanted - 1), weights
 
 
-def _likeliest(cells: NumpyArray, weights: NumpyArray, counts: NumpyArray, deviation: float) -> NumpyArray:
-    """The weights, where a cell without any has its likeliest stretch instead: by the sum of its counts, and by how near it
-    lies to cells that have some."""
+def _nearest(cells: NumpyArray, weights: NumpyArray) -> NumpyArray:
+    """The weights, where a cell without any has those of its codes that lie nearest to what is there: a guess further out
+    would be guided by noise, and a few rows at a far end of a universal grid outweigh all others in a mean."""
     found, held, codes = weights.copy(), np.flatnonzero(weights > 0), np.arange(len(weights))
-    if not len(held) or deviation <= 0:
+    if not len(held):
         return found
     after = np.minimum(np.searchsorted(held, codes), len(held) - 1)
     far = np.minimum(np.abs(held[after] - codes), np.abs(held[np.maximum(after - 1, 0)] - codes))
     for cell in np.setdiff1d(cells, cells[held]):
         where = np.flatnonzero(cells == cell)
-        found[where[_stretch(counts[where] / deviation, far[where])]] = 1.0
+        found[where[far[where] < far[where].min() + SHORT_GAP]] = 1.0
     return found
-
-
-def _stretch(scores: NumpyArray, far: NumpyArray) -> slice:
-    """The likeliest of all stretches of 1, 2, 4, ... codes, counted from the end that is nearest."""
-    back = far[-1] < far[0]
-    scores, far = (scores[::-1], far[::-1]) if back else (scores, far)
-    width, best = 1, (-np.inf, 0, 1)
-    while len(scores) and width <= WIDEST_GUESS:
-        likely = np.maximum(scores, 0.0) ** 2 / 2 - np.log(len(scores)) - np.log1p(far / SHORT_GAP)
-        best = max(best, (float(likely.max()), int(likely.argmax()) * width, width))
-        pairs = len(scores) // 2 * 2
-        scores, far = scores[:pairs].reshape(-1, 2).sum(axis=1) / math.sqrt(2), far[:pairs].reshape(-1, 2).min(axis=1)
-        width *= 2
-    _, first, width = best
-    return slice(-first - width, -first or None) if back else slice(first, first + width)
 
 
 def _share_out(mass: NumpyArray, cells: int, codes: NumpyArray) -> NumpyArray:
@@ -205,7 +189,7 @@ def supported(counts: NumpyArray, deviation: float, known: NumpyArray | None = N
     long as their sum is above noise: the more codes, the clearer. Short gaps are closed.
     """
     known = np.zeros(len(counts), bool) if known is None else known
-    there = _surely(counts, deviation) | known
+    there = _surely(counts, deviation, something=bool(known.any())) | known
     before = np.concatenate([[0.0], np.cumsum(counts)])
     for first, last in _runs(there):
         there[_end(before, first, -1, deviation) : _end(before, last, 1, deviation)] = True
@@ -215,8 +199,9 @@ def supported(counts: NumpyArray, deviation: float, known: NumpyArray | None = N
     return there
 
 
-def _surely(counts: NumpyArray, deviation: float) -> NumpyArray:
-    """Codes in the narrowest stretches (of a power of two codes) that are surely there; without one, the likeliest code."""
+def _surely(counts: NumpyArray, deviation: float, *, something: bool = False) -> NumpyArray:
+    """Codes in the narrowest stretches (of a power of two codes) that are surely there; where there is
+    none, and nothing else is known to be there, the likeliest code."""
     size = 1 << (len(counts) - 1).bit_length()
     score = np.pad(np.asarray(counts, np.float64) / deviation, (0, size - len(counts)))
     found = np.zeros(size, bool)
@@ -226,7 +211,7 @@ def _surely(counts: NumpyArray, deviation: float) -> NumpyArray:
         inside = found.reshape(-1, width).any(axis=1)
         found |= np.repeat((score > SURE_SOMEWHERE) & ~inside, width)
         score = score.reshape(-1, 2).sum(axis=1) / math.sqrt(2) if len(score) > 1 else score[:0]
-    found[likeliest] |= not found.any()
+    found[likeliest] |= not (something or found.any())
     return found[: len(counts)]
 
 
