@@ -30,6 +30,7 @@ TWO_VALUES = "its kind, which has two values"
 SINGLE = 128  # multiples of the step, up and down, that have a cell each
 GROWTH = 0.05  # the width of a cell beyond them, relative to where it begins
 REACH = 1e9  # in steps; what lies beyond goes to the last cell
+KNOWN_CODES = 128  # of a column of categories that are whole numbers: these from 0 on need no list
 FLOAT_GROWTH, FLOAT_LEAST, FLOAT_MOST = 0.07, 1e-6, 1e9  # of numbers without a step
 FIRST_YEAR, LAST_YEAR = 1900, 2100
 FIRST_MONTHS, LAST_MONTHS = 1950, 2050  # between these years a cell is a month, outside a year
@@ -61,10 +62,16 @@ def _opened(column: Column, *, is_target: bool) -> Column:
         return _on_grid(Column(name=column.name, kind=kind, spikes=(0.0,), step=1.0, missing=column.missing))
     if column.kind in LISTED:
         free = category_text(-1 if column.dtype == "integer" else -1.0) if numbers else OTHER_NAME
+        listed = (*known_codes(column), free)
         return dataclasses.replace(
-            column, kind="categorical", categories=(free,), other=free, nullable=True, domain="released", source=""
+            column, kind="categorical", categories=listed, other=free, nullable=True, domain="released", source=""
         )
     return _on_grid(column)
+
+
+def known_codes(column: Column) -> tuple[str, ...]:
+    """Categories that are possible whatever the data are: small whole numbers, where categories are whole numbers."""
+    return tuple(map(str, range(KNOWN_CODES))) if column.dtype == "integer" else ()
 
 
 def _on_grid(column: Column) -> Column:
@@ -149,7 +156,7 @@ def _filled(column: Column, values: list[str]) -> Column:
     if column.dtype == "string":
         other, listed = OTHER_NAME, sorted(value for value in values if value != OTHER_NAME)
     else:
-        listed = sorted(values, key=float)
+        listed = sorted({*known_codes(column), *values}, key=float)
         least = min(0.0, *map(float, listed), 0.0) - 1
         other = category_text(int(least) if column.dtype == "integer" else least)
     return dataclasses.replace(column, categories=(*listed, other), other=other)
