@@ -43,6 +43,9 @@ def command(
     most_records: int | None = typer.Option(
         None, "--most-records", help="The declared most rows of one client or silo, a public number."
     ),
+    person: str | None = typer.Option(
+        None, "--person", help="The column that names persons: protect a person with all their rows (census)."
+    ),
     pairs: list[str] = typer.Option([], "--set", help="A parameter of the method, name=value.", metavar="NAME=VALUE"),
     rows: int = typer.Option(10_000, "--rows", help="How many synthetic rows, or images, to write."),
     seed: int | None = typer.Option(None, "--seed", help="Makes the run reproducible, and therefore not private."),
@@ -80,7 +83,7 @@ def command(
     spec = make_spec(
         data=tuple(data), epsilon=epsilon, method=method, delta=delta, schema_file=schema, target=target, trust=trust,
         records_per_client=records_per_client, client_column=client_column, most_records=most_records,
-        settings=show.settings(pairs), rows=rows, seed=seed,
+        person=person, settings=show.settings(pairs), rows=rows, seed=seed,
     )  # fmt: skip
     if no_ledger and (ledger is not None or limit is not None or other_people is not None):
         raise InputError("--no-ledger books nothing: leave out --ledger and --limit and --other-people, or --no-ledger")
