@@ -122,7 +122,7 @@ def synthesize(
         given, silos=silos, target=target, records_per_client=records_per_client, client_column=client_column,
         most_records=most_records, person=person,
     )  # fmt: skip
-    remarks = [default_in_words(label)] if method is None else []
+    remarks = [default_in_words(label, person=person is not None)] if method is None else []
     if say is not None:
         for remark in remarks:
             say(remark)

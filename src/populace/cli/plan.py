@@ -45,7 +45,7 @@ def command(
             "poll asks every row as a client of its own"
         )
     if method is None and not as_json:
-        show.say(default_in_words(spec.data))
+        show.say(default_in_words(spec.data, person=person))
     predicted, seconds = plan(make_method(spec), population)
     if as_json:
         show.say_json({

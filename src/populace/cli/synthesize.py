@@ -91,7 +91,7 @@ def command(
         raise InputError("--other-people wants words: who is in this table, or why they are others")
     keeping = Bookkeeping(ledger=ledger, limit=limit, kept=not no_ledger, other_people=other_people or "")
     if method is None:
-        show.say(default_in_words(spec.data))
+        show.say(default_in_words(spec.data, person=person is not None))
     with show.progress(spec.method_name) as report:
         run = synthesize(spec, out, progress=report, say=show.say, keeping=keeping)
     write_statement(out)

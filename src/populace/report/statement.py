@@ -291,7 +291,7 @@ def _before(privacy: JsonObject) -> str:
             "Together with earlier runs in the same ledger, if they were about the same records, nothing is guaranteed."
         )
     count, planned = history["runs_before"], float(history["epsilon_if_all_share_records"])
-    one = "for one record" if history.get("unit") == "record" else "for one unit"
+    one = {"record": "for one record", "person": "for one person"}.get(str(history.get("unit")), "for one unit")
     less = ""
     if planned < added:
         pair = Consequences.pair(planned, float(history["delta_if_all_share_records"]))

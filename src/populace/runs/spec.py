@@ -55,10 +55,11 @@ def default_method(data: Files) -> str:
     return DEFAULTS[kind_of(data)]
 
 
-def default_in_words(data: Files) -> str:
+def default_in_words(data: Files, *, person: bool = False) -> str:
     """Which method is used where none was asked for, and why."""
     kind = kind_of(data)
-    return f"method: {DEFAULTS[kind]}, the default for {'images' if kind == 'images' else 'tables'}: {REASONS[kind]}"
+    why = REASONS[kind].replace("one record is", "one person with all their rows is") if person else REASONS[kind]
+    return f"method: {DEFAULTS[kind]}, the default for {'images' if kind == 'images' else 'tables'}: {why}"
 
 
 def silos_of(
