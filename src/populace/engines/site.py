@@ -199,9 +199,7 @@ class Site:
         """The most this run may take of one account, and in which sense; refuses rounds the method does not have."""
         rounds, limit, relation = _rounds_and_limit(protocol, population)
         if limit.unit == "person" and self.hosted.clients.persons is None:
-            raise RefusedError(
-                "guarantee", "persons are protected, and the site's file names no column that tells them"
-            )
+            raise RefusedError("guarantee", "persons are protected, and the site's file names no person column")
         if request.round >= rounds:
             raise RefusedError("round", f"round {request.round} of run {request.run}, which has {rounds} rounds")
         if protocol.secret_cohorts(population) and self.root is None:

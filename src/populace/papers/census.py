@@ -112,7 +112,8 @@ BANK_SETTING = Setting(
     },
 )  # fmt: skip
 DIABETES_SETTING = Setting(
-    data="diabetes130", about="Diabetes 130, raw, 48 columns, readmitted or not", raw=tables.DIABETES_SETTING, person="patient_nbr",
+    data="diabetes130", about="Diabetes 130, raw, 48 columns, readmitted or not", raw=tables.DIABETES_SETTING,
+    person="patient_nbr",
     reach={
         ("central", 1.0): "boosting .688, KS .01", ("silo", 1.0): "boosting .670", ("silo", 4.0): "boosting .690",
     },
@@ -230,10 +231,10 @@ def _raw(setting: Setting, cell: Cell, small: bool) -> Result:
             {**tables.figures(plain, rows, rows.test), "auc": tables.figures(plain, rows, rows.train)["auc"]}
         )
     person = setting.person if cell["part"] == "person" else None
-    persons = None if person is None else load(setting.data, "train").frame.column(person).slice(0, rows.train.num_rows)
+    persons = None if person is None else datasets.load_persons(setting.data).slice(0, rows.train.num_rows)
     result = synthesize_csv(
-        silo_frames(rows, cell, persons, setting.person), rows.schema if cell["domains"] == "declared" else None, method="census",
-        epsilon=float(cell["epsilon"] or 0), delta=DELTA, trust=str(cell["trust"]), target=rows.schema.target,
+        silo_frames(rows, cell, persons, setting.person), rows.schema if cell["domains"] == "declared" else None,
+        method="census", epsilon=float(cell["epsilon"] or 0), delta=DELTA, trust=str(cell["trust"]), target=rows.schema.target,
         rows=SMALL_ROWS if small else ROWS, seed=int(cell["seed"] or 0), settings=dict(FEW) if small else {},
         limit=tables.LIMIT, person=person,
     )  # fmt: skip
@@ -252,7 +253,7 @@ def _as_boosting(figures: Result) -> Result:
 def silo_frames(
     rows: tables.Rows, cell: Cell, persons: pa.ChunkedArray | None = None, name: str = ""
 ) -> list[pa.Table]:
-    """Each silo's rows as a table of its own; silos without rows have no file. Persons are dealt out whole, in column `name`."""
+    """Each silo's rows as a table of its own; silos without rows have no file. Persons, column `name`, are dealt out whole."""
     if persons is None:
         frame, clients = rows.train, dealt(make_table(rows.train, rows.schema), cell)
         order, starts = clients.order, clients.starts.tolist()

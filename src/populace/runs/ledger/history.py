@@ -250,8 +250,8 @@ def refuse_beyond(standing: Standing, cost: Cost, limit: float, *, ledger: Path,
         one = standing.strangers[-1]
         raise BudgetError(
             f"{keeps}, and the run in {one.folder} ({one.method}, per {one.cost.unit}) used some of the same rows for another "
-            "unit: what both cost one client with several rows cannot be told; protect the same --client-column or --person, or "
-            "use other data and another --ledger; nothing was released"
+            "unit: what both cost one client with several rows cannot be told; protect the same --client-column or --person, "
+            "or use other data and another --ledger; nothing was released"
         )
     if standing.plain_after.epsilon <= limit * TOLERANCE:
         if standing.doubtful:
