@@ -94,8 +94,9 @@ def said(standing: Standing, cost: Cost, *, ledger: str, images: bool) -> str:
         if total != standing.plain_after:
             parts.append(f"{bound(total, local=trusts == ['local'])} {PLANNED}")
     if standing.strangers:
+        one = "person" if any(cost.unit == "person" for cost in costs) else "client"
         parts.append(
-            "runs per record and per client or person do not add up for one with several rows: no total is stated for one"
+            f"runs per record and per {one} do not add up for a {one} with several rows: no total is stated for one"
         )
     if any(cost.seeded for cost in costs):
         parts.append(SEEDED)
