@@ -48,13 +48,15 @@ def split(
     records_per_client: int | None = None,
     client_column: str | None = None,
     most_records: int | None = None,
+    person: str | None = None,
     schema: Schema | str | Path | None = None,
 ) -> Clients:
     """Deal rows or images out to simulated clients: so many records each, or one client per value of a column.
 
-    A list of tables is a list of silos, a client each. Of one table every row is a client where nothing else is said.
+    A list of tables is a list of silos, a client each. Of one table every row is a client where nothing else is said. `person`
+    is the column that says whose each row is, for a method that protects persons: `methods.Census(unit="person", ...)`.
     """
-    given = read_given(data, schema=schema, without=(client_column,) if client_column else ())
+    given = read_given(data, schema=schema, without=columns_named(client_column, person))
     if given.listed and (records_per_client is not None or client_column is not None):
         raise InputError(
             "a list of tables is a list of silos, a client each; leave records_per_client and client_column out"
@@ -65,7 +67,7 @@ def split(
         raise InputError(f"expected records_per_client as a whole number, got {records_per_client!r}")
     return deal_given(
         given, silos=len(given.sizes) if given.listed else None, records_per_client=records_per_client,
-        client_column=client_column, most_records=most_records,
+        client_column=client_column, most_records=most_records, person=person,
     ).clients  # fmt: skip
 
 
@@ -82,6 +84,7 @@ def synthesize(
     records_per_client: int | None = None,
     client_column: str | None = None,
     most_records: int | None = None,
+    person: str | None = None,
     rows: int = DEFAULT_ROWS,
     seed: int | None = None,
     out: str | Path | None = None,
@@ -96,14 +99,15 @@ def synthesize(
     under local methods, which protect persons, every row is a client of its own. One table is one silo where the method
     protects records and nothing else is said. Without `method` the default for the data is used (`census` for tables), which
     `run.method` names and `run.remarks` explain; a method that was made already brings its own epsilon and settings. A table
-    without `schema` gets a proposed one, whose domains the statement marks as read from the data.
+    without `schema` gets a proposed one, whose domains the statement marks as read from the data. `person` is the column that
+    says whose each row is: `census` then protects a person with all their rows at a silo, and the column is not synthesised.
 
     The run's files go to `out`, or to a temporary folder that lives as long as the run does: `run.save(path)` keeps them. A
     run on files is booked in the ledger beside them, as on the command line; rows in memory lie beside none, and the
     statement then says that the run was not booked. `ledger` names a file to book in, False books nowhere.
     """
     named = _method_options(method, epsilon=epsilon, delta=delta, trust=trust, settings=settings)
-    given = read_given(data, schema=schema, without=columns_named(client_column))
+    given = read_given(data, schema=schema, without=columns_named(client_column, person))
     label = _label(data, given)
     facts = protocol_class(named["method"] or default_method(label)).facts
     silos = silos_of(
@@ -112,13 +116,13 @@ def synthesize(
     spec = make_spec(
         **named, data=label, schema_file=str(schema) if isinstance(schema, str | Path) else None, target=target,
         records_per_client=_plain(records_per_client), client_column=client_column,
-        most_records=_plain(most_records), silos=silos, rows=_plain(rows), seed=_plain(seed),
+        most_records=_plain(most_records), person=person, silos=silos, rows=_plain(rows), seed=_plain(seed),
     )  # fmt: skip
     private = deal_given(
         given, silos=silos, target=target, records_per_client=records_per_client, client_column=client_column,
-        most_records=most_records,
+        most_records=most_records, person=person,
     )  # fmt: skip
-    remarks = [default_in_words(label)] if method is None else []
+    remarks = [default_in_words(label, person=person is not None)] if method is None else []
     if say is not None:
         for remark in remarks:
             say(remark)

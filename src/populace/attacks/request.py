@@ -107,6 +107,8 @@ def _read(request: AttackRequest) -> tuple[Protocol, Table, tuple[Table, Table] 
         spec = spec_from_file(run.details["spec"])
         if spec.client_column is not None:
             raise SpecError("shadow runs deal rows out evenly; a run with --client-column cannot be attacked yet")
+        if spec.person is not None:
+            raise SpecError("shadow runs take rows one by one; a run with --person cannot be attacked yet")
         schema = load_table_generator(Path(request.what)).schema
         table = _rows(request.data, schema)
         released = None

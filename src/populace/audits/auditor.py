@@ -125,7 +125,7 @@ def scripts_of(protocol: Protocol, population: Population, *, key: Array) -> lis
     else:
         auditor = Auditor(protocol, population, None)
         held = [some_records(population.schema, population.records, seed=n) for n in range(population.clients)]
-        clients = clients_of(population.schema, held)
+        clients = clients_of(population.schema, held, persons=protocol.protected_unit == "person")
         simulation.run(auditor, clients, root=key, compiled=False)
         asks = auditor.asked
     if not asks:
@@ -167,6 +167,7 @@ def reply_shape(protocol: Protocol, population: Population, script: Script) -> t
         records=jax.tree.map(lambda leaf: jnp.asarray(leaf, np.int32 if leaf.dtype != np.uint8 else np.uint8), records),
         mask=jnp.ones(population.records, bool),
         population=population,
+        persons=jnp.zeros(population.records, jnp.int32) if protocol.protected_unit == "person" else None,
     )
 
     def replies() -> list[ArrayTree]:
@@ -180,8 +181,9 @@ def reply_shape(protocol: Protocol, population: Population, script: Script) -> t
 
 
 def worst_shards(population: Population, *, unit: str) -> list[Shards]:
-    """Pairs of clients that differ as much as the guarantee's unit allows: in all they hold, or in one record."""
-    if unit == "record" or isinstance(population.schema, ImageShape):
+    """Pairs of clients that differ as much as the guarantee's unit allows: in all they hold, in all rows of
+    a person (who has all of a client's), or in one record."""
+    if unit != "client" or isinstance(population.schema, ImageShape):
         return _worst_records(population, unit=unit)
     sizes = np.asarray(population.table_schema.sizes)
     if sizes.max() < 2:
@@ -223,7 +225,7 @@ def hear(
 ) -> tuple[Array, Array]:
     """The whole messages of `count` clients with the first shard and `count` with the second: two arrays [count, parts]."""
     block = count if exact else BLOCK
-    clients = _clients_with(shards, population, block)
+    clients = _clients_with(shards, population, block, persons=protocol.protected_unit == "person")
     found = []
     for number in range(-(-count // block)):
         auditor = Auditor(protocol, population, script)
@@ -239,9 +241,9 @@ def hear(
     return first, second
 
 
-def _clients_with(shards: Shards, population: Population, count: int) -> Clients:
+def _clients_with(shards: Shards, population: Population, count: int, *, persons: bool) -> Clients:
     """`count` clients with the first shard, then as many with the second."""
-    return clients_of(population.schema, [shards.first] * count + [shards.second] * count)
+    return clients_of(population.schema, [shards.first] * count + [shards.second] * count, persons=persons)
 
 
 def messages(heard: list[Replies]) -> Array:

@@ -190,7 +190,8 @@ def canaries(subject: Subject) -> list[Finding]:
     protocol, shape = subject.protocol(wide=True), subject.shape(wide=True)
     records = RECORDS if subject.records is None else subject.records
     silos = 1 if protocol_class(subject.name).facts.unit == "record" else subject.clients or SILOS
-    clients = shapes.clients_of(shape, [shapes.some_records(shape, records, seed=n) for n in range(silos)])
+    held = [shapes.some_records(shape, records, seed=n) for n in range(silos)]
+    clients = shapes.clients_of(shape, held, persons=protocol.protected_unit == "person")
     population = Population(schema=shape, clients=silos, records=records)
     key = jax.random.fold_in(make_key(subject.seed), 1)
     return audit_canaries(protocol, clients, population, key=key, confidence=subject.confidence, what=subject.label)

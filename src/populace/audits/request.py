@@ -164,6 +164,7 @@ def _run(request: AuditRequest, command: str, say: Say) -> JsonObject:
     spec = spec_from_file(run.details["spec"])
     settings = {name: str(value) for name, value in spec.settings.items()}
     settings |= {"trust": run.guarantee.trust} if "trust" in parameters(spec.method_name) else {}
+    settings |= {} if spec.person is None else {"unit": "person"}
     subject = dataclasses.replace(request, epsilon=spec.epsilon, settings=settings).subject(
         spec.method_name, hurried=True, kind="table" if isinstance(run.generator, Generator) else "images"
     )

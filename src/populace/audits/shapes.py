@@ -115,8 +115,13 @@ def joined(*parts: Records) -> Records:
     return np.concatenate(parts)
 
 
-def clients_of(shape: Schema | ImageShape, held: list[Records], *, most: int | None = None) -> Clients:
-    """Clients that hold these records, one each; possibly none. `most` is the public number that none of them exceeds."""
+def clients_of(
+    shape: Schema | ImageShape, held: list[Records], *, most: int | None = None, persons: bool = False
+) -> Clients:
+    """Clients that hold these records, one each; possibly none. `most` is the public number that none of them exceeds.
+
+    With `persons`, all records of a client are one person's.
+    """
     widths = [len(part["y"] if isinstance(part, dict) else part) for part in held]
     together = joined(*held)
     if isinstance(shape, ImageShape):
@@ -130,6 +135,7 @@ def clients_of(shape: Schema | ImageShape, held: list[Records], *, most: int | N
         starts=starts,
         how="invented records of an audit",
         most=most or max([1, *widths]),
+        persons=np.repeat(np.arange(len(widths)), widths) if persons else None,
     )
 
 
@@ -138,10 +144,11 @@ def neighbouring_clients(
 ) -> tuple[list[Neighbours], Population]:
     """Pairs of data sets that differ in one unit, and their public shape, which is the same for all of them.
 
-    A record is the last one of the first client, there or not; a client is the first, with all its records or with none; where
-    contents may be replaced, also with others.
+    A record is the last one of the first client, there or not; a client is the first, with all its records or with none, and so
+    is a person; where contents may be replaced, also with others.
     """
     held = [some_records(shape, records, seed=number) for number in range(clients)]
+    persons = unit == "person"
     none = first_of(held[0], 0)
     found = []
     for name, record in extreme_records(shape):
@@ -152,16 +159,24 @@ def neighbouring_clients(
             first, second = joined(*[record] * records), none
         if neighbours == "replace":
             other = joined(*[some_records(shape, 1, seed=99)] * records)
-            found.append(_pair(f"{name}, and others", shape, first, other, held[1:], records))
-        found.append(_pair(f"{name}, and nothing", shape, first, second, held[1:], records))
+            found.append(_pair(f"{name}, and others", shape, first, other, held[1:], records, persons))
+        found.append(_pair(f"{name}, and nothing", shape, first, second, held[1:], records, persons))
     population = dataclasses.replace(population_of(found[0].first), schema=shape)
     return found, population
 
 
 def _pair(
-    name: str, shape: Schema | ImageShape, first: Records, second: Records, others: list[Records], most: int
+    name: str,
+    shape: Schema | ImageShape,
+    first: Records,
+    second: Records,
+    others: list[Records],
+    most: int,
+    persons: bool,
 ) -> Neighbours:
-    first_clients, second_clients = (clients_of(shape, [part, *others], most=most) for part in (first, second))
+    first_clients, second_clients = (
+        clients_of(shape, [part, *others], most=most, persons=persons) for part in (first, second)
+    )
     return Neighbours(name=name, first=first_clients, second=second_clients)
 
 

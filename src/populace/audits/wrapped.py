@@ -8,7 +8,7 @@ from typing import Self
 
 from populace.methods.base import Ask, Facts, Plan, Population, Protocol, Shard
 from populace.methods.blocks.generator import Synthesizer
-from populace.privacy.guarantee import Guarantee
+from populace.privacy.guarantee import Guarantee, Unit
 from populace.privacy.ledger import Charge
 from populace.types import Array, ArrayTree, JsonObject
 
@@ -39,6 +39,10 @@ class Wrapped(Protocol):
     def agreed(self, shard: Shard) -> Shard:
         """A client's records as the agreed population describes them."""
         return dataclasses.replace(shard, population=self.population)
+
+    @property
+    def protected_unit(self) -> Unit:
+        return self.method.protected_unit
 
     def guarantee(self, population: Population) -> Guarantee:
         return self.method.guarantee(self.population)

@@ -28,8 +28,8 @@ def command(
     census = folder / "census"
     synthesize.command(
         data=[str(file) for file in files], epsilon=epsilon, out=census, method=None, delta=None, schema=str(schema),
-        target=TARGET, trust=None, records_per_client=None, client_column=None, most_records=None, pairs=[], rows=ROWS,
-        seed=seed, ledger=None, no_ledger=False, limit=None, other_people=None,
+        target=TARGET, trust=None, records_per_client=None, client_column=None, most_records=None, person=None, pairs=[],
+        rows=ROWS, seed=seed, ledger=None, no_ledger=False, limit=None, other_people=None,
     )  # fmt: skip
     show.say("")
     evaluate.command(runs=[census], real=[str(file) for file in files], target=TARGET, as_json=False)

@@ -28,6 +28,11 @@ def init(
     delta: float | None = typer.Option(None, "--delta", help="Only for methods with an approximate guarantee."),
     target: str | None = typer.Option(None, "--target", help="The column that matters most."),
     trust: str | None = typer.Option(None, "--trust", help="silo or central, for methods that offer both."),
+    person: bool = typer.Option(
+        False,
+        "--person",
+        help="Protect a person with all their rows at a site (census); each site names its own column.",
+    ),
     pairs: list[str] = typer.Option([], "--set", help="A parameter of the method, name=value.", metavar="NAME=VALUE"),
     host: str = typer.Option(
         "localhost", "--host", help="Name under which sites reach the server; it listens where that name points."
@@ -46,6 +51,7 @@ def init(
         delta=delta,
         target=target,
         trust=trust,
+        person=person,
         settings=show.settings(pairs),
     )
     federation = Federation(folder)

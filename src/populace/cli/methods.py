@@ -63,7 +63,7 @@ def _show_one(cls: type[Protocol]) -> None:
 
     facts = cls.facts
     rows = {
-        "paper": facts.paper, "data": ", ".join(PLURAL[kind] for kind in facts.kinds), "unit": f"one {facts.unit}",
+        "paper": facts.paper, "data": ", ".join(PLURAL[kind] for kind in facts.kinds), "unit": f"one {_unit(facts)}",
         "noise": f"added by: {_noise(facts)} (trust {', '.join(facts.trust)})", "sent": facts.traffic, "page": _page(facts),
     }  # fmt: skip
     show.say("\n".join(textwrap.wrap(f"{facts.name}: {facts.title}", WIDTH)) + "\n")
@@ -127,6 +127,10 @@ def _default(field: dataclasses.Field[object]) -> str:
 
 def _data(facts: Facts) -> str:
     return "both" if len(facts.kinds) > 1 else PLURAL[facts.kinds[0]]
+
+
+def _unit(facts: Facts) -> str:
+    return f"{facts.unit}, or one person with all their rows at a silo (--person)" if facts.persons else facts.unit
 
 
 def _noise(facts: Facts) -> str:

@@ -21,6 +21,7 @@ def command(
     records: int | None = typer.Option(
         None, "--records-per-client", help="The most records one client holds: 1 by default; needed for silos."
     ),
+    person: bool = typer.Option(False, "--person", help="Protect a person with all their rows at a silo (census)."),
     pairs: list[str] = typer.Option([], "--set", help="A parameter of the method, name=value.", metavar="NAME=VALUE"),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
@@ -30,10 +31,13 @@ def command(
     from populace.methods.base import Population
     from populace.methods.registry import protocol_class
     from populace.runs.plan import plan
+    from populace.runs.spec import ANY_COLUMN as ANY
     from populace.runs.spec import default_in_words, make_method, make_spec
     from populace.tables.schema import load_schema
 
-    spec = make_spec(data="none.parquet", epsilon=epsilon, method=method, settings=show.settings(pairs))
+    spec = make_spec(
+        data="none.parquet", epsilon=epsilon, method=method, settings=show.settings(pairs), person=ANY if person else None,
+    )  # fmt: skip
     population = Population(schema=load_schema(schema), clients=clients, records=1 if records is None else records)
     if records is None and protocol_class(spec.method_name).facts.unit == "record":
         raise SpecError(
@@ -41,7 +45,7 @@ def command(
             "poll asks every row as a client of its own"
         )
     if method is None and not as_json:
-        show.say(default_in_words(spec.data))
+        show.say(default_in_words(spec.data, person=person))
     predicted, seconds = plan(make_method(spec), population)
     if as_json:
         show.say_json({

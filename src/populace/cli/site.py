@@ -67,13 +67,16 @@ def join(
     ),
     client_column: str | None = typer.Option(None, "--client-column", help="One client per value of this column."),
     whole: bool = typer.Option(False, "--whole", help=WHOLE),
+    person: str | None = typer.Option(
+        None, "--person", help="The column that says whose each row is; needed where the proposal protects persons."
+    ),
     records: int | None = typer.Option(
         None, "--records", help="Most records of one client, a public figure; default: what the data hold."
     ),
     change_limit: bool = typer.Option(
         False,
         "--change-limit",
-        help="Confirm: replace the limit the ledger was begun with; per client or per record stays once something is booked.",
+        help="Confirm: replace the limit the ledger was begun with; its unit stays once something is booked.",
     ),
     trust_coordinator: bool = typer.Option(
         False, "--trust-coordinator", help="Confirm: let the coordinator see messages without noise (trust `central`)."
@@ -107,7 +110,7 @@ def join(
         hosting = Hosting(
             data=data, by=chosen or _usual(proposal), records_per_client=records_per_client or 1, client_column=client_column,
             records=records, epsilon=epsilon, delta=delta, change_limit=change_limit, trust_coordinator=trust_coordinator,
-            other_clients=other_clients, restored=restored, seed=seed,
+            other_clients=other_clients, restored=restored, seed=seed, person=person,
         )  # fmt: skip
         _agree(place, signed, proposal, hosting, fingerprint)
     process = place.start()
@@ -223,6 +226,7 @@ def print_status(found: JsonObject) -> None:
 def _hosting(clients: JsonObject) -> str:
     most = clients["most_records"]
     held = f", at most {most:,} record{'s' * (most != 1)} each"
+    held += f", persons by {clients['person']}" if clients.get("person") else ""
     if clients["by"] == "site":
         return f"the site is one client{held}"
     if clients["by"] == "column":

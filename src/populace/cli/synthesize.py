@@ -43,6 +43,9 @@ def command(
     most_records: int | None = typer.Option(
         None, "--most-records", help="The declared most rows of one client or silo, a public number."
     ),
+    person: str | None = typer.Option(
+        None, "--person", help="The column that names persons: protect a person with all their rows (census)."
+    ),
     pairs: list[str] = typer.Option([], "--set", help="A parameter of the method, name=value.", metavar="NAME=VALUE"),
     rows: int = typer.Option(10_000, "--rows", help="How many synthetic rows, or images, to write."),
     seed: int | None = typer.Option(None, "--seed", help="Makes the run reproducible, and therefore not private."),
@@ -80,7 +83,7 @@ def command(
     spec = make_spec(
         data=tuple(data), epsilon=epsilon, method=method, delta=delta, schema_file=schema, target=target, trust=trust,
         records_per_client=records_per_client, client_column=client_column, most_records=most_records,
-        settings=show.settings(pairs), rows=rows, seed=seed,
+        person=person, settings=show.settings(pairs), rows=rows, seed=seed,
     )  # fmt: skip
     if no_ledger and (ledger is not None or limit is not None or other_people is not None):
         raise InputError("--no-ledger books nothing: leave out --ledger and --limit and --other-people, or --no-ledger")
@@ -88,7 +91,7 @@ def command(
         raise InputError("--other-people wants words: who is in this table, or why they are others")
     keeping = Bookkeeping(ledger=ledger, limit=limit, kept=not no_ledger, other_people=other_people or "")
     if method is None:
-        show.say(default_in_words(spec.data))
+        show.say(default_in_words(spec.data, person=person is not None))
     with show.progress(spec.method_name) as report:
         run = synthesize(spec, out, progress=report, say=show.say, keeping=keeping)
     write_statement(out)

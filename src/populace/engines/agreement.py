@@ -137,7 +137,8 @@ def _shapes(protocol: Protocol, population: Population, tree: ArrayTree, leaves:
     def answer(
         common: ArrayTree, own: ArrayTree, memory: ArrayTree, records: ArrayTree, mask: Array, key: Array
     ) -> ArrayTree:
-        shard = Shard(records=records, mask=mask, population=population)
+        persons = jnp.zeros(mask.shape, jnp.int32) if protocol.protected_unit == "person" else None
+        shard = Shard(records=records, mask=mask, population=population, persons=persons)
         return protocol.answer(common, own, shard, memory, Keyed(key))
 
     reply, _ = jax.eval_shape(answer, common, own, memory, records, mask, jax.random.key(0))

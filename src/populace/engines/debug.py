@@ -12,7 +12,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from populace.engines.runtime import Keys, Outcome, Progress, Report, Traffic, check_kind, new_ledger, population_of
+from populace.engines.runtime import (
+    Keys,
+    Outcome,
+    Progress,
+    Report,
+    Traffic,
+    check_kind,
+    check_persons,
+    gather_shards,
+    new_ledger,
+    population_of,
+)
 from populace.errors import PopulaceError
 from populace.methods.base import Ask, Population, Protocol, Replies, Shard
 from populace.privacy.source import Keyed, Source, System
@@ -42,6 +53,7 @@ def run(
     what protects them; starting points and what a client keeps at home come from `root`."""
     population = population_of(clients)
     check_kind(protocol, population)
+    check_persons(protocol, clients)
     keys = Keys(root, exact=exact)
     ledger = new_ledger(protocol, population)
     traffic = Traffic()
@@ -84,8 +96,7 @@ def answer_one_by_one(
         if not working[slot]:
             values.append(None)
             continue
-        records, mask = clients.gather(np.array([client]), population.records)
-        shard = Shard(records=jax.tree.map(lambda x: x[0], records), mask=mask[0], population=population)
+        shard = _shard(clients, client, population)
         own = jax.tree.map(lambda x, slot=slot: x[slot], ask.own)
         source: Source = System() if exact else Keyed(keys.answer(round_id, client))
         with step("answer", round_id, client), jax.disable_jit():
@@ -104,6 +115,11 @@ def answer_one_by_one(
     )
 
 
+def _shard(clients: Clients, client: int, population: Population) -> Shard:
+    shard: Shard = jax.tree.map(lambda rows: rows[0], gather_shards(clients, np.array([client]), population))
+    return shard
+
+
 def working_slots(protocol: Protocol, ask: Ask) -> Array:
     """Which slots hold a client that has anything to compute."""
     there = np.asarray(ask.cohort) >= 0
@@ -113,8 +129,7 @@ def working_slots(protocol: Protocol, ask: Ask) -> Array:
 
 def _blank_reply(protocol: Protocol, ask: Ask, clients: Clients, population: Population, keys: Keys) -> ArrayTree:
     """Zeros shaped like a reply, for an exchange in which nobody had anything to compute."""
-    records, mask = clients.gather(np.array([0]), population.records)
-    shard = Shard(records=jax.tree.map(lambda x: x[0], records), mask=mask[0], population=population)
+    shard = _shard(clients, 0, population)
     own = jax.tree.map(lambda x: x[0], ask.own)
     shape, _ = jax.eval_shape(
         protocol.answer, ask.common, own, shard, protocol.remember(population, keys.memory(0)), Keyed(keys.answer(0, 0))

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from populace.errors import BudgetError, SpecError
-from populace.methods.base import ImageShape, Population, Protocol
+from populace.methods.base import ImageShape, Population, Protocol, Shard
 from populace.methods.blocks.generator import Synthesizer
 from populace.privacy.guarantee import Guarantee, Noise
 from populace.privacy.ledger import Budget, MemoryLedger
@@ -18,7 +18,7 @@ from populace.privacy.source import Keyed
 from populace.tables.images import Images
 from populace.tables.partition import Clients
 from populace.tables.schema import Schema
-from populace.types import Array, ArrayTree
+from populace.types import Array, ArrayTree, NumpyArray
 
 SAMPLERS_SHARE = (
     1e-6  # of the delta asked for, that a sampler's distance from its law may add to it; stated with the claim
@@ -149,6 +149,28 @@ def check_kind(protocol: Protocol, population: Population) -> None:
             f"method {protocol.facts.name!r} takes {' and '.join(protocol.facts.kinds)} data, and the data are "
             f"{population.kind}; `populace methods` lists what takes {population.kind}"
         )
+
+
+def check_persons(protocol: Protocol, clients: Clients) -> None:
+    """Raise SpecError where a method that protects persons meets rows that name none, or another method rows that do."""
+    protects = protocol.protected_unit == "person"
+    if protects and clients.persons is None:
+        raise SpecError(
+            f"method {protocol.facts.name!r} protects persons here, and nothing says whose each row is; name the column that "
+            "does (--person COLUMN, in Python person=)"
+        )
+    if not protects and clients.persons is not None:
+        raise SpecError(
+            f"the rows say whose they are, and method {protocol.facts.name!r} protects one {protocol.protected_unit} here; "
+            "census with unit=person protects persons with several rows"
+        )
+
+
+def gather_shards(clients: Clients, cohort: NumpyArray, population: Population) -> Shard:
+    """What the clients of a cohort hold, stacked, each padded to the population's width."""
+    records, mask = clients.gather(cohort, population.records)
+    persons = clients.gather_persons(cohort, population.records)
+    return Shard(records=records, mask=mask, population=population, persons=persons)
 
 
 def new_ledger(protocol: Protocol, population: Population, asked: Budget | None = None) -> MemoryLedger:

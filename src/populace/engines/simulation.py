@@ -18,7 +18,18 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from populace.engines.checkpoint import Checkpoint
-from populace.engines.runtime import Keys, Outcome, Progress, Report, Traffic, check_kind, new_ledger, population_of
+from populace.engines.runtime import (
+    Keys,
+    Outcome,
+    Progress,
+    Report,
+    Traffic,
+    check_kind,
+    check_persons,
+    gather_shards,
+    new_ledger,
+    population_of,
+)
 from populace.methods.base import Ask, Population, Protocol, Replies, Shard
 from populace.privacy.ledger import Budget, MemoryLedger
 from populace.tables.images import Images
@@ -57,6 +68,7 @@ def run(
     """
     population = population_of(clients)
     check_kind(protocol, population)
+    check_persons(protocol, clients)
     resuming = checkpoint is not None and checkpoint.exists()
     keys = Keys(checkpoint.root() if checkpoint is not None and resuming else root, exact=exact_noise)
     ledger = new_ledger(protocol, population, asked)
@@ -177,11 +189,12 @@ def _working_only(protocol: Protocol, ask: Ask) -> Ask:
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _answer_held(
-    protocol: Protocol, population: Population, keys: Keys, ask: Ask, records: ArrayTree, mask: Array, held: ArrayTree
-) -> tuple[Replies, ArrayTree]:
+    protocol: Protocol, population: Population, keys: Keys, ask: Ask, records: ArrayTree, mask: Array, held: ArrayTree,
+    persons: Array | None = None,
+) -> tuple[Replies, ArrayTree]:  # fmt: skip
     """Answer for every client of a cohort at once, each with its memory; an empty slot computes and is marked absent."""
     sources = keys.source(jax.vmap(lambda client: keys.answer(ask.round, client))(ask.cohort))
-    shards = Shard(records=records, mask=mask, population=population)
+    shards = Shard(records=records, mask=mask, population=population, persons=persons)
     each = (ask.own, shards, held, sources)
     on_processors = jax.default_backend() == "cpu"
     shared = not on_processors and len(jax.devices()) > 1  # each accelerator computes its part of the clients
@@ -201,23 +214,25 @@ def _training_at_once(clients: int) -> int:
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _answer_cohort(
-    protocol: Protocol, population: Population, keys: Keys, ask: Ask, records: ArrayTree, mask: Array, memory: ArrayTree
-) -> tuple[Replies, ArrayTree]:
+    protocol: Protocol, population: Population, keys: Keys, ask: Ask, records: ArrayTree, mask: Array, memory: ArrayTree,
+    persons: Array | None = None,
+) -> tuple[Replies, ArrayTree]:  # fmt: skip
     """Answer for a cohort when all client memories are on the device."""
     held = jax.tree.map(lambda leaf: leaf[jnp.maximum(ask.cohort, 0)], memory)
-    replies, kept = _answer_held(protocol, population, keys, ask, records, mask, held)
+    replies, kept = _answer_held(protocol, population, keys, ask, records, mask, held, persons)
     place = jnp.where(replies.present, ask.cohort, population.clients)  # empty slots write nowhere
     return replies, jax.tree.map(lambda all_, new: all_.at[place].set(new, mode="drop"), memory, kept)
 
 
 def _answer_from_host(
-    protocol: Protocol, population: Population, keys: Keys, ask: Ask, records: ArrayTree, mask: Array, memory: ArrayTree
-) -> tuple[Replies, ArrayTree]:
+    protocol: Protocol, population: Population, keys: Keys, ask: Ask, records: ArrayTree, mask: Array, memory: ArrayTree,
+    persons: Array | None = None,
+) -> tuple[Replies, ArrayTree]:  # fmt: skip
     """Answer for a cohort when client memories are on the host, updated in place: only the cohort's are moved."""
     cohort = np.asarray(ask.cohort)
     there = cohort >= 0
     held = jax.tree.map(lambda leaf: leaf[np.maximum(cohort, 0)], memory)
-    replies, kept = _answer_held(protocol, population, keys, ask, records, mask, held)
+    replies, kept = _answer_held(protocol, population, keys, ask, records, mask, held, persons)
 
     def put(all_: Array, new: Array) -> Array:
         all_[cohort[there]] = np.asarray(new)[there]
@@ -257,9 +272,11 @@ class _RoundByRound:
             self.ledger.book(members, self.protocol.charge(ask, self.population), round_id=round_id)
             down, up = self.protocol.reply_bytes(ask, self.population)
             asked = _pad_cohort(_working_only(self.protocol, ask))
-            records, mask = _shard(self.clients.gather(np.asarray(asked.cohort), self.population.records))
+            held: Shard = _shard(gather_shards(self.clients, np.asarray(asked.cohort), self.population))
             answer = _answer_from_host if _on_host(memory) else _answer_cohort
-            replies, memory = answer(self.protocol, self.population, self.keys, asked, records, mask, memory)
+            replies, memory = answer(
+                self.protocol, self.population, self.keys, asked, held.records, held.mask, memory, held.persons
+            )
             whole = asked if self.protocol.working(ask) is None else ask  # who is skipped was asked all the same
             state = self.protocol.absorb(state, whole, replies, self.keys.source(self.keys.absorb(round_id)))
             traffic = traffic.plus(down, up, int((np.asarray(asked.cohort) >= 0).sum()))

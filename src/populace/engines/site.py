@@ -39,10 +39,10 @@ from populace.engines.messages import (
     make_reply,
     read_request,
 )
-from populace.engines.runtime import Keys, make_key
+from populace.engines.runtime import Keys, gather_shards, make_key
 from populace.engines.wire import Message
 from populace.errors import BudgetError, RunError, WireError
-from populace.methods.base import Ask, Population, Protocol, Shard
+from populace.methods.base import Ask, Population, Protocol
 from populace.privacy import secure_random
 from populace.privacy.ledger import Budget, Charge
 from populace.privacy.relation import Relation, relation_of
@@ -198,6 +198,8 @@ class Site:
     def _run_limit(self, protocol: Protocol, population: Population, request: Request) -> tuple[Budget, Relation]:
         """The most this run may take of one account, and in which sense; refuses rounds the method does not have."""
         rounds, limit, relation = _rounds_and_limit(protocol, population)
+        if limit.unit == "person" and self.hosted.clients.persons is None:
+            raise RefusedError("guarantee", "persons are protected, and the site's file names no person column")
         if request.round >= rounds:
             raise RefusedError("round", f"round {request.round} of run {request.run}, which has {rounds} rounds")
         if protocol.secret_cohorts(population) and self.root is None:
@@ -344,8 +346,8 @@ class Site:
         slot: int,
         memory: ArrayTree,
     ) -> tuple[ArrayTree, ArrayTree]:
-        records, mask = self.hosted.clients.gather(batch.places[slot : slot + 1], population.records)
-        shard = Shard(records=jax.tree.map(lambda rows: rows[0], records), mask=mask[0], population=population)
+        held = gather_shards(self.hosted.clients, batch.places[slot : slot + 1], population)
+        shard = jax.tree.map(lambda rows: rows[0], held)
         own = jax.tree.map(lambda rows: jnp.asarray(rows[slot]), batch.own)
         if self.root is None:
             return agreement.protocol.answer(batch.common, own, shard, memory, System())

@@ -30,7 +30,7 @@ from populace.tables.cell_text import cell_text
 from populace.tables.conversion import plain
 from populace.tables.files import read_json, write_json
 from populace.tables.images import Images, read_images
-from populace.tables.partition import Clients, split, split_by_column
+from populace.tables.partition import Clients, split, split_by_column, with_persons
 from populace.tables.schema import Schema
 from populace.tables.table import make_table, read_frame
 from populace.types import JsonObject
@@ -44,7 +44,8 @@ class SiteFile:
     """What stands in the file. `by` says whom the site hosts: one client per so many rows, per value of a column, or itself.
 
     `records` is the most records one client may hold; it is public, as is the number of clients, and `records_declared` where
-    it was not read from the data. `most_clients` and `most_records` bound the runs the site takes part in.
+    it was not read from the data. `most_clients` and `most_records` bound the runs the site takes part in. `person` is the
+    column that says whose each row is, where persons are protected.
     """
 
     name: str
@@ -64,6 +65,7 @@ class SiteFile:
     most_clients: int = MOST_CLIENTS
     most_records: int = MOST_RECORDS
     records_declared: bool = False
+    person: str | None = None
 
     @property
     def budget(self) -> Budget:
@@ -131,6 +133,8 @@ def read_hosted(file: SiteFile, schema: Schema | ImageShape) -> Hosted:
         accounts = tuple(f"rows from {start + 1}" for start in clients.starts[:-1])
     else:
         clients, accounts = _by_column(file, frame, data)
+    if file.person is not None:
+        clients = _of_persons(file, frame, clients)
     if clients.widest > file.records:
         raise DataError(
             f"a client in {file.data} holds {clients.widest} records, {file.records} were declared as the most; "
@@ -151,6 +155,13 @@ def _by_column(file: SiteFile, frame: Any, data: Any) -> tuple[Clients, tuple[st
     clients = split_by_column(texts, data, name=name)
     first = clients.order[clients.starts[:-1]]
     return clients, tuple(f"{name} {texts[int(row)].as_py()}" for row in first)
+
+
+def _of_persons(file: SiteFile, frame: Any, clients: Clients) -> Clients:
+    name = str(file.person)
+    if frame is None or name not in frame.column_names:
+        raise DataError(f"no person column {name!r} in {file.data}; name the column that says whose each row is")
+    return with_persons(clients, frame.column(name), name=name)
 
 
 def own_accounts(file: SiteFile, hosted: Hosted, *, other_clients: bool = False) -> Hosted:
@@ -241,15 +252,17 @@ def _hosting(file: SiteFile) -> JsonObject:
         "by": file.by,
         "records_per_client": rows,
         "client_column": file.client_column if file.by == "column" else None,
+        "person": file.person,
     }
 
 
 def _in_words(hosting: JsonObject) -> str:
+    persons = f", persons by column {hosting['person']!r}" if hosting.get("person") else ""
     if hosting["by"] == "site":
-        return "the site as one client"
+        return f"the site as one client{persons}"
     if hosting["by"] == "column":
-        return f"one client per value of {hosting['client_column']!r}"
-    return f"one client per {hosting['records_per_client']} row(s)"
+        return f"one client per value of {hosting['client_column']!r}{persons}"
+    return f"one client per {hosting['records_per_client']} row(s){persons}"
 
 
 def _fingerprint(hosted: Hosted, salt: str) -> str:

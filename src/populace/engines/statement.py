@@ -20,7 +20,8 @@ class Simulated:
     """What the statement about a simulation says of its clients, all of it public: nobody needs records to make it again.
 
     `records` is the most that one client holds, `declared` whether somebody said so; `records_in_all` is their sum; `holds`
-    says what one client holds, in words. `silos` is their number where every client is a silo.
+    says what one client holds, in words. `silos` is their number where every client is a silo; `person` is the column that says
+    whose a row is.
     """
 
     clients: int
@@ -30,16 +31,17 @@ class Simulated:
     images: bool
     holds: str = ""
     silos: int | None = None
+    person: str | None = None
 
 
 def simulated_of(clients: Clients) -> Simulated:
     """The public facts of these clients."""
     most = clients.widest if clients.most is None else clients.most
-    silos = (clients.asked or {}).get("silos")
+    silos, person = ((clients.asked or {}).get(name) for name in ("silos", "person"))
     return Simulated(
         clients=len(clients), records=max(1, int(most)), records_in_all=len(clients.data), declared=clients.most is not None,
         images=isinstance(clients.data, Images), holds=clients.holds,
-        silos=None if silos is None else int(silos),
+        silos=None if silos is None else int(silos), person=None if person is None else str(person),
     )  # fmt: skip
 
 
@@ -52,8 +54,8 @@ def stated_simulation(
     protects records it is no simulation: that silo holds all records, and released what it made of them.
     """
     facts = clients if isinstance(clients, Simulated) else simulated_of(clients)
-    counted = facts.silos is not None and guarantee.unit == "record" and guarantee.neighbours in SLOTS_PUBLIC
-    alone = facts.silos == 1 and guarantee.unit == "record" and guarantee.trust in ("silo", "central")
+    counted = facts.silos is not None and guarantee.unit != "client" and guarantee.neighbours in SLOTS_PUBLIC
+    alone = facts.silos == 1 and guarantee.unit != "client" and guarantee.trust in ("silo", "central")
     read = (
         () if facts.declared or counted else (f"the most records of one client ({facts.records:,})",)
     )  # it sets the width of what clients compute, and with it sampling rates and the default of delta
@@ -61,7 +63,7 @@ def stated_simulation(
         dataclasses.replace(
             guarantee,
             protects=_unit(guarantee, facts),
-            units=facts.records_in_all if guarantee.unit == "record" else facts.clients,
+            units=facts.clients if guarantee.unit == "client" else facts.records_in_all,
             counts_read=read,
             simulated=not alone,
             sole_holder=alone,
@@ -74,6 +76,9 @@ def stated_simulation(
 
 
 def _unit(guarantee: Guarantee, facts: Simulated) -> str:
+    if guarantee.unit == "person":
+        where = "rows" if facts.silos == 1 else "rows at a silo"
+        return "one person" + (f" (all {where} with one value of column {facts.person!r})" if facts.person else "")
     if guarantee.unit == "record" or (facts.declared and facts.records == 1):
         return "one image" if facts.images else "one row of the table"
     return facts.holds or "everything one simulated client holds"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from populace.engines.agreement import Agreement
 from populace.errors import SchemaError, SpecError
-from populace.runs.spec import make_method, make_spec
+from populace.runs.spec import ANY_COLUMN, make_method, make_spec
 from populace.tables.schema import load_schema
 
 
@@ -18,9 +18,13 @@ def propose(
     delta: float | None = None,
     target: str | None = None,
     trust: str | None = None,
+    person: bool = False,
     settings: Mapping[str, str],
 ) -> Agreement:
-    """The proposal; refuses domains that were read from data, since no site's rows may shape what all agree to."""
+    """The proposal; refuses domains that were read from data, since no site's rows may shape what all agree to.
+
+    With `person` it protects persons with all their rows at a site; each site says which of its columns names them.
+    """
     declared = load_schema(schema).with_target(target)
     if declared.read_from_data:
         raise SchemaError(
@@ -29,8 +33,9 @@ def propose(
             "`populace schema --public FILE`"
         )
     spec = make_spec(
-        data="a federation", epsilon=epsilon, method=method, delta=delta, trust=trust, settings=dict(settings)
-    )
+        data="a federation", epsilon=epsilon, method=method, delta=delta, trust=trust, settings=dict(settings),
+        person=ANY_COLUMN if person else None,
+    )  # fmt: skip
     protocol = make_method(spec)
     if "table" not in protocol.facts.kinds:
         raise SpecError(f"method {protocol.facts.name!r} takes no tables; `populace methods` lists what does")

@@ -57,6 +57,7 @@ class Hosting:
     other_clients: bool = False
     restored: bool = False
     seed: int | None = None
+    person: str | None = None
 
 
 class SiteFolder:
@@ -175,7 +176,17 @@ class SiteFolder:
 
     def _file(self, agreement: Agreement, hosting: Hosting) -> SiteFile:
         who = self.document
-        unit = agreement.protocol.facts.unit
+        unit = agreement.protocol.protected_unit
+        if unit == "person" and hosting.person is None:
+            raise InputError(
+                "the proposal protects persons with all their rows: say which column of your table names them, with --person "
+                "COLUMN; without one there is nobody to protect, do not join"
+            )
+        if unit != "person" and hosting.person is not None:
+            raise InputError(
+                f"the proposal protects one {unit}, not persons with several rows; leave --person out, or ask the coordinator "
+                "for another proposal"
+            )
         earlier = read_site_file(self.file_path) if self.joined else None
         new = agreement.to_json()
         return SiteFile(
@@ -183,7 +194,7 @@ class SiteFolder:
             ledger=str(self.path / "ledger.sqlite"), log=str(self.path / "site.log"), by=hosting.by,
             records_per_client=hosting.records_per_client, client_column=hosting.client_column,
             records=hosting.records if hosting.records is not None else 2**31 - 1, epsilon=hosting.epsilon,
-            delta=hosting.delta, unit=unit, seed=hosting.seed,
+            delta=hosting.delta, unit=unit, seed=hosting.seed, person=hosting.person,
             agreed=(*(one for one in (earlier.agreed if earlier else ()) if one != new), new),
             most_clients=earlier.most_clients if earlier else MOST_CLIENTS,
             most_records=earlier.most_records if earlier else MOST_RECORDS,
@@ -228,6 +239,7 @@ class SiteFolder:
                 "rows": file.records_per_client,
                 "column": file.client_column,
                 "most_records": file.records,
+                "person": file.person,
             },
             "limit": {"epsilon": file.epsilon, "delta": file.delta, "unit": file.unit},
             "randomness": "seeded: reproducible, not private" if file.seed is not None else "the operating system's",

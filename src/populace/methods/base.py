@@ -92,11 +92,15 @@ class Population:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shard:
-    """One client's records, padded to a public width, with the client's own copy of the public facts it agreed to."""
+    """One client's records, padded to a public width, with the client's own copy of the public facts it agreed to.
+
+    `persons` says whose each record is, a number each, where a method protects persons; None elsewhere.
+    """
 
     records: Any
     mask: Array
     population: Population = dataclasses.field(metadata={"static": True})
+    persons: Array | None = None
 
     @property
     def table_schema(self) -> Schema:
@@ -139,6 +143,8 @@ class Facts:
     line: str = ""
     #: Its page in docs/methods, where that has another name than the method.
     page: str = ""
+    #: Whether it can also protect a person with several records: `unit="person"`, and `--person COLUMN`.
+    persons: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -226,6 +232,11 @@ class Protocol(abc.ABC):
     @abc.abstractmethod
     def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:
         """Mean bytes sent to and by one client of this exchange."""
+
+    @property
+    def protected_unit(self) -> Unit:
+        """Whom these settings protect; most methods have one unit."""
+        return self.facts.unit
 
     def spends(self, population: Population) -> Event:
         """All that the client asked most often pays over a whole run, as one event; methods whose noise composes tell it."""

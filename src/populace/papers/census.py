@@ -69,6 +69,7 @@ class Setting:
     data: str
     about: str
     raw: tables.Setting | None = None
+    person: str = ""  # the column of the raw file that names persons
     reach: dict[tuple[str, float], str] = dataclasses.field(default_factory=dict)
 
     @property
@@ -112,6 +113,7 @@ BANK_SETTING = Setting(
 )  # fmt: skip
 DIABETES_SETTING = Setting(
     data="diabetes130", about="Diabetes 130, raw, 48 columns, readmitted or not", raw=tables.DIABETES_SETTING,
+    person="patient_nbr",
     reach={
         ("central", 1.0): "boosting .688, KS .01", ("silo", 1.0): "boosting .670", ("silo", 4.0): "boosting .690",
     },
@@ -131,6 +133,7 @@ def cells(setting: Setting, quick: bool, seeds: int) -> list[Cell]:
         parts += [("silos", {**usual, "silos": silos}, EPSILON) for silos in OTHER_SILOS]
         parts += [(split, {**usual, "split": split}, EPSILON) for split in ("skewed", "one missing")]
         parts += [("declared", {**usual, "domains": "declared"}, EPSILON)] if setting.raw else []
+        parts += [("person", {**usual, "split": "whole persons"}, EPSILON)] if setting.person else []
     scale = "small" if quick else "full"
     for seed, (part, how, epsilon), trust in itertools.product(
         range(seeds if quick else max(seeds, SEEDS)), parts, TRUSTS
@@ -227,11 +230,13 @@ def _raw(setting: Setting, cell: Cell, small: bool) -> Result:
         return _as_boosting(
             {**tables.figures(plain, rows, rows.test), "auc": tables.figures(plain, rows, rows.train)["auc"]}
         )
+    person = setting.person if cell["part"] == "person" else None
+    persons = None if person is None else datasets.load_persons(setting.data).slice(0, rows.train.num_rows)
     result = synthesize_csv(
-        silo_frames(rows, cell), rows.schema if cell["domains"] == "declared" else None, method="census",
-        epsilon=float(cell["epsilon"] or 0), delta=DELTA, trust=str(cell["trust"]), target=rows.schema.target,
+        silo_frames(rows, cell, persons, setting.person), rows.schema if cell["domains"] == "declared" else None,
+        method="census", epsilon=float(cell["epsilon"] or 0), delta=DELTA, trust=str(cell["trust"]), target=rows.schema.target,
         rows=SMALL_ROWS if small else ROWS, seed=int(cell["seed"] or 0), settings=dict(FEW) if small else {},
-        limit=tables.LIMIT,
+        limit=tables.LIMIT, person=person,
     )  # fmt: skip
     claim = result.run.guarantee
     about = {
@@ -245,13 +250,20 @@ def _as_boosting(figures: Result) -> Result:
     return {**{name: value for name, value in figures.items() if name != "auc"}, "boosting": figures["auc"]}
 
 
-def silo_frames(rows: tables.Rows, cell: Cell) -> list[pa.Table]:
-    """Each silo's rows as a table of its own; silos without rows have no file."""
-    clients = dealt(make_table(rows.train, rows.schema), cell)
-    parts = [
-        rows.train.take(pa.array(clients.order[first:last]))
-        for first, last in itertools.pairwise(clients.starts.tolist())
-    ]
+def silo_frames(
+    rows: tables.Rows, cell: Cell, persons: pa.ChunkedArray | None = None, name: str = ""
+) -> list[pa.Table]:
+    """Each silo's rows as a table of its own; silos without rows have no file. Persons, column `name`, are dealt out whole."""
+    if persons is None:
+        frame, clients = rows.train, dealt(make_table(rows.train, rows.schema), cell)
+        order, starts = clients.order, clients.starts.tolist()
+    else:
+        frame = rows.train.append_column(name, persons)
+        number = np.asarray(persons.combine_chunks().dictionary_encode().indices)
+        silos, seed = int(cell["silos"] or 0), int(cell["seed"] or 0)
+        owner = (np.random.default_rng(seed).permutation(number.max() + 1) % silos)[number]
+        order, starts = np.argsort(owner, kind="stable"), [0, *np.cumsum(np.bincount(owner, minlength=silos)).tolist()]
+    parts = [frame.take(pa.array(order[first:last])) for first, last in itertools.pairwise(starts)]
     kept = parts[:-1] if cell["split"] == "one missing" else parts
     return [part for part in kept if part.num_rows]
 

@@ -5,6 +5,9 @@ filled or empty. Between two *contents* of a slot the loss is that of taking one
 for Gaussian releases (twice the sensitivity; with Poisson sampling, two steps) and doubled for pure ones. Replacement bounds
 contents directly, and presence is public. A *group* of units held by one person loses more: a sum changes by up to k
 clipping norms, and with Poisson sampling the number of the k that enter is binomial (Ganesh 2024, mixtures of Gaussians).
+Where a person is the unit, all their rows at a silo are covered by the bound itself; at k silos they pay at each. The sum of
+all silos' messages then changes by up to k bounds, and k messages of their own are k releases, which cost less: the loss of a
+group of k bounds both.
 """
 
 from __future__ import annotations
@@ -137,7 +140,8 @@ class Consequences:
     """Bounds that follow from a guarantee: `presence` and `content` are the best test's chance to be right, at most, between
     two possibilities that are equally likely before anything is seen.
 
-    `presence` is None where presence is public. `groups` lists (k, epsilon, delta) for a person with k units.
+    `presence` is None where presence is public. `groups` lists (k, epsilon, delta) for a person with k units; where persons are
+    protected, for one with rows at k silos, which one silo alone does not have.
     `expected_failures` is units times delta, None where the number is unknown or delta is 0.
     """
 
@@ -174,9 +178,9 @@ class Consequences:
         lines.append(content + ".")
         if self.groups:
             parts = [f"{k}: {self.pair(epsilon, delta)}" for k, epsilon, delta in self.groups]
+            who = "with rows at k silos" if self.guarantee.unit == "person" else "who is in the data k times"
             lines.append(
-                f"Repeated persons: the bound is for {unit}. For a person who is in the data k times it is, by k, "
-                f"{'; '.join(parts)}."
+                f"Repeated persons: the bound is for {unit}. For a person {who} it is, by k, {'; '.join(parts)}."
             )
         if self.expected_failures is not None:
             lines.append(
@@ -202,7 +206,8 @@ def consequences(guarantee: Guarantee, event: Event | None = None) -> Consequenc
         return None
     direct = guarantee.neighbours == "replace"
     content = (guarantee.epsilon, guarantee.delta) if direct else _changed(guarantee, event, "replaced")
-    groups = tuple((k, *_changed(guarantee, event, k)) for k in GROUPS)
+    alone = guarantee.unit == "person" and guarantee.sole_holder
+    groups = () if alone else tuple((k, *_changed(guarantee, event, k)) for k in GROUPS)
     return Consequences(
         guarantee=guarantee,
         presence=None if direct else _right(guarantee, event, 1, (guarantee.epsilon, guarantee.delta)),

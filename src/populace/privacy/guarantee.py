@@ -11,19 +11,27 @@ from typing import Literal
 from populace.errors import out_of_range
 from populace.types import JsonObject
 
-Unit = Literal["client", "record"]
+Unit = Literal["client", "record", "person"]
 Neighbours = Literal["replace", "zero-out", "add-remove"]
 Trust = Literal["local", "silo", "secure-sum", "central", "not-private"]
 Noise = Literal["", "system", "exact", "keyed"]
 
 FORMAT = 2  # of privacy.json; files without a number are of version 0.1.0
-UNITS: dict[str, str] = {"client": "everything one client holds", "record": "one record"}
+UNITS: dict[str, str] = {
+    "client": "everything one client holds",
+    "record": "one record",
+    "person": "one person, with all their rows at a silo",
+}
 NEIGHBOURS: dict[str, str] = {
     "replace": "data sets that differ in all of one unit's content, its presence being public",
     "zero-out": "data sets of which one has one unit's content replaced by nothing, its slot, and so the number of units, "
     "being public",
     "add-remove": "data sets of which one has one unit more",
 }
+PERSON_ZEROED = (
+    "data sets of which one has all rows of one person at a silo replaced by nothing, their slots, and so the number of rows, "
+    "being public"
+)
 TRUSTS: dict[str, str] = {
     "local": "local: each person's own device randomises what it sends; nobody else need be trusted",
     "silo": "silo: whoever already holds the records adds the noise before anything leaves; nobody else need be trusted, "
@@ -133,6 +141,12 @@ class Guarantee:
         return self.protects or UNITS[self.unit]
 
     @property
+    def neighbours_in_words(self) -> str:
+        """Between which data sets the bound holds."""
+        zeroed = self.unit == "person" and self.neighbours == "zero-out"
+        return PERSON_ZEROED if zeroed else NEIGHBOURS[self.neighbours]
+
+    @property
     def randomness(self) -> str:
         """Where the noise came from, in words."""
         return REPRODUCIBLE if self.seeded else NOISES.get(self.noise, UNKNOWN_NOISE)
@@ -192,7 +206,7 @@ class Guarantee:
                 ("epsilon", _upwards(self.epsilon)),
                 ("delta", "0: a pure guarantee" if self.pure else _upwards(self.delta)),
             ]
-        lines += [("trust", self.trust_in_words), ("neighbours", NEIGHBOURS[self.neighbours])]
+        lines += [("trust", self.trust_in_words), ("neighbours", self.neighbours_in_words)]
         lines.append(("mechanism", self.mechanism))
         lines += [("NOT covered", f"read from the data: {what}") for what in self.not_covered]
         lines += [("domains", f"{_names(columns)}: {said}") for said, columns in self.domain_sources]
@@ -212,7 +226,7 @@ class Guarantee:
         else:
             lines = [f"{self.bound} for {self.unit_in_words} ({self.unit} level)"]
         lines.append(f"trust: {self.trust_in_words}")
-        lines.append(f"neighbours: {NEIGHBOURS[self.neighbours]}")
+        lines.append(f"neighbours: {self.neighbours_in_words}")
         lines.append(f"mechanism: {self.mechanism}")
         lines += [f"NOT covered, because read from the data: {what}" for what in self.not_covered]
         lines += [f"domains of {_names(columns)} {said}" for said, columns in self.domain_sources]
@@ -236,7 +250,7 @@ class Guarantee:
             "protects": self.protects,
             "units": self.units,
             "neighbours": self.neighbours,
-            "neighbours_in_words": NEIGHBOURS[self.neighbours],
+            "neighbours_in_words": self.neighbours_in_words,
             "trust": self.trust,
             "trust_in_words": self.trust_in_words,
             "mechanism": self.mechanism,

@@ -17,6 +17,11 @@ with one of them is no list that D' can give. So if f is the probability that an
 Both hold release by release, so that over several releases the fs and the -log(1 - f)s add up, whatever is chosen adaptively.
 A count of 1 is above a whole threshold t where the rounded noise is at least t, which is where the noise is at least t - 1/2:
 f = 1 - (1 - Phi(-(t - 1/2) / (z sqrt(c))))^c, exactly, with the rounding of noise counted.
+
+Persons with several rows: in each column at most one row of a person is counted, drawn by the silo among their rows that have a
+value. A person then has one value in each column, or none, and with the draw held fixed the proof is word for word the same,
+"record" read as "person"; over the draw, what holds for each of its outcomes holds for their mixture (hockey-stick divergences
+are jointly convex). Counting all rows would not do: a person alone may have many values of a column, or one value many times.
 """
 
 from __future__ import annotations
@@ -40,7 +45,8 @@ class ValueLists:
     """The noisy lists of the values of `columns` columns of one silo.
 
     Guarantee: one silo's lists cost `event`, one record zeroed out; a value that one record alone has is shown with probability
-    at most `delta`, in all columns together. Values come in alphabetical order, so that nothing tells where they stood.
+    at most `delta`, in all columns together. For persons the same, where one row of a person, at most, counts in a column.
+    Values come in alphabetical order, so that nothing tells where they stood.
     Edge cases: a silo without records, or with rare values only, shows nothing. Values that are missing are not counted: that
     there may be none is public. One draw of noise is within `gaussian.NOISE_DISTANCE` of its law, for each of the counts that
     one record changes.

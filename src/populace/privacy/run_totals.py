@@ -26,7 +26,8 @@ MOST_EXPONENT = 700.0  # e to more than this is no float
 class Cost:
     """What one run costs one protected unit. `event` is None where only epsilon and delta are known.
 
-    `records` is the most records that one unit holds: 1 of a unit that is a record.
+    `records` is the most records that one unit holds: 1 of a unit that is a record. A person is paid for at each silo where
+    they have rows: `silos` is the number of silos of a run that protects persons, `person` the column that names them.
     """
 
     epsilon: float
@@ -38,10 +39,14 @@ class Cost:
     trust: Trust
     seeded: bool = False
     records: int = 1
+    silos: int = 1
+    person: str = ""
 
 
-def cost_of(guarantee: Guarantee, event: Event | None, *, records: int) -> Cost:
-    """The cost of a run with this guarantee, which follows from `event` where that is known."""
+def cost_of(guarantee: Guarantee, event: Event | None, *, records: int, silos: int = 1, person: str = "") -> Cost:
+    """The cost of a run with this guarantee, which follows from `event` where that is known; `silos` and `person` count where
+    persons are protected."""
+    persons = guarantee.unit == "person"
     if event is None and guarantee.pure:
         event = events.Pure(guarantee.epsilon)
     return Cost(
@@ -54,6 +59,8 @@ def cost_of(guarantee: Guarantee, event: Event | None, *, records: int) -> Cost:
         trust=guarantee.trust,
         seeded=guarantee.seeded,
         records=1 if guarantee.unit == "record" else records,
+        silos=silos if persons else 1,
+        person=person if persons else "",
     )
 
 
@@ -78,7 +85,8 @@ def total_of(costs: Sequence[Cost], *, unit: Unit, neighbours: Neighbours) -> To
 
     Guarantee: an upper bound, by basic composition or by privacy loss distributions, whichever is less. A cost stated for
     zero-out (or add-remove) counts twice where the total is for replacement: one content is taken out, another put in. So does
-    the cost of a client with several records where the total is for one record: its other records stay.
+    the cost of a client or person with several records where the total is for one record: its other records stay. What a person
+    pays at one silo counts as often as there are silos where the total is for all of a person.
     Edge cases: none gives epsilon 0; one run without a guarantee, or a delta that reaches 1, makes epsilon infinite. Costs of
     records do not bound what a client with several of them pays: the caller keeps them apart.
     """
@@ -102,15 +110,22 @@ def plain_sum(costs: Sequence[Cost], *, unit: Unit, neighbours: Neighbours) -> T
 
 
 def _stated_for(cost: Cost, unit: Unit, neighbours: Neighbours) -> Cost:
-    """The cost under the total's relation; by group privacy where that takes two changes."""
+    """The cost under the total's relation; by group privacy where that takes two changes, or one at each silo."""
+    if cost.unit == "person" and unit != "record" and cost.silos > 1:
+        cost = _repeated(cost, cost.silos)
     smaller = unit == "record" and cost.records > 1
     if cost.neighbours == "replace" or (cost.neighbours == neighbours and not smaller):
         return cost
-    grown = cost.delta * (1 + math.exp(min(cost.epsilon, MOST_EXPONENT)))
+    return _repeated(cost, 2)
+
+
+def _repeated(cost: Cost, times: int) -> Cost:
+    """The cost of so many changes of one unit, by group privacy: delta grows by 1 + e^epsilon + .. + e^((k - 1) epsilon)."""
+    grown = cost.delta * math.fsum(math.exp(min(i * cost.epsilon, MOST_EXPONENT)) for i in range(times))
     pure = cost.delta == 0 and math.isfinite(cost.epsilon)
     return dataclasses.replace(
-        cost, epsilon=2 * cost.epsilon, delta=grown, sampling_delta=0.0,
-        event=events.Pure(2 * cost.epsilon) if pure else None,
+        cost, epsilon=times * cost.epsilon, delta=grown, sampling_delta=0.0, silos=1,
+        event=events.Pure(times * cost.epsilon) if pure else None,
     )  # fmt: skip
 
 

@@ -53,6 +53,12 @@ class Keyed:
             return on_host.drawn(_Below(), self.key, (), jnp.int32, bound)
         return jax.random.randint(self.key, (), 0, bound)
 
+    def order(self, size: int) -> Array:
+        """A random order of 0, .., size - 1, evenly."""
+        if self.exact:
+            return on_host.drawn(_Order(size), self.key, (size,), jnp.int32)
+        return jax.random.permutation(self.key, size)
+
     def coins(self, probability: Probability, shape: tuple[int, ...] | int) -> Array:
         """True with this probability, independently: Poisson batches.
 
@@ -106,6 +112,16 @@ class _Below:
         return _below_each(bounds)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Order:
+    """`System.order`, many times."""
+
+    size: int
+
+    def release_rows(self, count: int) -> NumpyArray:
+        return np.stack([secure_random.permutation(self.size) for _ in range(count)])
+
+
 def _fraction(probability: Probability) -> Fraction:
     """The probability exactly; one that is a fraction already is not rounded."""
     return probability if isinstance(probability, Fraction) else Fraction(float(probability))
@@ -148,6 +164,10 @@ class System:
     def below(self, bound: Array | int) -> Array:
         """A whole number in [0, bound), evenly."""
         return secure_random.integers_below(int(bound))
+
+    def order(self, size: int) -> Array:
+        """A random order of 0, .., size - 1, evenly."""
+        return secure_random.permutation(size)
 
     def coins(self, probability: Probability, shape: tuple[int, ...] | int) -> Array:
         """Exact coins; the probability is rounded down to a multiple of 2^-63, which never hurts privacy."""

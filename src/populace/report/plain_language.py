@@ -134,9 +134,12 @@ def _how_well(claim: Guarantee, meaning: Consequences) -> str:
 
 
 def _repeated(claim: Guarantee, meaning: Consequences) -> str:
+    if claim.unit == "person" and not meaning.groups:
+        return f"That makes no difference: the bound is for {claim.unit_in_words}."
     losses = "; ".join(f"with {k}: {meaning.pair(epsilon, delta)}" for k, epsilon, delta in meaning.groups)
+    several = "rows are at several silos" if claim.unit == "person" else "data are in several of them"
     return (
-        f"The bound is for {claim.unit_in_words}. A person whose data are in several of them has a weaker one ({losses}, where "
+        f"The bound is for {claim.unit_in_words}. A person whose {several} has a weaker one ({losses}, where "
         f"one has {meaning.pair(claim.epsilon, claim.delta)})."
     )
 

@@ -37,7 +37,7 @@ SCORES_IN_WORDS = {
 FLAGS = (
     ("method", "--method"), ("epsilon", "--epsilon"), ("delta", "--delta"), ("schema_file", "--schema"),
     ("target", "--target"), ("trust", "--trust"), ("client_column", "--client-column"),
-    ("most_records", "--most-records"), ("rows", "--rows"), ("seed", "--seed"),
+    ("most_records", "--most-records"), ("person", "--person"), ("rows", "--rows"), ("seed", "--seed"),
 )  # fmt: skip
 MEMORY = "memory:"  # rows that stand in no file
 

@@ -14,7 +14,7 @@ from jinja2 import TemplateError
 
 from populace.privacy import events
 from populace.privacy.consequences import Consequences, consequences
-from populace.privacy.guarantee import FORMAT, NEIGHBOURS, Guarantee, guarantee_from_json
+from populace.privacy.guarantee import FORMAT, Guarantee, guarantee_from_json
 from populace.privacy.noised_steps import BATCHES
 from populace.report.plain_language import TRUST, in_plain_language, trust_of
 from populace.report.templating import environment
@@ -100,7 +100,7 @@ def statement(privacy: JsonObject, *, digest: str = "") -> str:
     run = privacy.get("run") or {}
     plain, said = in_plain_language(privacy), meaning.sentences() if meaning else ()
     return environment().get_template(PAGE).render(
-        alarm=plain.alarm and plain.short, short=plain.short, guarantee=guarantee, neighbours=NEIGHBOURS[guarantee.neighbours],
+        alarm=plain.alarm and plain.short, short=plain.short, guarantee=guarantee, neighbours=guarantee.neighbours_in_words,
         run=run, made=_made(privacy, run), strength=dict(plain.answers).get("How well?", "Nothing is guaranteed."),
         slack=_slack(guarantee, meaning), sentences=[line for line in said if not line.startswith(DELTA)],
         persons=_persons(guarantee, run, meaning), trust=trust_of(guarantee) if meaning else TRUST["not-private"],
@@ -189,6 +189,12 @@ def _persons(guarantee: Guarantee, run: JsonObject, meaning: Consequences | None
     one = meaning.pair(guarantee.epsilon, guarantee.delta)
     groups = ", ".join(f"with {k} {meaning.pair(epsilon, delta)}" for k, epsilon, delta in meaning.groups)
     less = f"{groups}, where one has {one}"
+    if guarantee.unit == "person":
+        silos = f" Somebody with rows at several silos pays at each ({less})." if groups else ""
+        return (
+            f"They may, however often: the bound is for {guarantee.unit_in_words}. Somebody who stands under two names counts "
+            f"as two.{silos}"
+        )
     if guarantee.unit == "client" and column:
         return (
             f"They may. All that stands under one value of the column “{column}” is one unit and covered together, however "
@@ -285,7 +291,7 @@ def _before(privacy: JsonObject) -> str:
             "Together with earlier runs in the same ledger, if they were about the same records, nothing is guaranteed."
         )
     count, planned = history["runs_before"], float(history["epsilon_if_all_share_records"])
-    one = "for one record" if history.get("unit") == "record" else "for one unit"
+    one = {"record": "for one record", "person": "for one person"}.get(str(history.get("unit")), "for one unit")
     less = ""
     if planned < added:
         pair = Consequences.pair(planned, float(history["delta_if_all_share_records"]))

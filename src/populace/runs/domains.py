@@ -147,10 +147,28 @@ def _drawn(mechanism: ValueLists, private: PrivateData, seed: int | None) -> Lis
     lists = []
     for number, own in enumerate(source.split(len(clients))):
         rows = clients.order[clients.starts[number] : clients.starts[number + 1]]
-        counts = [_counts(place[rows], listed) for place, listed in zip(places, names, strict=True)]
+        if clients.persons is None:
+            held = [place[rows] for place in places]
+        else:
+            coin, own = own.split(2)
+            held = one_value_each([place[rows] for place in places], clients.persons[rows], coin)
+        counts = [_counts(place, listed) for place, listed in zip(held, names, strict=True)]
         shown = mechanism.release(counts, own)
         lists.append({column.name: values for column, values in zip(columns, shown, strict=True)})
     return lists
+
+
+def one_value_each(places: list[NumpyArray], persons: NumpyArray, coin: Source) -> list[NumpyArray]:
+    """Of each column one value of every person, that of a row drawn evenly from their rows that have one; -1 is no value.
+
+    A person then adds to one count of a column at most, as a record does, and the proof in `privacy.partition` holds for them.
+    """
+    order = np.argsort(np.asarray(coin.order(len(persons))))
+    found = []
+    for place in places:
+        rows = order[place[order] >= 0]
+        found.append(place[rows[np.unique(persons[rows], return_index=True)[1]]])
+    return found
 
 
 def _counts(places: NumpyArray, names: list[str]) -> dict[str, int]:

@@ -32,7 +32,7 @@ def stated_federation(
     `answered` is how many clients sent anything; only they hide one another under shuffling. Sites that do not tell what their
     clients are (version 0.1.0) are named in general words. `host` is where the server listens: on loopback it is a rehearsal.
     """
-    count = sum(seat.clients for seat in roster.seats) * (roster.records if guarantee.unit == "record" else 1)
+    count = sum(seat.clients for seat in roster.seats) * (1 if guarantee.unit == "client" else roster.records)
     read = (f"the most records of one client ({roster.records:,})",) if roster.records_read else ()
     return with_shuffling(
         dataclasses.replace(
@@ -63,7 +63,7 @@ def stated_site(
         guarantee,
         trust="silo" if guarantee.trust == "local" else guarantee.trust,
         protects=unit_of(guarantee, hosts, records, kind, column=column),
-        units=clients * (records if guarantee.unit == "record" else 1),
+        units=clients * (1 if guarantee.unit == "client" else records),
         noise="" if seeded else "system",
         seeded=seeded,
     )
@@ -71,6 +71,8 @@ def stated_site(
 
 def unit_of(guarantee: Guarantee, hosts: Hosts | None, records: int, kind: Kind, *, column: str | None = None) -> str:
     """What one unit is at a site."""
+    if guarantee.unit == "person":
+        return "one person (all rows of a site's table that name them)"
     one = "one image of a site" if kind == "images" else "one row of a site's table"
     if guarantee.unit == "record" or (hosts == "rows" and records == 1):
         return one

@@ -39,6 +39,8 @@ RELEASED = ("generator.*", "synthetic.*")
 PUBLIC = ("method", "parameters", "clients", "split", "rows", "rounds", "versions", "population")
 #: What was asked for, of it.
 ASKED = ("epsilon", "delta", "records_per_client", "client_column", "most_records", "target")
+#: What stands there only where it was said.
+MAY_BE_ASKED = ("silos", "person")
 #: Whose versions a run keeps, beside Python's.
 VERSIONS = ("populace", "jax", "numpy", "pyarrow", "dp-accounting")
 
@@ -222,7 +224,8 @@ class RunFolder:
         """
         run = {"where": where_of(document), **{name: document[name] for name in PUBLIC if name in document}}
         spec = document["spec"]
-        asked = {name: spec.get(name) for name in (*ASKED, *(("silos",) if spec.get("silos") is not None else ()))}
+        more_asked = (name for name in MAY_BE_ASKED if spec.get(name) is not None)
+        asked = {name: spec.get(name) for name in (*ASKED, *more_asked)}
         more = {
             "written": datetime.datetime.now(datetime.UTC).date().isoformat(),
             "ledger": document["ledger"],

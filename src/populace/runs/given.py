@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from populace.errors import DataError, InputError
-from populace.runs.sources import EMBEDDED, PrivateData, deal_rows, read_rows
+from populace.runs.sources import EMBEDDED, PrivateData, deal_rows, read_rows, with_person_column
 from populace.runs.spec import Files, files_of
 from populace.tables.images import Images, read_images
 from populace.tables.partition import Clients, split, split_silos
@@ -140,16 +140,19 @@ def read_private(
     records_per_client: int = 1,
     client_column: str | None = None,
     most_records: int | None = None,
+    person: str | None = None,
 ) -> PrivateData:
     """The rows of one or several data files, split into clients, and all they hold; with `silos` each file is a client.
 
-    `most_records` is the public number of records of one client; a client with more is refused.
+    `most_records` is the public number of records of one client; a client with more is refused. `person` is the column that
+    says whose each row is.
     """
     files = files_of(data)
-    given = read_given(list(files) if len(files) > 1 else files[0], schema=schema, without=columns_named(client_column))
+    without = columns_named(client_column, person)
+    given = read_given(list(files) if len(files) > 1 else files[0], schema=schema, without=without)
     return deal_given(
         given, silos=silos, target=target, records_per_client=records_per_client, client_column=client_column,
-        most_records=most_records, name=", ".join(files),
+        most_records=most_records, person=person, name=", ".join(files),
     )  # fmt: skip
 
 
@@ -161,9 +164,9 @@ def read_frames(files: Files) -> pa.Table:
     return _joined_frames([part.frame if isinstance(part, Table) else part for part in opened])
 
 
-def columns_named(client_column: object) -> tuple[str, ...]:
-    """The columns that a proposed schema leaves out: the one that names clients."""
-    return (client_column,) if isinstance(client_column, str) else ()
+def columns_named(*columns: object) -> tuple[str, ...]:
+    """The columns that a proposed schema leaves out: those that name clients and persons, where there are any."""
+    return tuple(column for column in columns if isinstance(column, str))
 
 
 def deal_given(
@@ -174,9 +177,27 @@ def deal_given(
     records_per_client: int | None = None,
     client_column: str | None = None,
     most_records: int | None = None,
+    person: str | None = None,
     name: str = "the table",
 ) -> PrivateData:
     """Rows split into clients, one per silo or as the command line splits them; `name` is theirs, for messages."""
+    private = _dealt(
+        given, silos=silos, target=target, records_per_client=records_per_client, client_column=client_column,
+        most_records=most_records, name=name,
+    )  # fmt: skip
+    return private if person is None else with_person_column(private, person, name=name)
+
+
+def _dealt(
+    given: Given,
+    *,
+    silos: int | None,
+    target: str | None,
+    records_per_client: int | None,
+    client_column: str | None,
+    most_records: int | None,
+    name: str,
+) -> PrivateData:
     each = 1 if records_per_client is None else records_per_client
     if isinstance(given.data, Images):
         if target is not None or client_column is not None:

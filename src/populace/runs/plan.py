@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 import jax
@@ -16,6 +17,7 @@ from populace.tables.table import Table, from_codes
 
 TRIAL_CLIENTS = 20_000
 TRIAL_SECONDS = 10.0
+TRIAL_ROWS = 2  # of a person
 
 
 def plan(protocol: Protocol, population: Population) -> tuple[Plan, float]:
@@ -28,6 +30,8 @@ def trial_seconds(protocol: Protocol, population: Population) -> float:
     schema = population.table_schema
     count = min(population.clients, TRIAL_CLIENTS)
     clients = split(random_table(schema, count * population.records), records_per_client=population.records)
+    if protocol.protected_unit == "person":
+        clients = dataclasses.replace(clients, persons=np.arange(len(clients.data)) // TRIAL_ROWS)
     first, part = timed(protocol, clients, seed=0)
     second, share = timed(protocol, clients, seed=1)
     whole = second / share

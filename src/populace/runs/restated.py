@@ -112,7 +112,7 @@ def _simulated(privacy: JsonObject, shape: Schema | ImageShape) -> Restated:
         clients, records, declared = int(named), int(most or said["records"]), most is not None
     facts = Simulated(
         clients=clients, records=records, records_in_all=rows, declared=declared, images=isinstance(shape, ImageShape),
-        holds=holds, silos=None if silos is None else int(silos),
+        holds=holds, silos=None if silos is None else int(silos), person=asked.get("person"),
     )  # fmt: skip
     protocol, population, claim = _method(run, shape, clients=clients, records=records)
     answered = int(privacy["ledger"]["accounts_charged"])

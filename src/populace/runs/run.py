@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from populace.engines import simulation
-from populace.engines.runtime import Keys, Outcome, Report, check_kind, population_of
+from populace.engines.runtime import Keys, Outcome, Report, check_kind, check_persons, population_of
 from populace.engines.runtime import make_key as make_key
 from populace.engines.statement import stated_simulation
 from populace.errors import InputError, RunError, SpecError
@@ -235,6 +235,7 @@ def synthesize(
     clients = private.clients
     population = population_of(clients)
     check_kind(protocol, population)
+    check_persons(protocol, clients)
     protocol.guarantee(population)  # settings that do not fit the data are refused before there is a folder
     check_room(protocol, private)
     folder = RunFolder(out)
@@ -290,7 +291,7 @@ def _say_remarks(clients: Clients, say: Say) -> None:
 def _read(spec: RunSpec) -> PrivateData:
     return read_private(
         spec.data, silos=spec.silos, schema=spec.schema_file, target=spec.target, most_records=spec.most_records,
-        records_per_client=spec.records_per_client, client_column=spec.client_column,
+        records_per_client=spec.records_per_client, client_column=spec.client_column, person=spec.person,
     )  # fmt: skip
 
 
@@ -321,12 +322,13 @@ def _repeats(private: PrivateData, spec: RunSpec) -> list[str]:
     ids = [
         other.name for other in data.schema.others if other.kind == "id" and other.name in private.frame.column_names
     ]
-    unit = protocol_class(spec.method_name).facts.unit
-    how = "a method that protects clients, with --client-column" if unit == "record" else "--client-column"
+    facts = protocol_class(spec.method_name).facts
+    how = "a method that protects clients, with --client-column" if facts.unit == "record" else "--client-column"
+    how = "--person" if facts.persons else how
     return [
         f"values of {name} repeat, and the bound is not for all rows of one of them: for that use {how} {name}"
         for name in ids
-        if len(private.frame.column(name).unique()) < len(private.frame)
+        if name != spec.person and len(private.frame.column(name).unique()) < len(private.frame)
     ]
 
 
@@ -371,14 +373,15 @@ def asked_budget(spec: RunSpec, protocol: Protocol, population: Population) -> B
     if math.isinf(claim.epsilon):
         return None
     delta = claim.delta if spec.delta is None else spec.delta
-    return Budget(epsilon=spec.epsilon, delta=delta, unit=protocol.facts.unit)
+    return Budget(epsilon=spec.epsilon, delta=delta, unit=claim.unit)
 
 
 def _contents(clients: Clients) -> tuple[bytes, ...]:
     data = clients.data
     arrays = (data.x, data.y) if isinstance(data, Images) else (data.codes,)
+    persons = () if clients.persons is None else (clients.persons,)
     shape = f"{data.x.shape} {data.classes} {data.domain}" if isinstance(data, Images) else data.schema.digest
     return (
         shape.encode(),
-        *(np.ascontiguousarray(array).tobytes() for array in (*arrays, clients.order, clients.starts)),
+        *(np.ascontiguousarray(array).tobytes() for array in (*arrays, clients.order, clients.starts, *persons)),
     )

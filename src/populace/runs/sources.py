@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from populace.errors import DataError, InputError
 from populace.tables import embedded
-from populace.tables.partition import Clients, split, split_by_column
+from populace.tables.partition import Clients, split, split_by_column, with_persons
 from populace.tables.schema import Schema
 from populace.tables.table import Table, make_table, read_frame, resolve_schema
 
@@ -32,6 +32,22 @@ class PrivateData:
 
     clients: Clients
     frame: pa.Table | None
+
+
+def with_person_column(private: PrivateData, person: str, *, name: str = "the table") -> PrivateData:
+    """The same rows, of which a column of the frame says whose each is; it is no column of the schema."""
+    data = private.clients.data
+    if private.frame is None or not isinstance(data, Table):
+        raise InputError("images have no column that names persons; leave the person column out")
+    if person not in private.frame.column_names:
+        columns = ", ".join(private.frame.column_names)
+        raise DataError(f"no person column {person!r} in {name}; columns are {columns}")
+    if person in data.schema.names:
+        raise DataError(
+            f"the person column {person!r} is also a column of the schema, and would be synthesised; take it out of the schema"
+        )
+    clients = with_persons(private.clients, private.frame.column(person), name=person)
+    return dataclasses.replace(private, clients=clients)
 
 
 def deal_rows(

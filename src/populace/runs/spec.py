@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,9 @@ DEFAULT_ROWS = 10_000
 #: What `data` says of rows that were given in Python and stand in no file.
 TABLE_IN_MEMORY, IMAGES_IN_MEMORY = "memory:table", "memory:images"
 
+
+#: The person column of a plan, or of a proposal to sites that each have their own.
+ANY_COLUMN = "any"
 
 #: The defaults up to version 0.2.0, whose run folders leave a default method unnamed.
 FORMER_DEFAULTS: dict[Kind, str] = {"table": "poll", "images": "moments"}
@@ -52,10 +55,11 @@ def default_method(data: Files) -> str:
     return DEFAULTS[kind_of(data)]
 
 
-def default_in_words(data: Files) -> str:
+def default_in_words(data: Files, *, person: bool = False) -> str:
     """Which method is used where none was asked for, and why."""
     kind = kind_of(data)
-    return f"method: {DEFAULTS[kind]}, the default for {'images' if kind == 'images' else 'tables'}: {REASONS[kind]}"
+    why = REASONS[kind].replace("one record is", "one person with all their rows is") if person else REASONS[kind]
+    return f"method: {DEFAULTS[kind]}, the default for {'images' if kind == 'images' else 'tables'}: {why}"
 
 
 def silos_of(
@@ -93,6 +97,7 @@ class RunSpec(pydantic.BaseModel):
     records_per_client: int = 1
     client_column: str | None = None
     most_records: int | None = None
+    person: str | None = None
     silos: int | None = None
     settings: JsonObject = {}
     rows: int = DEFAULT_ROWS
@@ -117,7 +122,8 @@ class RunSpec(pydantic.BaseModel):
 
     def digest(self) -> str:
         """A hash of the specification and of the version, to recognise an unfinished run: other code makes other replies."""
-        text = json.dumps({"version": __version__, **self.model_dump()}, sort_keys=True)
+        said = {name: value for name, value in self.model_dump().items() if name != "person" or value is not None}
+        text = json.dumps({"version": __version__, **said}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -128,6 +134,8 @@ def make_spec(**values: Any) -> RunSpec:
     where the method protects records, and each row a client where it protects clients.
     """
     given = {name: value for name, value in values.items() if name != "records_per_client" or value is not None}
+    if given.get("person") is not None and isinstance(given.get("settings"), Mapping):  # the column says the unit
+        given["settings"] = {name: value for name, value in given["settings"].items() if name != "unit"}
     try:
         spec = RunSpec(**given)
     except pydantic.ValidationError as error:
@@ -222,6 +230,13 @@ def make_method(spec: RunSpec) -> Protocol:
         if "delta" not in fields:
             raise SpecError(f"method {name!r} gives a pure guarantee (delta 0); leave --delta out")
         settings["delta"] = spec.delta
+    if spec.person is not None:
+        if not facts.persons:
+            raise SpecError(
+                f"method {name!r} protects one {facts.unit}, and does not tell a person's rows together; leave --person out, "
+                "or use census"
+            )
+        settings["unit"] = "person"
     if spec.trust is not None:
         if spec.trust not in facts.trust:
             raise SpecError(f"method {name!r} works with trust {' or '.join(facts.trust)}, not {spec.trust!r}")

@@ -15,7 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from populace.errors import DataError, out_of_range
+from populace.tables.cell_text import cell_text
 from populace.tables.codec import plain
+from populace.tables.conversion import MISSING
 from populace.tables.images import Images
 from populace.tables.table import Table
 from populace.types import NumpyArray
@@ -29,7 +31,8 @@ class Clients:
 
     `how` says in one line, for the record of a run, how the rows were dealt out; `holds` what one client holds, in words.
     `most` is the public number of records that no client exceeds, None where nobody declared one. `asked` are the options of
-    the split, by the names they have in a run's specification; None for splits that only simulations have.
+    the split, by the names they have in a run's specification; None for splits that only simulations have. `persons` says
+    whose every row of `data` is, a number each; None where nobody said (`with_persons`).
     """
 
     data: Table | Images
@@ -39,9 +42,12 @@ class Clients:
     most: int | None = None
     holds: str = ""
     asked: Mapping[str, int | str | None] | None = None
+    persons: NumpyArray | None = None
 
     def __post_init__(self) -> None:
         rows = len(self.data)
+        if self.persons is not None and (self.persons.shape != (rows,) or (rows and self.persons.min() < 0)):
+            raise DataError(f"expected the person of each of {rows} rows, a number of at least 0 each")
         if len(self.starts) < 2 or self.starts[0] != 0 or self.starts[-1] != len(self.order) or self.widths.min() < 0:
             raise DataError("expected starts that rise from 0 to the number of rows, one more than there are clients")
         inside = len(self.order) == rows and self.order.min() >= 0 and self.order.max() < rows
@@ -73,6 +79,17 @@ class Clients:
         `cohort` lists client numbers; -1 is an empty slot. Records of a table are codes, int32 [c, width, columns]; of
         images {"x": uint8 [c, width, ...], "y": int32 [c, width]}. `width` is the widest client's unless given.
         """
+        rows, mask = self._slots(cohort, width)
+        if isinstance(self.data, Table):
+            return _padded(self.data.codes, rows, mask), mask
+        return {"x": _padded(self.data.x, rows, mask), "y": _padded(self.data.y, rows, mask)}, mask
+
+    def gather_persons(self, cohort: NumpyArray, width: int | None = None) -> NumpyArray | None:
+        """Whose the records of a cohort are, int32 [c, width], 0 where there is none; None where nobody said."""
+        return None if self.persons is None else _padded(self.persons.astype(np.int32), *self._slots(cohort, width))
+
+    def _slots(self, cohort: NumpyArray, width: int | None) -> tuple[NumpyArray, NumpyArray]:
+        """The row of every slot of a cohort, and which slots have one."""
         cohort = np.asarray(cohort, np.int64)
         if cohort.size and (cohort.min() < -1 or cohort.max() >= len(self)):
             raise out_of_range("client numbers", f"in -1 to {len(self) - 1}", int(cohort[_furthest(cohort)]))
@@ -85,10 +102,7 @@ class Clients:
             raise out_of_range("width", needed, width, advice="widen it, or split the rows among more clients")
         slot = np.arange(width)
         mask = slot < count[:, None]
-        rows = self.order[np.where(mask, self.starts[client][:, None] + slot, 0)]
-        if isinstance(self.data, Table):
-            return _padded(self.data.codes, rows, mask), mask
-        return {"x": _padded(self.data.x, rows, mask), "y": _padded(self.data.y, rows, mask)}, mask
+        return self.order[np.where(mask, self.starts[client][:, None] + slot, 0)], mask
 
 
 def _furthest(cohort: NumpyArray) -> int:
@@ -165,6 +179,22 @@ def split_by_column(
     how, holds = dealt_in_words(column=name)
     asked = {"client_column": name, "most_records": most}
     return dataclasses.replace(_dealt(data, owner, int(owner.max()) + 1, how=how), most=most, holds=holds, asked=asked)
+
+
+def with_persons(clients: Clients, values: pa.ChunkedArray | pa.Array | NumpyArray, *, name: str) -> Clients:
+    """The same clients, whose rows belong to persons: one for each value, in whatever spelling; `name` is the column's.
+
+    Values that differ in case, in spaces around them or in how a number is written are one person, which never protects less.
+    """
+    texts = cell_text(_as_arrow(values, name))
+    if len(texts) != len(clients.data):
+        raise DataError(f"expected {len(clients.data)} values in the person column {name!r}, got {len(texts)}")
+    gone = pc.is_in(texts, value_set=pa.array([text.lower() for text in MISSING], pa.string()))
+    if (row := gone.index(True).as_py()) >= 0:
+        raise DataError(f"the person column {name!r} has no value in row {row + 1}; say whose row it is, or drop it")
+    persons = texts.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    asked = None if clients.asked is None else {**clients.asked, "person": name}
+    return dataclasses.replace(clients, persons=persons, asked=asked)
 
 
 def _as_arrow(values: pa.ChunkedArray | pa.Array | NumpyArray, name: str) -> pa.ChunkedArray | pa.Array:

@@ -70,7 +70,7 @@ def test_json_round_trip(guarantee):
 
 
 @pytest.mark.parametrize(("field", "value"), [
-    ("epsilon", 0), ("epsilon", math.nan), ("delta", 1.0), ("delta", -0.1), ("unit", "person"), ("trust", "some"),
+    ("epsilon", 0), ("epsilon", math.nan), ("delta", 1.0), ("delta", -0.1), ("unit", "household"), ("trust", "some"),
 ])  # fmt: skip
 def test_nonsense_is_refused(field, value):
     with pytest.raises(SpecError):

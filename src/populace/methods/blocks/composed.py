@@ -89,7 +89,7 @@ class Release(abc.ABC):
             delta=delta,
             sampling_delta=delta - self.delta if private else 0.0,
             unit=self.unit,
-            units=population.clients * (population.records if self.unit == "record" else 1),
+            units=population.clients * (1 if self.unit == "client" else population.records),
             neighbours="zero-out",
             trust=self.trust,
             mechanism=self.wording.mechanism,

@@ -34,11 +34,13 @@ from populace.methods.blocks.latent_class import LatentClass
 from populace.methods.blocks.schedules import Stages
 from populace.methods.census.cells import Coarse, grouped, present_cells, unseen
 from populace.methods.census.fit import Observed, Settings, fit_mixture
+from populace.methods.census.persons import MOST_ROWS, Contribution, contribution_of
 from populace.methods.census.release import Shares, StagedRelease, shared_out
 from populace.methods.census.tables import PairTables
 from populace.privacy.accounting import resolved_delta
 from populace.privacy.events import Gaussian
 from populace.privacy.gaussian import MOST_TOTAL, GaussianSum
+from populace.privacy.guarantee import Unit
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.source import Source
 from populace.tables.schema import Schema
@@ -70,6 +72,7 @@ class CensusLearner(Learner):
     schedule: Stages
     release: StagedRelease
     settings: Settings
+    contribution: Contribution
 
     def begin(self, key: Array, warm: Any = None) -> Sums:
         del key, warm
@@ -96,17 +99,18 @@ class CensusLearner(Learner):
         )
 
     def answer(self, question: ArrayTree, own: ArrayTree, shard: Shard, source: Source) -> Array:
+        units, source = self.contribution.units(shard, source)
         if "codes" in question:
-            return self.release.at_client(0, self._one_way(shard.records, shard.mask), source)
-        counts = self.tables.counts(self._as_cells(shard.records, question["cells"]), shard.mask)
+            return self.release.at_client(0, self._one_way(shard.records, units), source)
+        counts = self.tables.counts(self._as_cells(shard.records, question["cells"]), units)
         return self.release.at_client(self.schedule.stages - 1, counts, source)
 
-    def _one_way(self, records: Array, mask: Array) -> Array:
-        """How many records have each code of the long columns."""
+    def _one_way(self, records: Array, units: Array) -> Array:
+        """How many records have each code of the long columns, each as often as it counts."""
         parts = [
             jnp.zeros(self.schema.sizes[column], jnp.int32)
             .at[jnp.asarray(records)[:, column]]
-            .add(jnp.asarray(mask, jnp.int32))
+            .add(jnp.asarray(units, jnp.int32))
             for column in self.coarse.columns
         ]
         return jnp.concatenate(parts)
@@ -165,8 +169,8 @@ class CensusLearner(Learner):
         return np.concatenate(found)
 
     def observed(self, state: Sums) -> Observed:
-        """The noisy shares of records in every cell, and their noise."""
-        weights = self.tables.weights[self.tables.pair_of_entry]
+        """The noisy shares of records (of persons, where each counts as one) in every cell, and their noise."""
+        weights = self.contribution.whole * self.tables.weights[self.tables.pair_of_entry]
         counts = np.asarray(state.pairs, np.float64) / weights
         tables = np.bincount(self.tables.pair_of_entry, counts.sum(axis=0), minlength=len(self.tables.pairs))
         cells = np.bincount(self.tables.pair_of_entry)
@@ -211,7 +215,8 @@ class CensusLearner(Learner):
 
     def notes(self) -> tuple[str, ...]:
         stage = self.schedule.stages - 1
-        noise = self.release.deviation(stage, self.schedule.clients) / float(np.mean(self.tables.weights))
+        weight = self.contribution.whole * float(np.mean(self.tables.weights))
+        noise = self.release.deviation(stage, self.schedule.clients) / weight
         kind = "pairs of columns" if self.tables.target is None else "pairs of columns with the target"
         return (
             f"{len(self.tables.pairs):,} tables of {kind}, {self.tables.numbers:,} cells in one message; noise on a count of "
@@ -228,7 +233,9 @@ class CensusLearner(Learner):
 class Census(ComposedMethod):
     """Guarantee: (epsilon, delta)-DP for one record zeroed out: `silo`, each silo's messages by themselves, or `central`,
     the sums of all messages, for whoever does not see the messages. A record adds a public weight to one cell of every table,
-    whatever cells a server asks for, so that the L2 sensitivity of a message is exact.
+    whatever cells a server asks for, so that the L2 sensitivity of a message is exact. With `unit="person"` the same holds for
+    one person with all their rows at a silo, zeroed out: rows count in whole units, of which a person has a fixed number
+    (`census.persons` has the rules and the proof), and the model is of persons, each of whom counts once.
 
     Edge cases: a silo without records sends noise (`silo`) or zeros. A silo that misses a stage is missing from that stage's
     sums alone. A target of more than `MOST_OUTCOMES` cells stands in pairs like any other column.
@@ -240,6 +247,8 @@ class Census(ComposedMethod):
     target: str | None = ""
     domain_share: float = 0.1
     lists_share: float = 0.0
+    unit: Literal["record", "person"] = "record"
+    rows_per_person: int = 0
     components: int = 40
     members: int = 8
     fit_steps: int = 1_000
@@ -255,6 +264,7 @@ class Census(ComposedMethod):
         unit="record",
         kinds=("table",),
         traffic="one or two messages of at most 50 MB per silo",
+        persons=True,
     )
     small: ClassVar[Mapping[str, Any]] = {"components": 3, "members": 2, "fit_steps": 10}
     meanings: ClassVar[Mapping[str, str]] = {
@@ -264,6 +274,8 @@ class Census(ComposedMethod):
         "target": "The column that stands in every table: by default the schema's target, none for no target.",
         "domain_share": "The share of the budget for one-way tables of long columns, where there are any.",
         "lists_share": "The share of the budget for lists of categories that silos release first; 0: domains are declared.",
+        "unit": "Whom the budget protects: one record, or one person with all their rows at a silo (see --person).",
+        "rows_per_person": "Of a person, how many rows count, as one each; 0: all rows, which share the weight of one.",
         "components": "The components of each fitted mixture, for every value of the target.",
         "members": "How many mixtures are fitted from other starts and averaged.",
         "fit_steps": "The steps of each fit.",
@@ -276,6 +288,12 @@ class Census(ComposedMethod):
         check_epsilon(self.epsilon)
         if self.trust not in self.facts.trust:
             raise SpecError(f"expected trust in silo, central, got {self.trust!r}")
+        if self.unit not in ("record", "person"):
+            raise SpecError(f"expected unit in record, person, got {self.unit!r}")
+        if not 0 <= self.rows_per_person <= MOST_ROWS:
+            raise out_of_range("rows_per_person", f"in 0 to {MOST_ROWS}", self.rows_per_person)
+        if self.rows_per_person and self.unit == "record":
+            raise SpecError("rows_per_person is for persons: name their column with --person, or leave it out")
         check_shares(delta=self.delta)
         check_counts(components=self.components, members=self.members, fit_steps=self.fit_steps)
         if not 0 < self.domain_share < 1:
@@ -286,6 +304,10 @@ class Census(ComposedMethod):
         if not 0 < self.message_megabytes < 2_000:
             raise out_of_range("message_megabytes", "above 0 and below 2,000", self.message_megabytes)
 
+    @property
+    def protected_unit(self) -> Unit:
+        return self.unit
+
     def compose(self, population: Population) -> Composition:
         schema = population.table_schema
         coarse = Coarse(schema)
@@ -295,8 +317,10 @@ class Census(ComposedMethod):
                 f"a message would hold {tables.numbers:,} cells, {NUMBER * tables.numbers / 1e6:,.0f} MB; allow more with "
                 "message_megabytes, or leave columns out"
             )
-        if population.records * int(tables.weights.max()) > MOST_TOTAL:
+        room = MOST_TOTAL // (population.records * int(tables.weights.max()))
+        if not room:
             raise SpecError(f"counts of {population.records:,} records of one silo do not fit into 32 bits")
+        contribution = contribution_of(self.unit, rows=self.rows_per_person, room=room)
         delta, chosen_delta = resolved_delta(self.delta, population.clients * population.records)
         stages = 2 if coarse.columns else 1
         budget = shared_out(
@@ -308,10 +332,10 @@ class Census(ComposedMethod):
             (tables.bound, tables.numbers),
         )
         release = StagedRelease(
-            unit="record", trust=self.trust, delta=delta, lists=budget.lists, spare=budget.spare,
-            wording=self._wording(coarse, tables, budget, chosen_delta),
+            unit=self.unit, trust=self.trust, delta=delta, lists=budget.lists, spare=budget.spare,
+            wording=self._wording(coarse, tables, budget, chosen_delta, contribution),
             mechanisms=tuple(
-                GaussianSum(bound=bound, noise_multiplier=multiplier, size=size, whole=True)
+                GaussianSum(bound=contribution.most * bound, noise_multiplier=multiplier, size=size, whole=True)
                 for (bound, size), multiplier in zip(sums, multipliers, strict=True)
             ),
             blocks=-(-population.clients // self._block(population, tables)),
@@ -320,7 +344,8 @@ class Census(ComposedMethod):
         settings = Settings(
             components=self.components, members=self.members, steps=self.fit_steps, pull=self.prior_precision
         )
-        return Composition(schedule, release, CensusLearner(schema, coarse, tables, schedule, release, settings))
+        learner = CensusLearner(schema, coarse, tables, schedule, release, settings, contribution)
+        return Composition(schedule, release, learner)
 
     def _block(self, population: Population, tables: PairTables) -> int:
         """Silos whose messages are held in memory together."""
@@ -333,22 +358,26 @@ class Census(ComposedMethod):
         column = schema.index(name)
         return column if sizes[column] <= MOST_OUTCOMES else None
 
-    def _wording(self, coarse: Coarse, tables: PairTables, budget: Shares, chosen_delta: tuple[str, ...]) -> Wording:
+    def _wording(
+        self, coarse: Coarse, tables: PairTables, budget: Shares, chosen_delta: tuple[str, ...], rule: Contribution
+    ) -> Wording:
         multipliers, found = budget.stages, any(map(is_open, coarse.schema.columns))
         public = "kinds, precision and how dates, truth values and missing values are written" if found else "kinds"
         at_silo = self.trust == "silo"
         who = "each silo's own message" if at_silo else "the sum of all silos' messages, at the server"
+        long = len(coarse.columns)
         first = (
-            f"one-way tables of {len(coarse.columns)} columns: {Gaussian(multipliers[0])}; a record adds 1 to one of "
-            f"{coarse.numbers:,} counts for each column, {math.sqrt(len(coarse.columns)):.6g} in L2"
+            f"one-way tables of {long} columns: {Gaussian(multipliers[0])}; a record adds 1 to one of "
+            f"{coarse.numbers:,} counts for each column, {math.sqrt(long):.6g} in L2{rule.of_persons(math.sqrt(long))}"
         )
         return Wording(
-            mechanism=f"noisy counts of the tables of all pairs of columns; noise on {who}",
+            mechanism=f"noisy counts of the tables of all pairs of columns{rule.counted}; noise on {who}",
             derivation=(
-                *budget.in_words,
+                *budget.in_words(self.unit),
+                *((rule.rule,) if rule.rule else ()),
                 *((first,) if coarse.columns else ()),
                 f"tables of pairs: {Gaussian(multipliers[-1])}; a record adds to one cell of each of {len(tables.pairs):,} "
-                f"tables, {tables.bound:.6g} in L2, exactly, whatever the cells are",
+                f"tables, {tables.bound:.6g} in L2, exactly, whatever the cells are{rule.of_persons(tables.bound)}",
                 *(("all composed by privacy loss distributions",) if coarse.columns or budget.lists else ()),
                 "counts are whole numbers and noise is rounded to whole numbers; cells, mixture and all sampling are "
                 "post-processing",
@@ -356,7 +385,7 @@ class Census(ComposedMethod):
             assumptions=(
                 f"column names, {public}, the number of silos and the most records of one are public",
                 *(() if at_silo else ("the server adds the noise to the sum and shows nobody a message without it",)),
-                "a person with records at several silos, or with several records, has the bound of the group line",
+                *rule.assumptions,
                 *chosen_delta,
             ),
         )

@@ -17,6 +17,7 @@ from populace.methods.blocks.composed import Release
 from populace.privacy.accounting import epsilon_of, noise_multiplier_for
 from populace.privacy.events import Composed, Event, Gaussian, NoisyLists
 from populace.privacy.gaussian import GaussianSum
+from populace.privacy.guarantee import Unit
 from populace.privacy.partition import ValueLists
 from populace.privacy.source import Source
 from populace.types import Array
@@ -95,16 +96,17 @@ class Shares:
     spare: tuple[Gaussian, ...]
     stages: tuple[float, ...]
 
-    @property
-    def in_words(self) -> tuple[str, ...]:
+    def in_words(self, unit: Unit = "record") -> tuple[str, ...]:
         """The sentences about what comes before the first stage."""
         if self.lists is None:
             return ()
         event, columns = self.lists.event, self.lists.columns
+        chosen = " (of several rows one counts in a column, by the silo's private coin)" if unit == "person" else ""
         words = (
             f"lists of categories of {columns} columns, each silo's own, whole noise at each: "
-            f"{Gaussian(event.noise_multiplier)}; a record adds 1 to one count of each column, {math.sqrt(columns):.6g} in L2; "
-            f"values with noisy counts above {event.threshold:,} are listed, one that a single record has with probability at "
+            f"{Gaussian(event.noise_multiplier)}; a {unit} adds 1 to one count of each column{chosen}, "
+            f"{math.sqrt(columns):.6g} in L2; "
+            f"values with noisy counts above {event.threshold:,} are listed, one that a single {unit} has with probability at "
             f"most {event.failure():.3g}, which is taken off delta"
         )
         return (words, *(f"{one}, kept for long lists, was not needed and counts as spent" for one in self.spare))

@@ -21,6 +21,7 @@ from populace.types import Array, ArrayTree, NumpyArray
 ROWS_AT_ONCE = 4_096  # one-hot rows multiplied at once
 COUNTED_AT_ONCE = 65_536  # rows counted at once, so that their codes stay in the cache
 WEIGHT_UNITS = 8  # the weight of an average table: weights are whole numbers
+MOST_UNITS = 2**24 // ROWS_AT_ONCE  # that a record may count: sums of so many rows are exact floats
 WEIGHT_POWER = 1 / 6  # of the number of cells, by which the weights of tables grow
 
 
@@ -104,50 +105,54 @@ class PairTables:
         """The number of the pair that each entry belongs to."""
         return np.repeat(np.arange(len(self.pairs)), [first * second for first, second in self.shapes])
 
-    def counts(self, codes: Array, mask: Array) -> Array:
-        """[outcomes, entries] of some records, in units of the weights, int32; of codes that are cells already."""
-        if isinstance(codes, jax.core.Tracer) or isinstance(mask, jax.core.Tracer):
-            return self._multiplied(jnp.asarray(codes), jnp.asarray(mask))
-        return self._counted(np.asarray(codes)[np.asarray(mask, bool)])
+    def counts(self, codes: Array, units: Array) -> Array:
+        """[outcomes, entries] of some records, in units of the weights, int32; of codes that are cells already.
 
-    def _counted(self, codes: NumpyArray) -> NumpyArray:
-        """One table after the other, some rows at a time."""
+        `units` says how often each record counts: a whole number up to `MOST_UNITS`, or whether it does.
+        """
+        if isinstance(codes, jax.core.Tracer) or isinstance(units, jax.core.Tracer):
+            return self._multiplied(jnp.asarray(codes), jnp.asarray(units))
+        codes, units = np.asarray(codes), np.asarray(units)
+        counted = units > 0
+        return self._counted(codes[counted], None if units.dtype == bool else units[counted])
+
+    def _counted(self, codes: NumpyArray, units: NumpyArray | None) -> NumpyArray:
+        """One table after the other, some rows at a time; sums of whole numbers below 2^53 are exact."""
         total = np.zeros((len(self.pairs),), object)
         total[:] = [np.zeros(self.outcomes * first * second, np.int64) for first, second in self.shapes]
         for start in range(0, len(codes), COUNTED_AT_ONCE):
             some = np.ascontiguousarray(codes[start : start + COUNTED_AT_ONCE].T, np.int64)
+            often = None if units is None else units[start : start + COUNTED_AT_ONCE]
             outcome = 0 if self.target is None else some[self.target]
             for number, ((first, second), shape) in enumerate(zip(self.pairs, self.shapes, strict=True)):
                 cell = (outcome * shape[0] + some[first]) * shape[1] + some[second]
-                total[number] += np.bincount(cell, minlength=len(total[number]))
+                total[number] += np.bincount(cell, often, minlength=len(total[number])).astype(np.int64)
         tables = [
             weight * table.reshape(self.outcomes, -1)
             for weight, table in zip(self.weights.tolist(), total, strict=True)
         ]
         return np.concatenate(tables, axis=1).astype(np.int32)
 
-    def _multiplied(self, codes: Array, mask: Array) -> Array:
+    def _multiplied(self, codes: Array, units: Array) -> Array:
         """By products of one-hot rows, which can be traced and mapped; exact, because every sum is below 2^24 a step."""
         at_once = max(1, min(ROWS_AT_ONCE, len(codes)))
         rows = -(-len(codes) // at_once) * at_once
         codes = jnp.pad(codes, ((0, rows - len(codes)), (0, 0)))
-        mask = jnp.pad(jnp.asarray(mask, bool), (0, rows - len(mask)))
+        units = jnp.pad(jnp.asarray(units, jnp.float32), (0, rows - len(units)))
         column_of = np.repeat(np.array(self.columns), [self.sizes[column] for column in self.columns])
         value_of = np.concatenate([np.arange(self.sizes[column]) for column in self.columns])
 
         def step(total: ArrayTree, some: ArrayTree) -> tuple[ArrayTree, None]:
-            block, here = some
+            block, often = some
             hot = (block[:, column_of] == value_of).astype(jnp.float32)
             outcome = jnp.zeros(len(block), jnp.int32) if self.target is None else block[:, self.target]
-            chosen = (outcome[:, None] == jnp.arange(self.outcomes)) & here[:, None]
-            product = jnp.einsum(
-                "ny,na,nb->yab", chosen.astype(jnp.float32), hot, hot, precision=jax.lax.Precision.HIGHEST
-            )
+            chosen = jnp.where(outcome[:, None] == jnp.arange(self.outcomes), often[:, None], 0.0)
+            product = jnp.einsum("ny,na,nb->yab", chosen, hot, hot, precision=jax.lax.Precision.HIGHEST)
             added: Array = total + jnp.rint(product).astype(jnp.int32)
             return added, None
 
         zero = jnp.zeros((self.outcomes, self.positions, self.positions), jnp.int32)
-        blocks = codes.reshape(-1, at_once, codes.shape[1]), mask.reshape(-1, at_once)
+        blocks = codes.reshape(-1, at_once, codes.shape[1]), units.reshape(-1, at_once)
         total, _ = jax.lax.scan(step, zero, blocks)
         first, second = self.cells
         return total[:, first, second] * jnp.asarray(self.weights[self.pair_of_entry], jnp.int32)

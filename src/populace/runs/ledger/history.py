@@ -25,6 +25,7 @@ from populace.runs.ledger.wording import NOT_BOOKED as NOT_BOOKED
 from populace.runs.sources import EMBEDDED, PrivateData
 from populace.runs.spec import Files, RunSpec, files_of
 from populace.tables.files import read_json, write_json
+from populace.tables.value_text import fold_name
 from populace.types import JsonObject
 
 LEDGER = "populace-ledger.sqlite"  # beside the data
@@ -79,7 +80,7 @@ class History:
         self, spec: RunSpec, data: PrivateData, protocol: Protocol, population: Population, keeping: Bookkeeping
     ) -> None:
         self.spec, self.data, self.method = spec, data, protocol.facts.name
-        self.cost = booked_cost(protocol, population, seeded=spec.seed is not None)
+        self.cost = booked_cost(protocol, population, seeded=spec.seed is not None, person=spec.person or "")
         self.limit, self.path, self.other_people = keeping.limit, keeping.path(spec.data), keeping.other_people.strip()
         self.asked = keeping.ledger
         self.booking = ""
@@ -195,7 +196,7 @@ class History:
         if self._accounts is None:
             self._accounts = Accounts(self.data, ledger.secret)
         standing = find_standing(
-            ledger, self._accounts, self.cost, client_column=self.spec.client_column,
+            ledger, self._accounts, self.cost, client_column=self.spec.person or self.spec.client_column,
             records_per_client=self.spec.records_per_client, other_people=bool(self.other_people),
         )  # fmt: skip
         refuse_beyond(standing, self.cost, max_limit, ledger=ledger.path, method=self.method)
@@ -225,14 +226,14 @@ class History:
 PUT_BACK = "put back the file it was booked in, or choose another --out to begin (and pay for) a new run"
 
 
-def booked_cost(protocol: Protocol, population: Population, *, seeded: bool) -> Cost:
+def booked_cost(protocol: Protocol, population: Population, *, seeded: bool, person: str = "") -> Cost:
     """What a whole run of this method costs one unit, known before it begins."""
     guarantee: Guarantee = dataclasses.replace(protocol.guarantee(population), seeded=seeded)
     try:
         event = protocol.spends(population)
     except SpecError:  # the method tells only epsilon and delta
         event = None
-    return cost_of(guarantee, event, records=population.records)
+    return cost_of(guarantee, event, records=population.records, silos=population.clients, person=fold_name(person))
 
 
 def refuse_beyond(standing: Standing, cost: Cost, limit: float, *, ledger: Path, method: str) -> None:
@@ -249,8 +250,8 @@ def refuse_beyond(standing: Standing, cost: Cost, limit: float, *, ledger: Path,
         one = standing.strangers[-1]
         raise BudgetError(
             f"{keeps}, and the run in {one.folder} ({one.method}, per {one.cost.unit}) used some of the same rows for another "
-            "unit: what both cost one client with several rows cannot be told; protect the same --client-column, or use other "
-            "data and another --ledger; nothing was released"
+            "unit: what both cost one client with several rows cannot be told; protect the same --client-column or --person, "
+            "or use other data and another --ledger; nothing was released"
         )
     if standing.plain_after.epsilon <= limit * TOLERANCE:
         if standing.doubtful:

@@ -2,7 +2,8 @@
 
 Every row of the data in hand is looked for in what each earlier run used. Rows that the same earlier runs used form a group,
 and the total is that of the group that pays most. Totals are for one record unless every run involved protects the same
-clients: a client's cost bounds what each of its records pays, never the other way round.
+clients, or persons: their cost bounds what each of their records pays, never the other way round. The clients of a column
+and the persons of one are the same accounts, a value each.
 
 Rows are *known* by all their values, by an id or by a person; they are *likely* the same by the values that stay when ids are
 drawn anew. A table with an earlier one's columns and next to none of its rows leaves a doubt: other people, or the same written
@@ -104,7 +105,9 @@ def _found(
         if left := [run for run in by_rows if run not in added]:
             strangers += left
             continue
-        per_client = whole(groups, size=len(used["client", name]), unit="client", per=name)
+        units: set[Unit] = {cost.unit, *(run.cost.unit for run in added)}
+        unit: Unit = "person" if "person" in units else "client"
+        per_client = whole(groups, size=len(used["client", name]), unit=unit, per=name)
         if name == column:
             return per_client
         found = max(found, per_client, key=lambda standing: standing.after.epsilon)
@@ -156,7 +159,7 @@ def _what_is_used(
     if core and core != mine.columns and len(distinct(mine.rows(core))) >= APART * len(mine):
         used["core", json.dumps(core)] = mine.rows(core)
     used |= {("id", name): mine.values(name) for name in mine.ids}
-    if cost.unit == "client" and client_column:
+    if cost.unit in ("client", "person") and client_column:
         used["client", client_column] = distinct(mine.values(client_column))
     elif cost.unit == "client" and records_per_client > 1:
         return {**used, ("block", str(records_per_client)): distinct(mine.blocks)}

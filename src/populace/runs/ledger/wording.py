@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -50,6 +51,8 @@ def unit_words(unit: str, per: str, *, images: bool) -> str:
         return f"everything held by one value of column {per!r}"
     if unit == "client":
         return UNITS["client"]
+    if unit == "person":
+        return "one person"
     return "one image" if images else "one row of the table"
 
 
@@ -91,8 +94,9 @@ def said(standing: Standing, cost: Cost, *, ledger: str, images: bool) -> str:
         if total != standing.plain_after:
             parts.append(f"{bound(total, local=trusts == ['local'])} {PLANNED}")
     if standing.strangers:
+        one = "person" if any(cost.unit == "person" for cost in costs) else "client"
         parts.append(
-            "runs per record and per client do not add up for a client with several rows: no total is stated for one"
+            f"runs per record and per {one} do not add up for a {one} with several rows: no total is stated for one"
         )
     if any(cost.seeded for cost in costs):
         parts.append(SEEDED)
@@ -109,8 +113,10 @@ def public_history(earlier: Sequence[Cost], cost: Cost, *, ledger: str, limit: f
     unit: Unit = (
         "client" if all(one.unit == "client" and one.records == cost.records == 1 for one in costs) else "record"
     )
+    if all((one.unit, one.silos, one.person) == ("person", 1, cost.person) for one in costs):
+        unit = "person"
     if not earlier:
-        unit = cost.unit
+        unit, costs = cost.unit, [dataclasses.replace(cost, silos=1)]
     relation = shared_relation(costs)
     total, plain = (make(costs, unit=unit, neighbours=relation) for make in (total_of, plain_sum))
     history = {
@@ -147,7 +153,7 @@ def said_publicly(history: JsonObject, *, images: bool) -> str:
             f"{runs}, one of which guarantees nothing: if all were about the same records there is no guarantee in total"
         ]
     else:
-        one = "one image" if images else "one row of the table"
+        one = unit_words("person" if total.unit == "person" else "record", "", images=images)
         parts = [
             f"{runs}; if all were about the same records, the total for {one} is the sum, {bound(plain, local=local)}, "
             f"{FIXED}"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from populace.privacy.guarantee import FORMAT
-from populace.runs.folder import ASKED, PUBLIC, VERSIONS, claim_json, digest_of
+from populace.runs.folder import ASKED, MAY_BE_ASKED, PUBLIC, VERSIONS, claim_json, digest_of
 from populace.runs.ledger.wording import said_alone
 from populace.runs.restated import COMMON, MORE
 from populace.runs.verify.documents import DAMAGED, Check, Papers, Result
@@ -79,7 +79,7 @@ def _keys(papers: Papers) -> Iterator[str]:
         return
     run, where = privacy["run"], privacy["run"]["where"]
     yield from _exactly("run", run, ("where", "asked", *PUBLIC))
-    yield from _exactly("run.asked", run["asked"], (*ASKED, *(("silos",) if "silos" in run["asked"] else ())))
+    yield from _exactly("run.asked", run["asked"], (*ASKED, *(name for name in MAY_BE_ASKED if name in run["asked"])))
     yield from _exactly("run.versions", run["versions"], ("python", *VERSIONS))
     people = run["population"]
     yield from _exactly(

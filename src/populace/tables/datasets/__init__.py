@@ -7,6 +7,15 @@ Nothing is fetched from the network: `describe(name)` says which files are looke
 Every table comes with a schema declared from the publisher's documentation, never read from the rows.
 """
 
-from populace.tables.datasets.registry import VARIABLE, Split, describe, load, load_images, load_table, names
+from populace.tables.datasets.registry import (
+    VARIABLE,
+    Split,
+    describe,
+    load,
+    load_images,
+    load_persons,
+    load_table,
+    names,
+)
 
-__all__ = ["VARIABLE", "Split", "describe", "load", "load_images", "load_table", "names"]
+__all__ = ["VARIABLE", "Split", "describe", "load", "load_images", "load_persons", "load_table", "names"]

@@ -90,20 +90,33 @@ def load(name: str, split: Split = "train", *, verify: bool = True) -> Table | I
     `verify=False` checksums are not compared, for a file known to differ from the published one.
     """
     entry = _entry(name)
+    data, schema = _part(entry, split, verify=verify)
+    if schema is None or isinstance(data, Images):
+        return cast(Images, data)
+    return make_table(entry.prepare(data) if entry.prepare else data, schema)
+
+
+def load_persons(name: str, split: Split = "train") -> pa.ChunkedArray:
+    """Whose each row of a part is, by the id that the file has; it is no column of the table."""
+    entry = _entry(name)
+    if entry.person is None:
+        raise InputError(f"the rows of {name} do not say whose they are")
+    return cast(pa.Table, _part(entry, split, verify=True)[0]).column(entry.person)
+
+
+def _part(entry: Dataset, split: Split, *, verify: bool) -> tuple[pa.Table | Images, Schema | None]:
+    """The rows of a part as their file has them, and the schema of a table."""
     if split not in get_args(Split):
         raise out_of_range("split", f"in {', '.join(get_args(Split))}", split)
     form, paths = _find(entry, split)
-    parts = [_read(entry, form, part, paths[part], verify=verify) for part in form.parts(split)]
-    data = _joined(parts)
+    data = _joined([_read(entry, form, part, paths[part], verify=verify) for part in form.parts(split)])
     schema = None if isinstance(data, Images) or entry.schema is None else _schema(entry, data)
     if "all" in form.files and split != "all":
         rows = split_rows(len(data), split)
         if not isinstance(data, Images) and entry.person is not None:
             rows = split_persons(data.column(entry.person), split)
         data = data.take(rows) if isinstance(data, Images) else data.take(pa.array(rows))
-    if schema is None:
-        return data
-    return make_table(entry.prepare(data) if entry.prepare else data, schema)
+    return data, schema
 
 
 def load_table(name: str, split: Split = "train") -> Table:
