@@ -33,6 +33,7 @@ from populace.methods.blocks.composed import ComposedMethod, Composition, Learne
 from populace.methods.blocks.latent_class import LatentClass
 from populace.methods.blocks.schedules import Stages
 from populace.methods.census.cells import Coarse, grouped, present_cells, unseen
+from populace.methods.census.counting import one_way_counts
 from populace.methods.census.fit import Observed, Settings, fit_mixture
 from populace.methods.census.release import Shares, StagedRelease, shared_out
 from populace.methods.census.tables import PairTables
@@ -98,26 +99,37 @@ class CensusLearner(Learner):
     def answer(self, question: ArrayTree, own: ArrayTree, shard: Shard, source: Source) -> Array:
         if "codes" in question:
             return self.release.at_client(0, self._one_way(shard.records, shard.mask), source)
-        counts = self.tables.counts(self._as_cells(shard.records, question["cells"]), shard.mask)
+        cells = question["cells"]
+        if _traced(shard.records, shard.mask, cells):
+            counts = self.tables.counts(self._as_cells(shard.records, cells), shard.mask)
+        else:
+            counts = self.tables.counts(shard.records, shard.mask, self._cells_of_codes(cells))
         return self.release.at_client(self.schedule.stages - 1, counts, source)
 
     def _one_way(self, records: Array, mask: Array) -> Array:
         """How many records have each code of the long columns."""
-        parts = [
-            jnp.zeros(self.schema.sizes[column], jnp.int32)
-            .at[jnp.asarray(records)[:, column]]
-            .add(jnp.asarray(mask, jnp.int32))
-            for column in self.coarse.columns
-        ]
-        return jnp.concatenate(parts)
+        sizes = [self.schema.sizes[column] for column in self.coarse.columns]
+        if _traced(records, mask):
+            pairs = zip(self.coarse.columns, sizes, strict=True)
+            units = jnp.asarray(mask, jnp.int32)
+            return jnp.concatenate(
+                [jnp.zeros(size, jnp.int32).at[records[:, column]].add(units) for column, size in pairs]
+            )
+        counts = one_way_counts(np.asarray(records), self.coarse.columns, sizes, np.asarray(mask))
+        return np.concatenate(counts).astype(np.int32)
 
     def _as_cells(self, records: Array, cells: Array) -> Array:
-        """Records by their cells; a cell that a column does not have counts as its last, whatever a server says."""
-        numpy = jnp if any(isinstance(one, jax.core.Tracer) for one in (records, cells)) else np
+        """Records by their cells, as `_cells_of_codes` says them; can be traced."""
+        numpy = jnp if _traced(records, cells) else np
         places = numpy.asarray(records) + np.cumsum([0, *self.schema.sizes[:-1]])
         last = np.array(self.coarse.sizes) - 1
         found: Array = numpy.clip(numpy.asarray(cells)[places], 0, last)
         return found
+
+    def _cells_of_codes(self, cells: Array) -> list[NumpyArray]:
+        """The cell of each code, by column; a cell that a column does not have counts as its last, whatever a server says."""
+        by_column = np.split(np.asarray(cells), np.cumsum(self.schema.sizes[:-1]))
+        return [np.clip(each, 0, size - 1) for each, size in zip(by_column, self.coarse.sizes, strict=True)]
 
     def absorb(self, state: Sums, ask: Ask, replies: Replies, source: Source) -> Sums:
         number = int(ask.round)
@@ -365,3 +377,7 @@ class Census(ComposedMethod):
 def _codes_as_cells(schema: Schema) -> NumpyArray:
     """Every code its own cell."""
     return np.concatenate([np.arange(size, dtype=np.int32) for size in schema.sizes])
+
+
+def _traced(*arrays: Array) -> bool:
+    return any(isinstance(array, jax.core.Tracer) for array in arrays)
