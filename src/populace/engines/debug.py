@@ -12,9 +12,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from populace.engines.runtime import Keys, Outcome, Progress, Report, Traffic, check_kind, new_ledger, population_of
+from populace.engines.runtime import (
+    Keys,
+    Outcome,
+    Progress,
+    Report,
+    Traffic,
+    check_kind,
+    new_ledger,
+    padded_shard,
+    population_of,
+)
 from populace.errors import PopulaceError
-from populace.methods.base import Ask, Population, Protocol, Replies, Shard
+from populace.methods.base import Ask, Population, Protocol, Replies
 from populace.privacy.source import Keyed, Source, System
 from populace.tables.partition import Clients
 from populace.types import Array, ArrayTree
@@ -84,8 +94,7 @@ def answer_one_by_one(
         if not working[slot]:
             values.append(None)
             continue
-        records, mask = clients.gather(np.array([client]), population.records)
-        shard = Shard(records=jax.tree.map(lambda x: x[0], records), mask=mask[0], population=population)
+        shard = padded_shard(clients, client, population)
         own = jax.tree.map(lambda x, slot=slot: x[slot], ask.own)
         source: Source = System() if exact else Keyed(keys.answer(round_id, client))
         with step("answer", round_id, client), jax.disable_jit():
@@ -113,8 +122,7 @@ def working_slots(protocol: Protocol, ask: Ask) -> Array:
 
 def _blank_reply(protocol: Protocol, ask: Ask, clients: Clients, population: Population, keys: Keys) -> ArrayTree:
     """Zeros shaped like a reply, for an exchange in which nobody had anything to compute."""
-    records, mask = clients.gather(np.array([0]), population.records)
-    shard = Shard(records=jax.tree.map(lambda x: x[0], records), mask=mask[0], population=population)
+    shard = padded_shard(clients, 0, population)
     own = jax.tree.map(lambda x: x[0], ask.own)
     shape, _ = jax.eval_shape(
         protocol.answer, ask.common, own, shard, protocol.remember(population, keys.memory(0)), Keyed(keys.answer(0, 0))

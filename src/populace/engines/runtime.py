@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from populace.errors import BudgetError, SpecError
-from populace.methods.base import ImageShape, Population, Protocol
+from populace.methods.base import ImageShape, Population, Protocol, Shard
 from populace.methods.blocks.generator import Synthesizer
 from populace.privacy.guarantee import Guarantee, Noise
 from populace.privacy.ledger import Budget, MemoryLedger
@@ -125,6 +125,18 @@ def make_key(seed: int | None) -> Array:
     words = np.frombuffer(secrets.token_bytes(8), np.uint32)
     key: Array = jax.random.wrap_key_data(jax.numpy.asarray(words))
     return key
+
+
+def padded_shard(clients: Clients, client: int, population: Population) -> Shard:
+    """One client's records, padded to the most that any may have."""
+    records, mask = clients.gather(np.array([client]), population.records)
+    return Shard(records=jax.tree.map(lambda rows: rows[0], records), mask=mask[0], population=population)
+
+
+def whole_shard(clients: Clients, client: int, population: Population) -> Shard:
+    """One client's records as they are kept, for methods that answer on the host: nothing is copied or padded."""
+    mask = np.broadcast_to(np.True_, (int(clients.widths[client]),))
+    return Shard(records=clients.records_of(client), mask=mask, population=population)
 
 
 def population_of(clients: Clients) -> Population:

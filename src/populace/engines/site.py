@@ -39,10 +39,10 @@ from populace.engines.messages import (
     make_reply,
     read_request,
 )
-from populace.engines.runtime import Keys, make_key
+from populace.engines.runtime import Keys, make_key, padded_shard, whole_shard
 from populace.engines.wire import Message
 from populace.errors import BudgetError, RunError, WireError
-from populace.methods.base import Ask, Population, Protocol, Shard
+from populace.methods.base import Ask, Population, Protocol
 from populace.privacy import secure_random
 from populace.privacy.ledger import Budget, Charge
 from populace.privacy.relation import Relation, relation_of
@@ -344,13 +344,14 @@ class Site:
         slot: int,
         memory: ArrayTree,
     ) -> tuple[ArrayTree, ArrayTree]:
-        records, mask = self.hosted.clients.gather(batch.places[slot : slot + 1], population.records)
-        shard = Shard(records=jax.tree.map(lambda rows: rows[0], records), mask=mask[0], population=population)
+        on_host = agreement.protocol.on_host(population)
+        shard = (whole_shard if on_host else padded_shard)(self.hosted.clients, int(batch.places[slot]), population)
         own = jax.tree.map(lambda rows: jnp.asarray(rows[slot]), batch.own)
         if self.root is None:
             return agreement.protocol.answer(batch.common, own, shard, memory, System())
         source = Keyed(Keys(self.root).answer(request.round, int(batch.clients[slot])))
-        return _compiled(agreement.protocol)(batch.common, own, shard, memory, source)
+        answer = agreement.protocol.answer if on_host else _compiled(agreement.protocol)
+        return answer(batch.common, own, shard, memory, source)
 
 
 @functools.lru_cache(maxsize=8)

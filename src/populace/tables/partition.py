@@ -87,8 +87,18 @@ class Clients:
         mask = slot < count[:, None]
         rows = self.order[np.where(mask, self.starts[client][:, None] + slot, 0)]
         if isinstance(self.data, Table):
-            return _padded(self.data.codes, rows, mask), mask
+            return _padded(self.data.codes, rows, mask).astype(np.int32, copy=False), mask
         return {"x": _padded(self.data.x, rows, mask), "y": _padded(self.data.y, rows, mask)}, mask
+
+    def records_of(self, client: int) -> Records:
+        """All records of one client, without padding, in the type that keeps them; a view where its rows lie together."""
+        numbers = self.order[self.starts[client] : self.starts[client + 1]]
+        together = len(numbers) and numbers[-1] - numbers[0] == len(numbers) - 1 and (numbers[1:] > numbers[:-1]).all()
+        rows = slice(int(numbers[0]), int(numbers[-1]) + 1) if together else numbers
+        if isinstance(self.data, Table):
+            found: NumpyArray = self.data.codes[rows]
+            return found
+        return {"x": self.data.x[rows], "y": self.data.y[rows]}
 
 
 def _furthest(cohort: NumpyArray) -> int:

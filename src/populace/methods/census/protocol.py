@@ -49,6 +49,7 @@ from populace.types import Array, ArrayTree, NumpyArray
 MOST_OUTCOMES = 8  # values of a target up to which it stands in every table
 LEAST = 1e-12  # probability of a cell that is there
 AT_ONCE = 2**24  # numbers of a block's replies
+COUNTED_ON_HOST = 2**12  # records of a silo from which on they are counted by NumPy, not by compiled products
 
 
 @jax.tree_util.register_dataclass
@@ -297,6 +298,9 @@ class Census(ComposedMethod):
         check_not_negative(prior_precision=self.prior_precision)
         if not 0 < self.message_megabytes < 2_000:
             raise out_of_range("message_megabytes", "above 0 and below 2,000", self.message_megabytes)
+
+    def on_host(self, population: Population) -> bool:
+        return population.records >= COUNTED_ON_HOST
 
     def compose(self, population: Population) -> Composition:
         schema = population.table_schema
