@@ -303,7 +303,7 @@ class _Compiled:
     ) -> None:
         self.protocol, self.population, self.keys, self.ledger = protocol, population, keys, ledger
         data = clients.data
-        rows = {"x": data.x, "y": data.y} if isinstance(data, Images) else data.codes
+        rows = {"x": data.x, "y": data.y} if isinstance(data, Images) else data.codes.astype(np.int32, copy=False)
         sorted_rows = jax.tree.map(lambda leaf: leaf[clients.order], rows)
         self._rows = jax.tree.map(jnp.asarray, sorted_rows)
         self._starts = jnp.asarray(clients.starts, jnp.int32)
