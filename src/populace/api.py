@@ -107,7 +107,7 @@ def synthesize(
     statement then says that the run was not booked. `ledger` names a file to book in, False books nowhere.
     """
     named = _method_options(method, epsilon=epsilon, delta=delta, trust=trust, settings=settings)
-    given = read_given(data, schema=schema, without=columns_named(client_column, person))
+    given = read_given(data, schema=schema, without=columns_named(client_column, person), codes_only=True)
     label = _label(data, given)
     facts = protocol_class(named["method"] or default_method(label)).facts
     silos = silos_of(

@@ -20,12 +20,12 @@ from populace.engines.runtime import (
     Traffic,
     check_kind,
     check_persons,
-    gather_shards,
     new_ledger,
+    padded_shard,
     population_of,
 )
 from populace.errors import PopulaceError
-from populace.methods.base import Ask, Population, Protocol, Replies, Shard
+from populace.methods.base import Ask, Population, Protocol, Replies
 from populace.privacy.source import Keyed, Source, System
 from populace.tables.partition import Clients
 from populace.types import Array, ArrayTree
@@ -96,7 +96,7 @@ def answer_one_by_one(
         if not working[slot]:
             values.append(None)
             continue
-        shard = _shard(clients, client, population)
+        shard = padded_shard(clients, client, population)
         own = jax.tree.map(lambda x, slot=slot: x[slot], ask.own)
         source: Source = System() if exact else Keyed(keys.answer(round_id, client))
         with step("answer", round_id, client), jax.disable_jit():
@@ -115,11 +115,6 @@ def answer_one_by_one(
     )
 
 
-def _shard(clients: Clients, client: int, population: Population) -> Shard:
-    shard: Shard = jax.tree.map(lambda rows: rows[0], gather_shards(clients, np.array([client]), population))
-    return shard
-
-
 def working_slots(protocol: Protocol, ask: Ask) -> Array:
     """Which slots hold a client that has anything to compute."""
     there = np.asarray(ask.cohort) >= 0
@@ -129,7 +124,7 @@ def working_slots(protocol: Protocol, ask: Ask) -> Array:
 
 def _blank_reply(protocol: Protocol, ask: Ask, clients: Clients, population: Population, keys: Keys) -> ArrayTree:
     """Zeros shaped like a reply, for an exchange in which nobody had anything to compute."""
-    shard = _shard(clients, 0, population)
+    shard = padded_shard(clients, 0, population)
     own = jax.tree.map(lambda x: x[0], ask.own)
     shape, _ = jax.eval_shape(
         protocol.answer, ask.common, own, shard, protocol.remember(population, keys.memory(0)), Keyed(keys.answer(0, 0))

@@ -127,6 +127,20 @@ def make_key(seed: int | None) -> Array:
     return key
 
 
+def padded_shard(clients: Clients, client: int, population: Population) -> Shard:
+    """One client's records, padded to the most that any may have."""
+    one: Shard = jax.tree.map(lambda rows: rows[0], gather_shards(clients, np.array([client]), population))
+    return one
+
+
+def whole_shard(clients: Clients, client: int, population: Population) -> Shard:
+    """One client's records as they are kept, for methods that answer on the host: nothing is copied or padded."""
+    mask = np.broadcast_to(np.True_, (int(clients.widths[client]),))
+    return Shard(
+        records=clients.records_of(client), mask=mask, population=population, persons=clients.persons_of(client)
+    )
+
+
 def population_of(clients: Clients) -> Population:
     """The public facts about these clients; the most records of one is read from them where nobody declared it."""
     most = clients.widest if clients.most is None else clients.most

@@ -29,9 +29,11 @@ from populace.engines.runtime import (
     gather_shards,
     new_ledger,
     population_of,
+    whole_shard,
 )
 from populace.methods.base import Ask, Population, Protocol, Replies, Shard
 from populace.privacy.ledger import Budget, MemoryLedger
+from populace.privacy.source import System
 from populace.tables.images import Images
 from populace.tables.partition import Clients
 from populace.types import Array, ArrayTree
@@ -271,16 +273,34 @@ class _RoundByRound:
             members = members[members >= 0]
             self.ledger.book(members, self.protocol.charge(ask, self.population), round_id=round_id)
             down, up = self.protocol.reply_bytes(ask, self.population)
-            asked = _pad_cohort(_working_only(self.protocol, ask))
-            held: Shard = _shard(gather_shards(self.clients, np.asarray(asked.cohort), self.population))
-            answer = _answer_from_host if _on_host(memory) else _answer_cohort
-            replies, memory = answer(
-                self.protocol, self.population, self.keys, asked, held.records, held.mask, memory, held.persons
-            )
+            if self.protocol.on_host(self.population):
+                asked, replies = ask, self._one_by_one(ask)
+            else:
+                asked = _pad_cohort(_working_only(self.protocol, ask))
+                held: Shard = _shard(gather_shards(self.clients, np.asarray(asked.cohort), self.population))
+                answer = _answer_from_host if _on_host(memory) else _answer_cohort
+                replies, memory = answer(
+                    self.protocol, self.population, self.keys, asked, held.records, held.mask, memory, held.persons
+                )
             whole = asked if self.protocol.working(ask) is None else ask  # who is skipped was asked all the same
             state = self.protocol.absorb(state, whole, replies, self.keys.source(self.keys.absorb(round_id)))
             traffic = traffic.plus(down, up, int((np.asarray(asked.cohort) >= 0).sum()))
         return state, memory, traffic, rounds
+
+    def _one_by_one(self, ask: Ask) -> Replies:
+        """Replies of a method that answers on the host: one client after the other, whose records nobody copies."""
+        cohort = np.asarray(ask.cohort)
+        there = cohort >= 0
+        values = []
+        for slot in np.flatnonzero(there):
+            client = int(cohort[slot])
+            source = System() if self.keys.exact else self.keys.source(self.keys.answer(int(ask.round), client))
+            shard = whole_shard(self.clients, client, self.population)
+            own = jax.tree.map(lambda rows, slot=slot: rows[slot], ask.own)
+            values.append(self.protocol.answer(ask.common, own, shard, (), source)[0])
+        stacked = jax.tree.map(lambda *each: np.stack([np.asarray(one) for one in each]), *values)
+        members = cohort[there]
+        return Replies(clients=members, present=np.ones(len(members), bool), values=stacked)
 
 
 class _Compiled:
@@ -291,7 +311,7 @@ class _Compiled:
     ) -> None:
         self.protocol, self.population, self.keys, self.ledger = protocol, population, keys, ledger
         data = clients.data
-        rows = {"x": data.x, "y": data.y} if isinstance(data, Images) else data.codes
+        rows = {"x": data.x, "y": data.y} if isinstance(data, Images) else data.codes.astype(np.int32, copy=False)
         sorted_rows = jax.tree.map(lambda leaf: leaf[clients.order], rows)
         self._rows = jax.tree.map(jnp.asarray, sorted_rows)
         self._starts = jnp.asarray(clients.starts, jnp.int32)

@@ -39,7 +39,7 @@ from populace.engines.messages import (
     make_reply,
     read_request,
 )
-from populace.engines.runtime import Keys, gather_shards, make_key
+from populace.engines.runtime import Keys, make_key, padded_shard, whole_shard
 from populace.engines.wire import Message
 from populace.errors import BudgetError, RunError, WireError
 from populace.methods.base import Ask, Population, Protocol
@@ -346,13 +346,14 @@ class Site:
         slot: int,
         memory: ArrayTree,
     ) -> tuple[ArrayTree, ArrayTree]:
-        held = gather_shards(self.hosted.clients, batch.places[slot : slot + 1], population)
-        shard = jax.tree.map(lambda rows: rows[0], held)
+        on_host = agreement.protocol.on_host(population)
+        shard = (whole_shard if on_host else padded_shard)(self.hosted.clients, int(batch.places[slot]), population)
         own = jax.tree.map(lambda rows: jnp.asarray(rows[slot]), batch.own)
         if self.root is None:
             return agreement.protocol.answer(batch.common, own, shard, memory, System())
         source = Keyed(Keys(self.root).answer(request.round, int(batch.clients[slot])))
-        return _compiled(agreement.protocol)(batch.common, own, shard, memory, source)
+        answer = agreement.protocol.answer if on_host else _compiled(agreement.protocol)
+        return answer(batch.common, own, shard, memory, source)
 
 
 @functools.lru_cache(maxsize=8)

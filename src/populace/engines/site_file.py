@@ -27,15 +27,16 @@ from populace.privacy.guarantee import Unit
 from populace.privacy.ledger import Budget
 from populace.privacy.sqlite_ledger import SqliteLedger, kept_budget
 from populace.tables.cell_text import cell_text
+from populace.tables.coded import read_coded
 from populace.tables.conversion import plain
 from populace.tables.files import read_json, write_json
 from populace.tables.images import Images, read_images
 from populace.tables.partition import Clients, split, split_by_column, with_persons
 from populace.tables.schema import Schema
-from populace.tables.table import make_table, read_frame
 from populace.types import JsonObject
 
 FORMAT = 1
+HASHED_AT_ONCE = 2**16  # rows
 KEYED = re.compile(r"client #[0-9a-f]{32}")  # of an account's name that does not say whose it is
 
 
@@ -123,8 +124,8 @@ def read_hosted(file: SiteFile, schema: Schema | ImageShape) -> Hosted:
         if tuple(data.shape) != schema.shape:
             raise DataError(f"the images in {file.data} are {data.shape}, the agreement is about {schema.shape}")
     else:
-        frame = read_frame(file.data)
-        data = make_table(frame, schema)
+        also = (str(file.client_column),) if file.by == "column" else ()
+        data, frame = read_coded(file.data, schema, also=also)
     accounts: tuple[str, ...]
     if file.by == "site":
         clients, accounts = split(data, records_per_client=max(1, len(data))), ("site",)
@@ -269,8 +270,11 @@ def _fingerprint(hosted: Hosted, salt: str) -> str:
     """Keyed with a secret of the site: a plain hash of private rows would let anybody test a guess."""
     data = hosted.clients.data
     digest = hmac.new(bytes.fromhex(salt), digestmod=hashlib.sha256)
-    for part in (data.x, data.y) if isinstance(data, Images) else (data.codes,):
-        digest.update(np.ascontiguousarray(part).tobytes())
+    parts = (data.x, data.y) if isinstance(data, Images) else (data.codes,)
+    for part in parts:
+        for start in range(0, len(part), HASHED_AT_ONCE):
+            some = part[start : start + HASHED_AT_ONCE]
+            digest.update(np.ascontiguousarray(some, part.dtype if isinstance(data, Images) else np.int32).data)
     return digest.hexdigest()
 
 

@@ -273,6 +273,12 @@ class Protocol(abc.ABC):
         del ask, population
         return self.vectorises
 
+    def on_host(self, population: Population) -> bool:
+        """Whether `answer` is best given one client's records alone, unpadded NumPy arrays as compact as they are kept, and
+        not compiled: where counting many records is all there is to do. Such a method's clients keep nothing at home."""
+        del population
+        return False
+
     def working(self, ask: Ask) -> Array | None:
         """Which of the cohort have anything to compute; None for all. The others' replies are zeros; simulations skip them."""
         del ask

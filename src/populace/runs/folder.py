@@ -189,7 +189,7 @@ class RunFolder:
         for path in left:
             path.unlink(missing_ok=True)
 
-    def check_same_data(self, *parts: bytes) -> None:
+    def check_same_data(self, *parts: bytes | memoryview) -> None:
         """Refuse to resume on other data. The fingerprint is keyed with a secret of this run and removed at the end: a plain
         hash of private rows would let anybody test a guess about them."""
         path = self / "resume.json"

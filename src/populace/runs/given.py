@@ -12,6 +12,7 @@ import pyarrow as pa
 from populace.errors import DataError, InputError
 from populace.runs.sources import EMBEDDED, PrivateData, deal_rows, read_rows, with_person_column
 from populace.runs.spec import Files, files_of
+from populace.tables.coded import code_frame
 from populace.tables.images import Images, read_images
 from populace.tables.partition import Clients, split, split_silos
 from populace.tables.schema import Schema
@@ -40,10 +41,17 @@ def is_path(data: object) -> bool:
     return isinstance(data, str | Path)
 
 
-def read_given(data: object, *, schema: Schema | str | Path | None = None, without: tuple[str, ...] = ()) -> Given:
+def read_given(
+    data: object,
+    *,
+    schema: Schema | str | Path | None = None,
+    without: tuple[str, ...] = (),
+    codes_only: bool = False,
+) -> Given:
     """Read whatever was given; a table without a schema gets a proposed one, marked as read from the data.
 
-    Columns in `without` are left out of a proposed schema.
+    Columns in `without` are left out of a proposed schema. With `codes_only` the table of a given schema has no frame of its
+    own beside the one it is read from.
     """
     _check_schema(schema)
     listed = isinstance(data, list | tuple)
@@ -65,7 +73,8 @@ def read_given(data: object, *, schema: Schema | str | Path | None = None, witho
     chosen = _own_schema(tables) if schema is None else schema
     if len(tables) == 1 and isinstance(tables[0], Table) and schema is None:
         return Given(data=tables[0], frame=frame, sizes=sizes, listed=listed)
-    table = make_table(frame, resolve_schema(frame, chosen, without=without))
+    resolved = resolve_schema(frame, chosen, without=without)
+    table = (code_frame if codes_only and chosen is not None else make_table)(frame, resolved)
     return Given(data=table, frame=frame, sizes=sizes, listed=listed)
 
 
@@ -148,8 +157,8 @@ def read_private(
     says whose each row is.
     """
     files = files_of(data)
-    without = columns_named(client_column, person)
-    given = read_given(list(files) if len(files) > 1 else files[0], schema=schema, without=without)
+    named = list(files) if len(files) > 1 else files[0]
+    given = read_given(named, schema=schema, without=columns_named(client_column, person), codes_only=True)
     return deal_given(
         given, silos=silos, target=target, records_per_client=records_per_client, client_column=client_column,
         most_records=most_records, person=person, name=", ".join(files),

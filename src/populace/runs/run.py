@@ -376,12 +376,12 @@ def asked_budget(spec: RunSpec, protocol: Protocol, population: Population) -> B
     return Budget(epsilon=spec.epsilon, delta=delta, unit=claim.unit)
 
 
-def _contents(clients: Clients) -> tuple[bytes, ...]:
+def _contents(clients: Clients) -> tuple[bytes | memoryview, ...]:
     data = clients.data
     arrays = (data.x, data.y) if isinstance(data, Images) else (data.codes,)
     persons = () if clients.persons is None else (clients.persons,)
     shape = f"{data.x.shape} {data.classes} {data.domain}" if isinstance(data, Images) else data.schema.digest
     return (
         shape.encode(),
-        *(np.ascontiguousarray(array).tobytes() for array in (*arrays, clients.order, clients.starts, *persons)),
+        *(np.ascontiguousarray(array).data for array in (*arrays, clients.order, clients.starts, *persons)),
     )

@@ -182,13 +182,12 @@ def _resolved(spec: RunSpec, records_per_client: int | None) -> RunSpec:
 
 
 def _named_twice(files: tuple[str, ...]) -> str | None:
-    """A file that is named twice, whatever links lead there: its records would count twice, and be protected half as well."""
-    seen: set[Path] = set()
-    for file in files:
-        place = Path(file).resolve()
-        if place in seen:
+    """A file that is named twice, whatever links lead there, or once beside its folder: its records would count twice, and be
+    protected half as well."""
+    places = [Path(file).resolve() for file in files]
+    for number, (file, place) in enumerate(zip(files, places, strict=True)):
+        if place in places[:number] or place.parent in places:
             return file
-        seen.add(place)
     return None
 
 

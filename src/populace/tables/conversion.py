@@ -6,6 +6,7 @@ converted is marked, not raised, so that all problems of a table can be said tog
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
 import re
@@ -26,6 +27,7 @@ MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL")
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 WHOLE = r"^[+-]?\d{1,18}$"
 ISO_DATE = r"^\d{4}-\d{2}-\d{2}$"
+PLAIN_DATE = r"^(000[1-9]|00[1-9]\d|0[1-9]\d{2}|[1-9]\d{3})-\d{2}-\d{2}$"  # of the years that Python knows
 ISO_DATETIME = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:?\d{2})?$"
 ISO_TIME = r"^\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?$"
 COMMA = "comma"  # the format of a decimal column written 3,14
@@ -156,6 +158,9 @@ def parse_moments(texts: pa.Array, kind: str, form: str = "") -> NumpyArray:
         parsed = pc.strptime(texts, form, "s", error_is_null=True)
         seconds = _floats(parsed.cast(pa.int64()))
         return seconds if kind == "datetime" else np.floor(seconds / DAY) if kind == "date" else seconds % DAY
+    if kind == "date" and pc.all(pc.match_substring_regex(texts, PLAIN_DATE)).as_py():
+        with contextlib.suppress(*CAST_ERRORS):  # one that no calendar has
+            return _floats(texts.cast(pa.date32()).cast(pa.int32()))
     return np.array([_iso(text, kind) for text in texts.to_pylist()], np.float64)
 
 

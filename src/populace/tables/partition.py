@@ -81,7 +81,7 @@ class Clients:
         """
         rows, mask = self._slots(cohort, width)
         if isinstance(self.data, Table):
-            return _padded(self.data.codes, rows, mask), mask
+            return _padded(self.data.codes, rows, mask).astype(np.int32, copy=False), mask
         return {"x": _padded(self.data.x, rows, mask), "y": _padded(self.data.y, rows, mask)}, mask
 
     def gather_persons(self, cohort: NumpyArray, width: int | None = None) -> NumpyArray | None:
@@ -103,6 +103,23 @@ class Clients:
         slot = np.arange(width)
         mask = slot < count[:, None]
         return self.order[np.where(mask, self.starts[client][:, None] + slot, 0)], mask
+
+    def records_of(self, client: int) -> Records:
+        """All records of one client, without padding, in the type that keeps them; a view where its rows lie together."""
+        rows = self._rows_of(client)
+        if isinstance(self.data, Table):
+            found: NumpyArray = self.data.codes[rows]
+            return found
+        return {"x": self.data.x[rows], "y": self.data.y[rows]}
+
+    def persons_of(self, client: int) -> NumpyArray | None:
+        """Whose each record of one client is, in the order of `records_of`; None where nobody said."""
+        return None if self.persons is None else self.persons[self._rows_of(client)]
+
+    def _rows_of(self, client: int) -> slice | NumpyArray:
+        numbers = self.order[self.starts[client] : self.starts[client + 1]]
+        together = len(numbers) and numbers[-1] - numbers[0] == len(numbers) - 1 and (numbers[1:] > numbers[:-1]).all()
+        return slice(int(numbers[0]), int(numbers[-1]) + 1) if together else numbers
 
 
 def _furthest(cohort: NumpyArray) -> int:

@@ -1,4 +1,4 @@
-"""Reading and writing data files: CSV (all text), Parquet, Arrow."""
+"""Reading and writing data files: CSV (all text), Parquet, Arrow; and folders of Parquet files, which are one table."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ SNIFFED = 2**16  # bytes looked at for the delimiter
 
 def check_file(path: str | Path) -> Path:
     path = Path(path)
+    if path.is_dir():
+        return path
     if path.suffix not in SUFFIXES:
         raise InputError(f"expected a table in one of {', '.join(SUFFIXES)}, got {(path.name or str(path))!r}")
     if not path.is_file():
@@ -31,9 +33,39 @@ def check_file(path: str | Path) -> Path:
     return path
 
 
+def files_in(path: Path) -> tuple[Path, ...]:
+    """The files of a table: the one it is, or the Parquet files of a folder, in the order of their names.
+
+    What begins with a dot or an underscore and is no Parquet file is what other programs leave in such folders.
+    """
+    if not path.is_dir():
+        return (path,)
+    listed = sorted(one for one in path.iterdir() if one.suffix == ".parquet" or one.name[0] not in "._")
+    other = [one.name for one in listed if one.suffix != ".parquet" or not one.is_file()]
+    if other:
+        raise InputError(
+            f"expected a folder of Parquet files alone, which are one table, and {path} also holds {other[0]!r}; take it out, "
+            "or name the files"
+        )
+    if not listed:
+        raise InputError(f"expected a folder of Parquet files, and {path} holds none")
+    return tuple(map(check_file, listed))
+
+
+def check_same_columns(first: Path, names: list[str], other: Path, others: list[str]) -> None:
+    """Refuse files of one table that have different columns."""
+    if set(names) != set(others):
+        differ = ", ".join(sorted(set(names) ^ set(others)))
+        raise DataError(
+            f"expected the same columns in all files of a folder; {first} and {other.name} differ in {differ}"
+        )
+
+
 def read_frame(path: str | Path) -> pa.Table:
-    """Read CSV, Parquet or Arrow. What a CSV holds is text, null where a field is empty and not in quotes."""
+    """Read CSV, Parquet, Arrow or a folder. What a CSV holds is text, null where a field is empty and not in quotes."""
     path = check_file(path)
+    if path.is_dir():
+        return _read_folder(path)
     try:
         if path.suffix == ".csv":
             options = csv_options(path)
@@ -49,6 +81,19 @@ def read_frame(path: str | Path) -> pa.Table:
     if frame.num_rows == 0:
         raise DataError(f"{path} has no rows; expected at least one")
     return distinct_names(frame)
+
+
+def _read_folder(path: Path) -> pa.Table:
+    files = files_in(path)
+    frames = [read_frame(file) for file in files]
+    for file, frame in zip(files[1:], frames[1:], strict=True):
+        check_same_columns(files[0], frames[0].column_names, file, frame.column_names)
+    try:
+        return pa.concat_tables(
+            [frame.select(frames[0].column_names) for frame in frames], promote_options="permissive"
+        )
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise DataError(f"the files of {path} have columns of different types: {error}; give them the same") from error
 
 
 def unreadable(path: Path, error: Exception) -> DataError:

@@ -1,4 +1,5 @@
-"""A data file a piece at a time, so that its size does not matter: row groups of Parquet, blocks of CSV, batches of Arrow."""
+"""A data file or folder a piece at a time, so that its size does not matter: row groups of Parquet, blocks of CSV, batches of
+Arrow."""
 
 from __future__ import annotations
 
@@ -11,7 +12,15 @@ import pyarrow.ipc
 import pyarrow.parquet
 
 from populace.errors import DataError
-from populace.tables.reading import check_file, csv_names, csv_options, sniffed_delimiter, unreadable
+from populace.tables.reading import (
+    check_file,
+    check_same_columns,
+    csv_names,
+    csv_options,
+    files_in,
+    sniffed_delimiter,
+    unreadable,
+)
 from populace.tables.schema import Schema
 
 ROWS = 2**16
@@ -22,14 +31,36 @@ def stream_frames(
     path: str | Path, schema: Schema, *, also: tuple[str, ...] = (), rows: int = ROWS
 ) -> Iterator[pa.Table]:
     """The schema's columns, and those in `also`, at most `rows` rows at a time. Values are those `read_frame` gives."""
-    path = check_file(path)
-    reader = {".csv": _csv, ".parquet": _parquet}.get(path.suffix, _arrow)
-    try:
-        for frame in reader(path, schema, also):
-            for start in range(0, frame.num_rows, rows):
-                yield frame.slice(start, rows)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise unreadable(path, error) from error
+    files = files_in(check_file(path))
+    for file in files:
+        reader = {".csv": _csv, ".parquet": _parquet}.get(file.suffix, _arrow)
+        try:
+            if file != files[0]:
+                check_same_columns(files[0], _names(files[0]), file, _names(file))
+            for frame in reader(file, schema, also):
+                for start in range(0, frame.num_rows, rows):
+                    yield frame.slice(start, rows)
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise unreadable(file, error) from error
+
+
+def rows_of(path: str | Path) -> int | None:
+    """How many rows a table has, where its files say it without being read."""
+    files = files_in(check_file(path))
+    if any(file.suffix != ".parquet" for file in files):
+        return None
+    found = 0
+    for file in files:
+        try:
+            found += pyarrow.parquet.read_metadata(file).num_rows
+        except (pa.ArrowException, OSError) as error:
+            raise unreadable(file, error) from error
+    return found
+
+
+def _names(path: Path) -> list[str]:
+    names: list[str] = pyarrow.parquet.read_schema(path).names
+    return names
 
 
 def _wanted(found: list[str], schema: Schema, also: tuple[str, ...], path: Path) -> list[str]:

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 class Table:
     """Rows as integer codes, with the values they stand for.
 
-    `frame` holds the schema's columns and nothing else; `codes[i, j]` is the code of row i in column j. `clipped` says
-    how many values of which column lay outside the domain and were moved into it.
+    `frame` holds the schema's columns and nothing else, and none of them where the rows were read in a stream
+    (`tables/coded.py`), of which only codes are kept. `codes[i, j]` is the code of row i in column j, in 32 bits, or in fewer
+    after a stream. `clipped` says how many values of which column lay outside the domain and were moved into it.
     """
 
     schema: Schema
@@ -45,7 +46,8 @@ class Table:
     def take(self, rows: NumpyArray) -> Table:
         """The rows with these numbers, or those a mask marks."""
         numbers = np.arange(len(self))[rows]
-        return Table(schema=self.schema, codes=self.codes[numbers], frame=self.frame.take(pa.array(numbers)))
+        frame = self.frame.take(pa.array(numbers)) if self.frame.num_columns else self.frame
+        return Table(schema=self.schema, codes=self.codes[numbers], frame=frame)
 
     def one_hot(self) -> NumpyArray:
         return codec.one_hot(self.codes, self.schema.sizes)

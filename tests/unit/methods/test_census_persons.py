@@ -9,7 +9,7 @@ import pytest
 
 from builders import assert_same, code_of, debug_state, entries, make_coordinator, make_site, make_sites, request_of
 from populace.engines import debug, simulation
-from populace.engines.runtime import population_of
+from populace.engines.runtime import padded_shard, population_of
 from populace.errors import DataError, SpecError
 from populace.methods.base import Shard
 from populace.methods.census import persons as rules
@@ -170,7 +170,7 @@ def test_one_row_each_counts_what_records_count_times_the_units(table):
     person, record = protocol_of(trust="central"), protocol_of(trust="central", unit="record")
     for question in questions(table.schema, np.random.default_rng(0)):
         for client in range(3):
-            shard = debug._shard(clients, client, population_of(clients))
+            shard = padded_shard(clients, client, population_of(clients))
             units, plain = (
                 np.asarray(one.answer(question, 0, shard, (), SOURCES["keyed"])[0]) for one in (person, record)
             )
@@ -184,7 +184,7 @@ def without_noise(protocol, clients):
     state, _ = debug_state(protocol, clients, jax.random.key(0))
     learner = protocol.parts(population_of(clients)).learner
     cells = np.asarray(learner.question(state.learner, np.int32(1))["cells"])
-    shards = [debug._shard(clients, client, population_of(clients)) for client in range(len(clients))]
+    shards = [padded_shard(clients, client, population_of(clients)) for client in range(len(clients))]
     source = SOURCES["keyed"]
     pairs = sum(np.asarray(learner.answer({"cells": cells}, 0, one, source), np.int64) for one in shards)
     one_way = sum(np.asarray(learner.answer({"codes": np.int32(0)}, 0, one, source), np.int64) for one in shards)

@@ -7,7 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from populace.methods.census import tables as counting
+from populace.methods.census import counting
+from populace.methods.census import tables as tables_module
 from populace.methods.census.tables import PairTables
 
 SHAPES = [
@@ -68,8 +69,8 @@ def test_counting_in_parts_counts_every_record_once(monkeypatch, rows_at_once):
     tables = SHAPES[0]
     codes, mask = some_codes(tables, 64), np.arange(64) < 61
     wanted = counted_slowly(tables, codes[mask])
-    monkeypatch.setattr(counting, "ROWS_AT_ONCE", rows_at_once)
-    monkeypatch.setattr(counting, "COUNTED_AT_ONCE", rows_at_once)
+    monkeypatch.setattr(tables_module, "ROWS_AT_ONCE", rows_at_once)
+    monkeypatch.setattr(counting, "MOST_ROWS", rows_at_once)
     np.testing.assert_array_equal(tables.counts(codes, mask), wanted)
     np.testing.assert_array_equal(jax.jit(tables._multiplied)(codes, mask), wanted)
 

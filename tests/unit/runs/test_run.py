@@ -16,11 +16,12 @@ from populace.errors import BudgetError, RunError, SpecError
 from populace.methods.baselines.independent import Independent
 from populace.privacy.ledger import Budget
 from populace.runs.folder import RunFolder
+from populace.runs.given import read_private
 from populace.runs.run import load_run, make_key, simulate, synthesize
 from populace.runs.spec import make_spec
 from populace.tables.embedded import harbour
 from populace.tables.partition import split
-from populace.tables.table import read_frame
+from populace.tables.table import read_frame, write_frame
 
 SETTINGS = ["--method", "independent", "--epsilon", "2", "--set", "clients_per_batch=5", "--rows", "300", "--seed", "9"]
 
@@ -268,3 +269,22 @@ def test_seed_zero_and_large_seeds_differ():
 def test_bad_specs(field, value, sentence):
     with pytest.raises(SpecError, match=sentence):
         make_spec(**{"data": "x.csv", "epsilon": 1.0, field: value})
+
+
+def test_a_folder_of_parquet_files_is_one_silo(folder, tmp_path, capsys):
+    """On the command line and in Python; its ledger lies beside the folder, not in it."""
+    frame = read_frame(folder / "people.parquet")
+    rows = tmp_path / "data" / "rows"
+    rows.mkdir(parents=True)
+    write_frame(frame.slice(200), rows / "b.parquet")
+    write_frame(frame.slice(0, 200), rows / "a.parquet")
+    fast = ["--set", "components=2", "--set", "members=1", "--set", "fit_steps=3"]
+    out = ["--epsilon", "1", "--rows", "50", "--out", str(tmp_path / "run")]
+    assert call(["synthesize", str(rows), "--method", "census", *fast, *out]) == 0
+    assert f"one silo, which holds all {len(frame):,} records" in capsys.readouterr().out
+    assert (tmp_path / "data" / "populace-ledger.sqlite").is_file()
+    assert sorted(file.name for file in rows.iterdir()) == ["a.parquet", "b.parquet"]
+    private = read_private(str(rows), silos=1, schema=None)
+    assert private.frame.equals(frame)
+    with pytest.raises(SpecError, match="is given twice"):
+        make_spec(data=(str(rows), str(rows / "a.parquet")), epsilon=1.0, method="census")

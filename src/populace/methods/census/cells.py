@@ -191,8 +191,9 @@ def supported(counts: NumpyArray, deviation: float, known: NumpyArray | None = N
     known = np.zeros(len(counts), bool) if known is None else known
     there = _surely(counts, deviation, something=bool(known.any())) | known
     before = np.concatenate([[0.0], np.cumsum(counts)])
+    down, up = _ends(before, -1, deviation), _ends(before, 1, deviation)
     for first, last in _runs(there):
-        there[_end(before, first, -1, deviation) : _end(before, last, 1, deviation)] = True
+        there[down[first] : up[last]] = True
     for first, last in _runs(~there):
         if last - first <= SHORT_GAP and first > 0 and last < len(there):
             there[first:last] = True
@@ -221,17 +222,19 @@ def _runs(there: NumpyArray) -> list[tuple[int, int]]:
     return [(int(first), int(last)) for first, last in edges.reshape(-1, 2)]
 
 
-def _end(before: NumpyArray, end: int, way: int, deviation: float) -> int:
-    """How far a stretch goes on from its end, up or down; `before` are the sums of all counts before each code."""
+def _ends(before: NumpyArray, way: int, deviation: float) -> NumpyArray:
+    """For every place where a stretch may end, how far it goes on from there, up or down; `before` are the sums of all counts
+    before each code."""
+    places = np.arange(len(before))
     widths = 2 ** np.arange(len(before).bit_length())
     asked = deviation * np.sqrt(widths) * (1 + np.log2(1 + widths / NEAR) / 2)
-    while 0 < end < len(before) - 1:
-        ends = np.clip(end + way * widths, 0, len(before) - 1)
-        clear = np.flatnonzero(way * (before[ends] - before[end]) > asked)
-        if not len(clear):
-            break
-        end = int(ends[clear[0]])
-    return end
+    ends = np.clip(places[:, None] + way * widths, 0, len(before) - 1)
+    clear = way * (before[ends] - before[:, None]) > asked
+    clear[[0, -1]] = False
+    following = np.where(clear.any(axis=1), ends[places, clear.argmax(axis=1)], places)
+    while not np.array_equal(further := following[following], following):
+        following = further
+    return following
 
 
 def _thresholded(values: NumpyArray, least: float) -> NumpyArray:

@@ -33,6 +33,7 @@ from populace.methods.blocks.composed import ComposedMethod, Composition, Learne
 from populace.methods.blocks.latent_class import LatentClass
 from populace.methods.blocks.schedules import Stages
 from populace.methods.census.cells import Coarse, grouped, present_cells, unseen
+from populace.methods.census.counting import one_way_counts
 from populace.methods.census.fit import Observed, Settings, fit_mixture
 from populace.methods.census.persons import MOST_ROWS, Contribution, contribution_of
 from populace.methods.census.release import Shares, StagedRelease, shared_out
@@ -50,6 +51,7 @@ from populace.types import Array, ArrayTree, NumpyArray
 MOST_OUTCOMES = 8  # values of a target up to which it stands in every table
 LEAST = 1e-12  # probability of a cell that is there
 AT_ONCE = 2**24  # numbers of a block's replies
+COUNTED_ON_HOST = 2**12  # records of a silo from which on they are counted by NumPy, not by compiled products
 
 
 @jax.tree_util.register_dataclass
@@ -102,26 +104,37 @@ class CensusLearner(Learner):
         units, source = self.contribution.units(shard, source)
         if "codes" in question:
             return self.release.at_client(0, self._one_way(shard.records, units), source)
-        counts = self.tables.counts(self._as_cells(shard.records, question["cells"]), units)
+        cells = question["cells"]
+        if _traced(shard.records, units, cells):
+            counts = self.tables.counts(self._as_cells(shard.records, cells), units)
+        else:
+            counts = self.tables.counts(shard.records, units, self._cells_of_codes(cells))
         return self.release.at_client(self.schedule.stages - 1, counts, source)
 
     def _one_way(self, records: Array, units: Array) -> Array:
         """How many records have each code of the long columns, each as often as it counts."""
-        parts = [
-            jnp.zeros(self.schema.sizes[column], jnp.int32)
-            .at[jnp.asarray(records)[:, column]]
-            .add(jnp.asarray(units, jnp.int32))
-            for column in self.coarse.columns
-        ]
-        return jnp.concatenate(parts)
+        sizes = [self.schema.sizes[column] for column in self.coarse.columns]
+        if _traced(records, units):
+            pairs = zip(self.coarse.columns, sizes, strict=True)
+            often = jnp.asarray(units, jnp.int32)
+            return jnp.concatenate(
+                [jnp.zeros(size, jnp.int32).at[records[:, column]].add(often) for column, size in pairs]
+            )
+        counts = one_way_counts(np.asarray(records), self.coarse.columns, sizes, np.asarray(units))
+        return np.concatenate(counts).astype(np.int32)
 
     def _as_cells(self, records: Array, cells: Array) -> Array:
-        """Records by their cells; a cell that a column does not have counts as its last, whatever a server says."""
-        numpy = jnp if any(isinstance(one, jax.core.Tracer) for one in (records, cells)) else np
+        """Records by their cells, as `_cells_of_codes` says them; can be traced."""
+        numpy = jnp if _traced(records, cells) else np
         places = numpy.asarray(records) + np.cumsum([0, *self.schema.sizes[:-1]])
         last = np.array(self.coarse.sizes) - 1
         found: Array = numpy.clip(numpy.asarray(cells)[places], 0, last)
         return found
+
+    def _cells_of_codes(self, cells: Array) -> list[NumpyArray]:
+        """The cell of each code, by column; a cell that a column does not have counts as its last, whatever a server says."""
+        by_column = np.split(np.asarray(cells), np.cumsum(self.schema.sizes[:-1]))
+        return [np.clip(each, 0, size - 1) for each, size in zip(by_column, self.coarse.sizes, strict=True)]
 
     def absorb(self, state: Sums, ask: Ask, replies: Replies, source: Source) -> Sums:
         number = int(ask.round)
@@ -308,6 +321,9 @@ class Census(ComposedMethod):
     def protected_unit(self) -> Unit:
         return self.unit
 
+    def on_host(self, population: Population) -> bool:
+        return population.records >= COUNTED_ON_HOST
+
     def compose(self, population: Population) -> Composition:
         schema = population.table_schema
         coarse = Coarse(schema)
@@ -394,3 +410,7 @@ class Census(ComposedMethod):
 def _codes_as_cells(schema: Schema) -> NumpyArray:
     """Every code its own cell."""
     return np.concatenate([np.arange(size, dtype=np.int32) for size in schema.sizes])
+
+
+def _traced(*arrays: Array) -> bool:
+    return any(isinstance(array, jax.core.Tracer) for array in arrays)

@@ -1,4 +1,4 @@
-"""Which tables a silo counts, where their cells stand in its message, and the counting.
+"""Which tables a silo counts, and where their cells stand in its message.
 
 Every column is seen in at most `MOST_CELLS` cells. Without a target the message holds the tables of all pairs of columns; with
 one, of all pairs and the target. A record adds one to one cell of every table, whatever the cells are: what it changes in a
@@ -11,15 +11,16 @@ import dataclasses
 import functools
 import itertools
 import math
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from populace.methods.census.counting import pair_counts
 from populace.types import Array, ArrayTree, NumpyArray
 
 ROWS_AT_ONCE = 4_096  # one-hot rows multiplied at once
-COUNTED_AT_ONCE = 65_536  # rows counted at once, so that their codes stay in the cache
 WEIGHT_UNITS = 8  # the weight of an average table: weights are whole numbers
 MOST_UNITS = 2**24 // ROWS_AT_ONCE  # that a record may count: sums of so many rows are exact floats
 WEIGHT_POWER = 1 / 6  # of the number of cells, by which the weights of tables grow
@@ -105,33 +106,27 @@ class PairTables:
         """The number of the pair that each entry belongs to."""
         return np.repeat(np.arange(len(self.pairs)), [first * second for first, second in self.shapes])
 
-    def counts(self, codes: Array, units: Array) -> Array:
-        """[outcomes, entries] of some records, in units of the weights, int32; of codes that are cells already.
+    def counts(self, codes: Array, units: Array, cells: Sequence[NumpyArray] | None = None) -> Array:
+        """[outcomes, entries] of some records, in units of the weights, int32. `units` says how often each record counts.
 
-        `units` says how often each record counts: a whole number up to `MOST_UNITS`, or whether it does.
+        Codes are cells already, or `cells` says the cell of each code of each column.
         """
-        if isinstance(codes, jax.core.Tracer) or isinstance(units, jax.core.Tracer):
+        if any(isinstance(one, jax.core.Tracer) for one in (codes, units)):
             return self._multiplied(jnp.asarray(codes), jnp.asarray(units))
-        codes, units = np.asarray(codes), np.asarray(units)
-        counted = units > 0
-        return self._counted(codes[counted], None if units.dtype == bool else units[counted])
-
-    def _counted(self, codes: NumpyArray, units: NumpyArray | None) -> NumpyArray:
-        """One table after the other, some rows at a time; sums of whole numbers below 2^53 are exact."""
-        total = np.zeros((len(self.pairs),), object)
-        total[:] = [np.zeros(self.outcomes * first * second, np.int64) for first, second in self.shapes]
-        for start in range(0, len(codes), COUNTED_AT_ONCE):
-            some = np.ascontiguousarray(codes[start : start + COUNTED_AT_ONCE].T, np.int64)
-            often = None if units is None else units[start : start + COUNTED_AT_ONCE]
-            outcome = 0 if self.target is None else some[self.target]
-            for number, ((first, second), shape) in enumerate(zip(self.pairs, self.shapes, strict=True)):
-                cell = (outcome * shape[0] + some[first]) * shape[1] + some[second]
-                total[number] += np.bincount(cell, often, minlength=len(total[number])).astype(np.int64)
-        tables = [
+        tables = pair_counts(
+            np.asarray(codes),
+            self.pairs,
+            self.shapes,
+            self.target,
+            np.asarray(units),
+            outcomes=self.outcomes,
+            cells=cells,
+        )
+        weighed = [
             weight * table.reshape(self.outcomes, -1)
-            for weight, table in zip(self.weights.tolist(), total, strict=True)
+            for weight, table in zip(self.weights.tolist(), tables, strict=True)
         ]
-        return np.concatenate(tables, axis=1).astype(np.int32)
+        return np.concatenate(weighed, axis=1).astype(np.int32)
 
     def _multiplied(self, codes: Array, units: Array) -> Array:
         """By products of one-hot rows, which can be traced and mapped; exact, because every sum is below 2^24 a step."""
