@@ -63,14 +63,23 @@ def environment():
 
 
 class TestFederation:
-    """Three sites over one table, or images, so many to a client; `protocols` are what all of them agreed to."""
+    """Three sites over one table, or images, so many to a client, or each a client; `protocols` are what all agreed to."""
 
     __test__ = False
 
     def __init__(
-        self, folder: Path, table, protocols, *, name: str = "study", seed: int | None = 5, records: int = 1
+        self,
+        folder: Path,
+        table,
+        protocols,
+        *,
+        name: str = "study",
+        seed: int | None = 5,
+        records: int = 1,
+        by: str = "rows",
     ) -> None:
         self.folder, self.table, self.protocols, self.seed, self.records = folder, table, list(protocols), seed, records
+        self.by = by
         self.schema = (
             ImageShape(shape=tuple(table.shape), classes=table.classes) if isinstance(table, Images) else table.schema
         )
@@ -92,7 +101,7 @@ class TestFederation:
             else:
                 pq.write_table(part.frame, data)
             hosting = Hosting(
-                data=data, by="rows", records_per_client=records, epsilon=99.0, delta=1e-3, trust_coordinator=True, seed=seed
+                data=data, by=by, records_per_client=records, epsilon=99.0, delta=1e-3, trust_coordinator=True, seed=seed
             )  # fmt: skip
             place.set_up(signed, read_proposal(self.federation.proposal_path), hosting, fingerprint=self.fingerprint)
             own = read_json(place.file_path)  # a site's owner may agree to more than one method, also to one of its own
@@ -180,6 +189,8 @@ class TestFederation:
         return found
 
     def hosted(self) -> dict[str, int]:
+        if self.by == "site":
+            return dict.fromkeys(self.sites, 1)
         edges = (0, len(self.table) // 2, 3 * len(self.table) // 4, len(self.table))
         return {site: -(-(edges[i + 1] - edges[i]) // self.records) for i, site in enumerate(self.sites)}
 

@@ -252,12 +252,14 @@ def attack(
 ) -> JsonObject:
     """Try to tell from synthetic rows who is behind them: membership, attributes, nearest records.
 
-    `what` is a run, a method or its name, `real` are real rows (those the run was made from), options are those of `populace
-    attack`. The result of a run is also written into its folder; keep it with the data.
+    `what` is a run, a method or its name, `real` are real rows (those the run was made from; several tables are several
+    silos), options are those of `populace attack`. The result of a run is also written into its folder; keep it with the data.
     """
     from populace.attacks.request import AttackRequest, perform
 
-    options["data"] = _rows_of(real, "real")
+    options["data"] = _rows_of(real, "real", several=True)
+    if isinstance(real, list | tuple):
+        options.setdefault("silos", len(real))
     if options.get("holdout") is not None:
         options["holdout"] = _rows_of(options["holdout"], "holdout")
     request = _request(AttackRequest, what, epsilon, options)
@@ -267,13 +269,13 @@ def attack(
     return perform(request, out=temporary.path)[0]
 
 
-def _rows_of(data: object, name: str) -> object:
-    """A path as text, a frame as Arrow; images cannot be attacked yet."""
+def _rows_of(data: object, name: str, *, several: bool = False) -> object:
+    """A path as text, a frame as Arrow, `several` tables as one; images cannot be attacked yet."""
     if is_path(data):
         return str(data)
     given = read_given(data)
-    if given.frame is None or given.listed:
-        raise InputError(f"expected {name} as one table, got {'a list' if given.listed else 'images'}")
+    if given.frame is None or (given.listed and not several):
+        raise InputError(f"expected {name} as one table, got {'images' if given.frame is None else 'a list'}")
     return given.frame
 
 

@@ -50,6 +50,8 @@ def schema_file(small_schema, tmp_path):
         (["federation", "init", "f", "--name", "f", "--schema", "SCHEMA", "--epsilon", "1", "--method", "no"], "unknown"),
         (["federation", "init", "f", "--name", "f", "--schema", "SCHEMA", "--epsilon", "1", "--port", "1"], "a port in 1024"),
         (["federation", "init", "f", "--name", "f", "--schema", "SCHEMA", "--epsilon", "1", "--set", "x"], "--set name=value"),
+        (["federation", "init", "f", "--name", "f", "--schema", "SCHEMA", "--epsilon", "1", "--method", "census", "--set",
+          "lists_share=0.1"], "list the categories in the schema"),
         (["site", "status", "nowhere"], "is not a site's folder"),
         (["site", "stop", "nowhere"], "is not a site's folder"),
         (["site", "join", "nowhere"], "is not a site's folder"),

@@ -15,20 +15,21 @@ import pyarrow as pa
 
 from populace.attacks.memorise import Memorise
 from populace.attacks.shadows import Report, Setting, play_all
+from populace.engines.agreement import frozen
 from populace.engines.runtime import check_kind
 from populace.errors import RunError, SpecError
 from populace.evaluation.attacks.attribute import infer_attribute
 from populace.evaluation.attacks.distances import compare_distances
 from populace.evaluation.attacks.membership import PROVES_NOTHING, attack
 from populace.methods.base import Population, Protocol
-from populace.methods.registry import METHODS, load_table_generator
+from populace.methods.registry import METHODS, load_table_generator, make_protocol, settings_from_file
 from populace.privacy.consequences import consequences
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.randomizers.base import check_epsilon
 from populace.runs.folder import RunFolder
-from populace.runs.run import load_run, versions
+from populace.runs.run import Run, load_run, versions
 from populace.runs.sources import read_rows
-from populace.runs.spec import TABLE_IN_MEMORY, make_method, make_spec, spec_from_file
+from populace.runs.spec import TABLE_IN_MEMORY, RunSpec, make_method, make_spec, silos_of, spec_from_file
 from populace.runs.workers import cores
 from populace.tables.files import read_json, write_json
 from populace.tables.schema import Schema
@@ -46,7 +47,9 @@ WARNING = "made from real rows without noise: not covered by any guarantee; keep
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttackRequest:
-    """An attack as asked for. `what` is a method, `memorise`, or the folder of a run; `data` are real rows like the run's."""
+    """An attack as asked for. `what` is a method, `memorise`, or the folder of a run; `data` are real rows like the run's,
+    from so many `silos`: under a method that protects records each of them is a client, and rows are dealt to them evenly.
+    """
 
     what: str
     data: str | pa.Table
@@ -60,6 +63,7 @@ class AttackRequest:
     rows: int = 0
     drawn: int = 0
     records_per_client: int | None = None
+    silos: int = 1
     sensitive: str | None = None
     seed: int = 0
     jobs: int = 0
@@ -115,13 +119,35 @@ def _read(request: AttackRequest) -> tuple[Protocol, Table, tuple[Table, Table] 
         if request.holdout is not None:
             synthetic = read_table(Path(request.what) / "synthetic.parquet", schema)
             released = (synthetic, _rows(request.holdout, schema))
-        rows = request.rows or _default_rows(len(table), request.targets)
-        records = spec.records_per_client if spec.silos is None else -(-rows // spec.silos)
-        return make_method(spec), table, released, records
+        return (
+            _method_of(run, spec),
+            table,
+            released,
+            _records(request, len(table), spec.silos, spec.records_per_client),
+        )
     if request.holdout is not None:
         raise SpecError("--holdout belongs to the attack on a run: rows like those of --real that were not used in it")
-    table = _rows(request.data, request.schema)
-    return make_attacked(request), table, None, 1 if request.records_per_client is None else request.records_per_client
+    table, protocol = _rows(request.data, request.schema), make_attacked(request)
+    silos = None
+    if request.what in METHODS:
+        silos = silos_of(
+            request.silos, protocol.facts, listed=request.silos > 1, records_per_client=request.records_per_client,
+            client_column=None,
+        )  # fmt: skip
+    return protocol, table, None, _records(request, len(table), silos, request.records_per_client or 1)
+
+
+def _records(request: AttackRequest, rows: int, silos: int | None, records_per_client: int) -> int:
+    """The records of one client of a shadow run: its share of the rows, where clients are silos."""
+    return records_per_client if silos is None else -(-(request.rows or _default_rows(rows, request.targets)) // silos)
+
+
+def _method_of(run: Run, spec: RunSpec) -> Protocol:
+    """The method of a run with the settings it ran with, also those that were chosen for its data."""
+    if "parameters" not in run.details:
+        return make_method(spec)
+    parameters = {name: frozen(value) for name, value in run.parameters.items()}
+    return make_protocol(run.method, settings_from_file(run.method, parameters))
 
 
 def _rows(data: str | pa.Table, schema: Schema | str | None) -> Table:

@@ -24,8 +24,8 @@ def command(
     what: str = typer.Argument(
         metavar="RUN|METHOD", help="The folder of a run, a method, or `memorise` (repeats its rows: calibration)."
     ),
-    data: str | None = typer.Argument(
-        None, metavar="[DATA]", help="Real rows: CSV, Parquet or Arrow; the same as --real."
+    data: list[str] = typer.Argument(
+        None, metavar="[DATA]...", help="Real rows: CSV, Parquet or Arrow, a silo each; the same as --real."
     ),
     real: list[str] = typer.Option(
         [], "--real", help="Real rows; for a run those it was made from. Again for each further file."
@@ -48,7 +48,9 @@ def command(
     rows: int = typer.Option(0, "--rows", help="Rows of each run; default 1,000, or a quarter of the data."),
     drawn: int = typer.Option(0, "--drawn", help="Synthetic rows of each run; default as many as rows."),
     records: int | None = typer.Option(
-        None, "--records-per-client", help="For a method: rows of one client; default 1."
+        None,
+        "--records-per-client",
+        help="For a method: rows of one client; default: a file is a client where it protects records, else a row.",
     ),
     sensitive: str | None = typer.Option(
         None, "--sensitive", help="The column to infer; default the schema's target, or the last."
@@ -64,15 +66,16 @@ def command(
     from populace.errors import SpecError
     from populace.runs.given import read_frames
 
-    if (data is None) == (not real):
+    files = [*(data or ()), *real]
+    if not files or (data and real):
         raise SpecError("give the real rows once: `populace attack METHOD DATA`, or `populace attack RUN --real FILE`")
     if jobs < 0:
         raise SpecError(f"expected jobs of at least 1, got {jobs}")
-    rows_given = read_frames(real) if len(real) > 1 else str(data or real[0])
+    rows_given = read_frames(files) if len(files) > 1 else files[0]
     request = AttackRequest(
         what=what, data=rows_given, holdout=holdout, epsilon=epsilon, schema=schema, settings=show.settings(pairs),
         targets=targets, shadows=shadows, attacked=attacked, rows=rows, drawn=drawn, records_per_client=records,
-        sensitive=sensitive, seed=seed, jobs=jobs,
+        silos=len(files), sensitive=sensitive, seed=seed, jobs=jobs,
     )  # fmt: skip
     with show.steps("attack") as report:
         document, written = perform(

@@ -120,6 +120,7 @@ def run(
             {"run": made.details["spec"]["run"], "privacy": made.guarantee.to_json(), "sites": made.details["sites"]}
         )
         return
+    show.say(live.answered(made.details))
     show.say("")
     show.say_lines(made.guarantee.lines)
     show.say("")

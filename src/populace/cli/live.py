@@ -17,7 +17,8 @@ HEADER = ["site", "clients", "replies", "last round", "epsilon asked at most"]
 def sentence(at: JsonObject) -> str:
     """Where a run stands, in one line."""
     if not at.get("rounds"):
-        return str(at["state"]) + (f": {at['why']}" if at.get("why") else "")
+        state = "waiting for the sites' first answers" if at["state"] in ("new", "running") else str(at["state"])
+        return state + (f": {at['why']}" if at.get("why") else "")
     parts = [
         f"{at['method']}, round {at['round']} of {at['rounds']}, {at['state']}",
         f"{at['seconds_of_last_round']:.2f} s for the last round",
@@ -33,6 +34,12 @@ def lines(at: JsonObject) -> list[list[str]]:
         [site, f"{one['clients']:,}", f"{one['replies']:,}", one["last"], f"{one['epsilon']:g}"]
         for site, one in at.get("sites", {}).items()
     ]
+
+
+def answered(document: JsonObject) -> str:
+    """Whose replies a finished run has, in one line."""
+    each = ", ".join(f"{site} {one['replies_in_all']:,}" for site, one in document["sites"].items())
+    return f"replies over {document['rounds']:,} round{'s' if document['rounds'] != 1 else ''}: {each}"
 
 
 def _bytes(number: float) -> str:

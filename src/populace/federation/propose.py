@@ -8,6 +8,7 @@ from populace.engines.agreement import Agreement
 from populace.errors import SchemaError, SpecError
 from populace.runs.spec import ANY_COLUMN, make_method, make_spec
 from populace.tables.schema import load_schema
+from populace.tables.universal import released
 
 
 def propose(
@@ -21,7 +22,7 @@ def propose(
     person: bool = False,
     settings: Mapping[str, str],
 ) -> Agreement:
-    """The proposal; refuses domains that were read from data, since no site's rows may shape what all agree to.
+    """The proposal; refuses domains that were read from data or found in them: no site's rows may shape what all agree to.
 
     With `person` it protects persons with all their rows at a site; each site says which of its columns names them.
     """
@@ -32,11 +33,21 @@ def propose(
             "check it and say domain = 'declared' with a source, or take the domains from a public table with "
             "`populace schema --public FILE`"
         )
+    if listed := [column.name for column in released(declared)]:
+        raise SchemaError(
+            f"the categories of {', '.join(listed)} were found in the data of another run, under noise that this federation "
+            "does not pay for; declare them: say domain = 'declared' with a source"
+        )
     spec = make_spec(
         data="a federation", epsilon=epsilon, method=method, delta=delta, trust=trust, settings=dict(settings),
         person=ANY_COLUMN if person else None,
     )  # fmt: skip
     protocol = make_method(spec)
+    if getattr(protocol, "lists_share", 0):
+        raise SpecError(
+            "categories are found under privacy (lists_share) by `populace synthesize` alone, and a federation declares them: "
+            "leave lists_share at 0, and list the categories in the schema (`populace schema` writes a draft)"
+        )
     if "table" not in protocol.facts.kinds:
         raise SpecError(f"method {protocol.facts.name!r} takes no tables; `populace methods` lists what does")
     return Agreement(protocol=protocol, schema=declared)

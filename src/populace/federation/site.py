@@ -256,9 +256,11 @@ def _check_affordable(agreement: Agreement, budget: Budget, *, clients: int, rec
     """The guarantee of one run; raises an error for a limit under which every request would be refused."""
     claim = agreement.protocol.guarantee(agreement.population(clients=clients, records=records))
     if claim.epsilon > budget.epsilon or claim.delta > budget.delta:
+        pairs = (("--epsilon", claim.epsilon, budget.epsilon), ("--delta", claim.delta, budget.delta))
+        raised = " and ".join(f"raise {option}" for option, needed, limit in pairs if needed > limit)
         raise BudgetError(
             f"a run of {agreement.method!r} takes {claim.bound} per {claim.unit}, more than the limit of epsilon "
-            f"{budget.epsilon:g} and delta {budget.delta:g}; raise --epsilon, or do not join"
+            f"{budget.epsilon:g} and delta {budget.delta:g}; {raised}, or do not join"
         )
     return claim
 

@@ -13,16 +13,18 @@ from pathlib import Path
 
 from populace.engines.flare import processes, session
 from populace.engines.link import InProcess
+from populace.engines.roster import Roster
 from populace.engines.runtime import Keys
 from populace.engines.segment import Plan, checkpoint_of, coordinator_of, read_roster, read_status
 from populace.errors import InputError, RunError
 from populace.federation.coordinator import Federation
+from populace.runs.domains import save_schema
 from populace.runs.federated_statement import LOOPBACK, seated_in_words, stated_federation
 from populace.runs.folder import RunFolder
 from populace.runs.restated import sites_population
 from populace.runs.run import Run, versions
 from populace.tables.files import read_json, write_json
-from populace.types import JsonObject
+from populace.types import JsonObject, NumpyArray
 from populace.version import __version__
 
 Watch = Callable[[JsonObject], None]
@@ -218,6 +220,18 @@ class Supervisor:
         return link
 
 
+def _sites(place: Path, roster: Roster, heard: NumpyArray) -> JsonObject:
+    """How the run ended for each site, and how many replies came from it over all rounds."""
+    last = read_status(place).get("sites", {})
+    return {
+        seat.site: {
+            **last.get(seat.site, {}),
+            "replies_in_all": int(heard[seat.first : seat.first + seat.clients].sum()),
+        }
+        for seat in roster.seats
+    }
+
+
 def _finish(
     place: Path, folder: RunFolder, spec: JsonObject, digest: str, *, rows: int, seconds: Callable[[], float]
 ) -> Run:
@@ -233,6 +247,7 @@ def _finish(
     )  # fmt: skip
     drawn = generator.sample(rows, Keys(checkpoint_of(place).root()).sample())
     generator.save(folder.path)
+    save_schema(folder, generator, population.schema)
     folder.save_synthetic(drawn)
     document = {
         "status": "finished",
@@ -251,7 +266,7 @@ def _finish(
         "replies": int(heard.sum()),
         "traffic": traffic.to_json(),
         "ledger": ledger.spent(),
-        "sites": read_status(place).get("sites", {}),
+        "sites": _sites(place, roster, heard),
     }
     folder.save_privacy(guarantee, document, event=ledger.worst_event())
     folder.finish(document)

@@ -158,12 +158,21 @@ def _made(privacy: JsonObject, run: JsonObject) -> str:
     dealt = f"{run.get('clients', 0):,} simulated clients on one machine ({run.get('split', '')})"
     where = {
         "simulation": alone if privacy.get("sole_holder") else dealt,
-        "sites": "sites rehearsed on one machine" if privacy.get("rehearsal") else "sites that answered for themselves",
+        "sites": _sites(privacy, run),
         "files": f"{run.get('clients', 0):,} answers collected in files",
     }[run.get("where", "simulation")]
     what = "images" if "synthetic.npz" in (privacy.get("files") or {}) else "rows"
     when = f" Written on {privacy['written']}." if privacy.get("written") else ""
     return f"{run['rows']:,} synthetic {what} by the method {run['method']}, from {where}.{when}"
+
+
+def _sites(privacy: JsonObject, run: JsonObject) -> str:
+    """What kind of sites, and how many of their clients answered."""
+    kind = "rehearsed on one machine" if privacy.get("rehearsal") else "that answered for themselves"
+    people = run.get("population") or {}
+    if "answered" not in people:
+        return f"sites {kind}"
+    return f"sites {kind} ({people['answered']:,} of {people['clients']:,} clients answered)"
 
 
 def _slack(guarantee: Guarantee, meaning: Consequences | None) -> str:

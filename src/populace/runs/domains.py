@@ -2,7 +2,8 @@
 
 Kinds and precision of columns are taken as public. Numbers, dates and times stand on a universal grid; the categories of every
 other column are what each silo lists with noise (`privacy.partition`), after the run was booked and before the first message.
-The lists are kept in the folder at once, so that a run that is resumed never draws them again.
+The lists are kept in the folder at once, and the folder notes what they hold, so that a run that is resumed never draws them
+again, nor goes on with others.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ import pyarrow as pa
 
 from populace.engines.runtime import make_key, population_of
 from populace.errors import RunError, SpecError
-from populace.methods.base import Protocol
+from populace.methods.base import ImageShape, Protocol
 from populace.methods.blocks.generator import Generator, Synthesizer
 from populace.methods.census.cells import LIST_CELLS
 from populace.methods.census.protocol import Census
 from populace.methods.census.release import LISTS_SHARE
 from populace.privacy.partition import ValueLists
 from populace.privacy.source import Keyed, Source, System
-from populace.runs.folder import RunFolder
+from populace.runs.folder import LISTS, RunFolder
 from populace.runs.sources import PrivateData
 from populace.runs.spec import RunSpec
 from populace.tables import conversion
@@ -34,7 +35,6 @@ from populace.tables.table import Table, make_table
 from populace.tables.universal import TWO_VALUES, is_open, opened, released, with_lists
 from populace.types import NumpyArray
 
-LISTS = "lists.json"  # of each silo, while a run is unfinished
 SCHEMA = "generator.schema.json"  # the schema that a run was made under, where its generator has a smaller one
 LISTS_KEY = 0x6C697374  # what the key of seeded lists is folded with
 
@@ -113,12 +113,13 @@ def find_lists(protocol: Protocol, private: PrivateData, folder: RunFolder, seed
         mechanism = getattr(release, "lists", None)
         if not isinstance(mechanism, ValueLists):
             raise RunError("the method has no lists of categories to release; declare a schema")
-        if folder.checkpoint.exists():
+        if folder.checkpoint.exists() or folder.bound(LISTS):
             raise RunError(
                 f"{folder / LISTS} is gone, and lists are not drawn twice for one booking; restore it, or choose another --out "
                 "to begin (and pay for) a new run"
             )
         write_json(folder / LISTS, _drawn(mechanism, private, seed), mode=0o600)
+    folder.bind(LISTS)
     schema = with_lists(clients.data.schema, _kept(folder))
     return dataclasses.replace(clients, data=make_table(private.frame, schema))
 
@@ -185,7 +186,7 @@ def _texts(frame: pa.Table, column: Column) -> pa.Array:
     return pa.array([category_text(value) for value in coded.dictionary.to_pylist()], pa.string()).take(coded.indices)
 
 
-def save_schema(folder: RunFolder, generator: Synthesizer, clients: Clients) -> None:
+def save_schema(folder: RunFolder, generator: Synthesizer, schema: Schema | ImageShape) -> None:
     """Keep the schema of the run beside its generator's, where that is smaller: the statement follows from it."""
-    if isinstance(generator, Generator) and isinstance(clients.data, Table) and generator.schema != clients.data.schema:
-        write_json(folder / SCHEMA, clients.data.schema.to_dict())
+    if isinstance(generator, Generator) and isinstance(schema, Schema) and generator.schema != schema:
+        write_json(folder / SCHEMA, schema.to_dict())

@@ -33,6 +33,7 @@ from populace.tables.table import Table
 from populace.types import JsonObject
 from populace.version import __version__
 
+LISTS = "lists.json"  # of categories that each silo released, while a run is unfinished
 #: What was made under the guarantee, may be published with it, and is needed to verify it.
 RELEASED = ("generator.*", "synthetic.*")
 #: What of run.json stands in privacy.json too: public before any record is read, or declared public by the claim.
@@ -185,7 +186,7 @@ class RunFolder:
         """
         left = list(self.path.glob(".*.tmp"))
         if self.finished:
-            left += [self.checkpoint.path, self / "resume.json", self / "booking.json", self / "lists.json"]
+            left += [self.checkpoint.path, self / "resume.json", self / "booking.json", self / LISTS]
         for path in left:
             path.unlink(missing_ok=True)
 
@@ -203,6 +204,23 @@ class RunFolder:
             return
         path.touch(mode=0o600)
         write_json(path, {"salt": salt, "fingerprint": digest.hexdigest()}, mode=0o600)
+
+    def bound(self, name: str) -> bool:
+        """Whether this unfinished run has noted the content of a file."""
+        return name in read_json(self / "resume.json").get("bound", {})
+
+    def bind(self, name: str) -> None:
+        """Note what a file holds, until the run is finished; refuse one that is gone, or holds something else since."""
+        resume, path = self / "resume.json", self / name
+        kept = read_json(resume)
+        noted = kept.get("bound", {})
+        if name not in noted:
+            write_json(resume, {**kept, "bound": {**noted, name: digest_of(path)}}, mode=0o600)
+        elif not path.is_file() or digest_of(path) != noted[name]:
+            raise RunError(
+                f"{path} is not the file that this run wrote; restore it, or choose another --out to begin (and pay for) a new "
+                "run"
+            )
 
     def save_synthetic(self, drawn: Table | Images) -> Path:
         """What a generator made, under the name its kind has."""

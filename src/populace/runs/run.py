@@ -268,7 +268,7 @@ def synthesize(
         sampled = time.monotonic()
         history.confirm(folder)
         outcome.generator.save(folder.path)
-        save_schema(folder, outcome.generator, clients)
+        save_schema(folder, outcome.generator, population.schema)
         folder.save_synthetic(drawn)
         seconds = _seconds(began, read, trained, sampled)
         document = {

@@ -11,11 +11,11 @@ from populace.methods.census.protocol import Census
 from populace.privacy.events import NoisyLists
 from populace.runs import domains
 from populace.runs.folder import RunFolder
-from populace.runs.ledger.history import NOWHERE
+from populace.runs.ledger.history import NOWHERE, History
 from populace.runs.run import load_run, simulate, synthesize
 from populace.runs.spec import make_spec
 from populace.runs.verify.checks import read_papers, verify_papers
-from populace.tables.files import read_json
+from populace.tables.files import read_json, write_json
 from populace.tables.partition import split
 from populace.tables.table import make_table
 from populace.tables.universal import open_schema
@@ -163,3 +163,71 @@ def test_messages_that_may_grow_too_large_are_refused_before_anything_is_booked(
 def test_lists_that_nobody_draws_are_not_paid_for(data):
     with pytest.raises(SpecError, match="drawn by `synthesize`"):
         simulate(Census(epsilon=1.0, lists_share=0.1), split(make_table(people(), open_schema(people()))))
+
+
+def test_a_changed_list_is_noticed_when_a_run_is_resumed(data, tmp_path, monkeypatch):
+    """Killed after the last round: neither other lists nor none are taken for those that the rounds were made with."""
+    folder = RunFolder(tmp_path / "run")
+
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(History, "confirm", killed)
+        with pytest.raises(KeyboardInterrupt):
+            synthesize(spec(data), folder.path)
+    kept = (folder / domains.LISTS).read_text()
+    (folder / domains.LISTS).write_text(kept.replace("north", "moors"))
+    with pytest.raises(RunError, match="not the file that this run wrote"):
+        synthesize(spec(data), folder.path)
+    (folder / domains.LISTS).unlink()
+    with pytest.raises(RunError, match="is gone, and lists are not drawn twice"):
+        synthesize(spec(data), folder.path)
+    (folder / domains.LISTS).write_text(kept)
+    assert set(synthesize(spec(data), folder.path).sample(200).to_pandas()["ward"]) >= {"north", "south"}
+
+
+def test_lists_lost_before_the_first_checkpoint_are_not_drawn_again(data, tmp_path, monkeypatch):
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(simulation, "run", killed)
+        with pytest.raises(KeyboardInterrupt):
+            synthesize(spec(data), tmp_path / "run")
+    assert not (tmp_path / "run" / "checkpoint.npz").exists()
+    (tmp_path / "run" / domains.LISTS).unlink()
+    with pytest.raises(RunError, match="not drawn twice"):
+        synthesize(spec(data), tmp_path / "run")
+
+
+def test_the_ledger_gives_a_release_to_one_content_of_the_lists(data, tmp_path, monkeypatch):
+    """Killed while the release is written, and the folder's own note changed along with the lists: the ledger knows."""
+    folder = RunFolder(tmp_path / "run")
+
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(RunFolder, "save_synthetic", killed)
+        with pytest.raises(KeyboardInterrupt):
+            synthesize(spec(data), folder.path)
+    lists, resume = folder / domains.LISTS, folder / "resume.json"
+    lists.write_text(lists.read_text().replace("north", "moors"))
+    noted = read_json(resume)
+    write_json(resume, {name: value for name, value in noted.items() if name != "bound"})
+    with pytest.raises(RunError, match="a second release"):
+        synthesize(spec(data), folder.path)
+
+
+def test_a_changed_list_is_noticed_by_verify(data, tmp_path):
+    synthesize(spec(data), tmp_path / "run")
+    path = tmp_path / "run" / domains.SCHEMA
+    text = path.read_text()
+    assert "north" in text
+    path.write_text(text.replace("north", "moors"))
+    wrong = {check.what for check in verify_papers(read_papers(tmp_path / "run")) if check.result == "fails"}
+    assert f"file {domains.SCHEMA}" in wrong
+    path.unlink()
+    wrong = {check.what for check in verify_papers(read_papers(tmp_path / "run")) if check.result == "fails"}
+    assert f"file {domains.SCHEMA}" in wrong

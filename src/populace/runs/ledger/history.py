@@ -17,7 +17,7 @@ from populace.methods.base import Population, Protocol
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.run_ledger import Booked, RunLedger, make_ledger, new_booking
 from populace.privacy.run_totals import Cost, cost_of
-from populace.runs.folder import RunFolder, digest_of
+from populace.runs.folder import LISTS, RunFolder, digest_of
 from populace.runs.ledger.accounts import Accounts
 from populace.runs.ledger.standing import Standing, find_standing
 from populace.runs.ledger.wording import EMBEDDED_DATA, doubt, json_number, pair, public_history, said, said_alone
@@ -123,7 +123,8 @@ class History:
         say(f"booked in {self.path}")
 
     def confirm(self, folder: RunFolder) -> None:
-        """Claim the release that was paid for, for this folder and what its checkpoint holds: what follows is the release.
+        """Claim the release that was paid for, for this folder and what its checkpoint, and its lists of categories, hold:
+        what follows is the release.
 
         Raises if the booking is gone, or the release was claimed by a copy of the folder, or for another result.
         """
@@ -135,7 +136,7 @@ class History:
             booked = ledger.run(self.booking)
             if booked is None:
                 raise RunError(f"the ledger {self.path} does not know this run any more; {PUT_BACK}")
-            ledger.release(self.booking, folder=_place(folder), content=digest_of(folder.checkpoint.path).encode())
+            ledger.release(self.booking, folder=_place(folder), content=_content(folder))
 
     def finish(self, folder: RunFolder) -> None:
         """Note in the ledger that the run ended; its cost was booked all along."""
@@ -301,6 +302,12 @@ def _gone(path: Path) -> str:
 
 def _lost(ledger: Path, folder: Path) -> str:
     return f"the ledger {ledger} does not know the run in {folder}, which was booked there; {PUT_BACK}"
+
+
+def _content(folder: RunFolder) -> bytes:
+    """By what a release is told from another one of the same booking."""
+    paths = (folder.checkpoint.path, folder / LISTS)
+    return " ".join(digest_of(path) for path in paths if path.is_file()).encode()
 
 
 def _place(folder: RunFolder) -> str:
