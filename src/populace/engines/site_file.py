@@ -163,7 +163,7 @@ def _of_persons(file: SiteFile, frame: Any, data: Any, clients: Clients) -> Clie
         raise DataError(f"no person column {name!r} in {file.data}; name the column that says whose each row is")
     if name in data.schema.names:
         raise DataError(
-            f"the person column {name!r} is also a column of the agreed schema, and would be synthesised; do not join"
+            f"the person column {name!r} is a column of the agreed schema and would be synthesised; do not join"
         )
     return with_persons(clients, frame.column(name), name=name)
 
