@@ -135,7 +135,7 @@ def read_hosted(file: SiteFile, schema: Schema | ImageShape) -> Hosted:
     else:
         clients, accounts = _by_column(file, frame, data)
     if file.person is not None:
-        clients = _of_persons(file, frame, clients)
+        clients = _of_persons(file, frame, data, clients)
     if clients.widest > file.records:
         raise DataError(
             f"a client in {file.data} holds {clients.widest} records, {file.records} were declared as the most; "
@@ -158,10 +158,14 @@ def _by_column(file: SiteFile, frame: Any, data: Any) -> tuple[Clients, tuple[st
     return clients, tuple(f"{name} {texts[int(row)].as_py()}" for row in first)
 
 
-def _of_persons(file: SiteFile, frame: Any, clients: Clients) -> Clients:
+def _of_persons(file: SiteFile, frame: Any, data: Any, clients: Clients) -> Clients:
     name = str(file.person)
     if frame is None or name not in frame.column_names:
         raise DataError(f"no person column {name!r} in {file.data}; name the column that says whose each row is")
+    if name in data.schema.names:
+        raise DataError(
+            f"the person column {name!r} is a column of the agreed schema and would be synthesised; do not join"
+        )
     return with_persons(clients, frame.column(name), name=name)
 
 

@@ -67,6 +67,8 @@ def test_a_site_joins_with_its_own_person_column_only(folder):
         set_up(folder, proposal(folder, person=True), hosting(folder, "bare.parquet", person="patient"))
     with pytest.raises(InputError, match="the proposal protects one record, not persons"):
         set_up(folder, proposal(folder), hosting(folder, person="patient"))
+    with pytest.raises(DataError, match="would be synthesised; do not join"):
+        set_up(folder, proposal(folder, person=True), hosting(folder, person="a"))
     little = dataclasses.replace(hosting(folder, person="patient"), epsilon=0.5)
     with pytest.raises(BudgetError, match="per person, more than the limit"):
         set_up(folder, proposal(folder, person=True), little)

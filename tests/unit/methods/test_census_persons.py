@@ -165,15 +165,14 @@ def test_the_coin_and_not_the_file_chooses_rows():
 # Counts
 
 
-def test_one_row_each_counts_what_records_count_times_the_units(table):
+@pytest.mark.parametrize("source", [SOURCES["keyed"], SOURCES["system"]], ids=["keyed", "system"])
+def test_one_row_each_counts_what_records_count_times_the_units(table, source):
     clients = owned(split_even(table, clients=3, seed=0), np.arange(ROWS)[::-1])
     person, record = protocol_of(trust="central"), protocol_of(trust="central", unit="record")
     for question in questions(table.schema, np.random.default_rng(0)):
         for client in range(3):
             shard = padded_shard(clients, client, population_of(clients))
-            units, plain = (
-                np.asarray(one.answer(question, 0, shard, (), SOURCES["keyed"])[0]) for one in (person, record)
-            )
+            units, plain = (np.asarray(one.answer(question, 0, shard, (), source)[0]) for one in (person, record))
             np.testing.assert_array_equal(units, MOST * plain)
     bounds = [[m.bound for m in one.parts(population_of(clients)).release.mechanisms] for one in (person, record)]
     np.testing.assert_allclose(bounds[0], MOST * np.array(bounds[1]))
