@@ -45,6 +45,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.oracles
 	$(BIN)/python -m benchmarks.gaussian
 	$(BIN)/python -m benchmarks.streaming
+	$(BIN)/python -m benchmarks.census_counting
 	$(BIN)/python -m benchmarks.vae
 	$(BIN)/python -m benchmarks.wae
 	$(BIN)/python -m benchmarks.federation

@@ -114,7 +114,7 @@ def count(kind: str, folder: str, rows: int) -> dict[str, float]:
         name="a", federation="f", data=str(data_of(kind, folder)), ledger="", log="", by="site", records_per_client=1,
         client_column=None, records=rows, epsilon=1.0, delta=1e-8, unit="record", seed=None, agreed=(),
     )  # fmt: skip
-    began = time.perf_counter()
+    began, processors = time.perf_counter(), time.process_time()
     hosted = read_hosted(file, public)
     read = time.perf_counter()
     method = Census(epsilon=1.0)
@@ -131,7 +131,8 @@ def count(kind: str, folder: str, rows: int) -> dict[str, float]:
         seconds[stage] = time.perf_counter() - start
         replies = Replies(clients=np.zeros(1, int), present=np.ones(1, bool), values=np.asarray(reply)[None])
         state = method.absorb(state, ask, replies, source)
-    return {"seconds": sum(seconds.values()), **seconds, "numbers": float(np.size(reply))}
+    spent = time.process_time() - processors
+    return {"seconds": sum(seconds.values()), **seconds, "cpu_seconds": spent, "numbers": float(np.size(reply))}
 
 
 def _key() -> Any:
@@ -178,7 +179,8 @@ def main() -> None:
         results[kind] = {"tenth": small, "all": large, "ratio": ratio}
         print(
             f"{kind:8s}{options.rows:,} rows, {large['file_mib']:.0f} MiB on disk: {large['seconds']:.1f} s (reading "
-            f"{large['reading']:.1f}, stage 0 {large['stage 0']:.1f}, stage 1 {large['stage 1']:.1f}), peak "
+            f"{large['reading']:.1f}, stage 0 {large['stage 0']:.1f}, stage 1 {large['stage 1']:.1f}; of processors "
+            f"{large['cpu_seconds']:.1f}), peak "
             f"{large['peak_gib']:.2f} GiB; {ratio['seconds']:.1f} times the seconds and {ratio['peak_gib']:.1f} times the "
             f"memory of a tenth of the rows"
         )

@@ -16,7 +16,7 @@ EXAMPLE = "Example:  populace synthesize north.csv south.csv --schema patients.t
 
 def command(
     data: list[str] = typer.Argument(
-        help="Tables (CSV, Parquet, Arrow) or images (.npz with x and y); each file is a silo."
+        help="Tables (CSV, Parquet, Arrow; a folder of Parquet files is one) or images (.npz with x and y); each is a silo."
     ),
     epsilon: float = typer.Option(
         ..., "--epsilon", help="Privacy budget of one client (or record; see `populace methods`)."

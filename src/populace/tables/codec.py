@@ -7,6 +7,7 @@ that value gives the cell back, so `encode(decode(codes)) == codes` for every sc
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Mapping
@@ -96,7 +97,22 @@ def encode_column(values: pa.ChunkedArray | pa.Array, column: Column) -> NumpyAr
 
 
 def encode_values(values: pa.ChunkedArray | pa.Array, column: Column) -> Encoded:
-    """One column; a value outside its domain is an error, or moved and counted where the column says so."""
+    """One column; a value outside its domain is an error, or moved and counted where the column says so.
+
+    Of text, each distinct value is looked at once; where one of them is wrong or moved, all values are looked at again, so
+    that rows are named and counted.
+    """
+    coded = conversion.distinct_text(values)
+    if coded is not None:
+        with contextlib.suppress(DataError):
+            listed = _encode_all(coded.dictionary, column)
+            if not listed.moved:
+                places = coded.indices.to_numpy(zero_copy_only=False)
+                return Encoded(values=listed.values.take(coded.indices), codes=listed.codes[places])
+    return _encode_all(values, column)
+
+
+def _encode_all(values: pa.ChunkedArray | pa.Array, column: Column) -> Encoded:
     if column.is_scale:
         return _encode_scale(values, column)
     made, bad = conversion.to_categories(values, column)

@@ -30,6 +30,7 @@ ISO_DATE = r"^\d{4}-\d{2}-\d{2}$"
 PLAIN_DATE = r"^(000[1-9]|00[1-9]\d|0[1-9]\d{2}|[1-9]\d{3})-\d{2}-\d{2}$"  # of the years that Python knows
 ISO_DATETIME = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d{2}:?\d{2})?$"
 ISO_TIME = r"^\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?$"
+FEW = 2_048  # values, by which it is guessed whether most of a column's differ
 COMMA = "comma"  # the format of a decimal column written 3,14
 TRUTHS = {"true": True, "false": False, "1": True, "0": False}
 TYPES = {
@@ -74,6 +75,19 @@ def plain(values: pa.ChunkedArray | pa.Array) -> pa.Array:
 
 def is_text(kind: Any) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def distinct_text(values: pa.ChunkedArray | pa.Array) -> pa.DictionaryArray | None:
+    """Text by its distinct values, a gap among them; None for what is no text, and where most values differ."""
+    if pa.types.is_dictionary(values.type):
+        if not is_text(values.type.value_type) or values.null_count:
+            return None
+        whole = values.unify_dictionaries().combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+        return whole if isinstance(whole, pa.DictionaryArray) and not whole.dictionary.null_count else None
+    if not is_text(values.type) or len(values) < FEW or len(values.slice(0, FEW).unique()) > FEW // 2:
+        return None
+    whole = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    return pc.dictionary_encode(whole, null_encoding="encode") if isinstance(whole, pa.Array) else None
 
 
 def markers(column: Column) -> tuple[str, ...]:

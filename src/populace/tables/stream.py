@@ -74,7 +74,8 @@ def _wanted(found: list[str], schema: Schema, also: tuple[str, ...], path: Path)
 
 
 def _parquet(path: Path, schema: Schema, also: tuple[str, ...]) -> Iterator[pa.Table]:
-    with pyarrow.parquet.ParquetFile(path) as file:
+    lists = [column.name for column in schema.columns if not column.is_scale and column.dtype == "string"]
+    with pyarrow.parquet.ParquetFile(path, read_dictionary=lists) as file:
         names = _wanted(file.schema_arrow.names, schema, also, path)
         for batch in file.iter_batches(ROWS, columns=names):
             yield pa.Table.from_batches([batch]).select(names)

@@ -123,3 +123,18 @@ def test_engines_see_records_in_32_bits(small_table, tmp_path):
     small_table.save(tmp_path / "small.parquet")
     table, _ = read_coded(tmp_path / "small.parquet", small_table.schema)
     assert split(table, records_per_client=7).gather(np.array([0, 3]))[0].dtype == np.int32
+
+
+def test_lists_of_numbers_and_gaps_read_from_parquet_as_they_stand(tmp_path):
+    """A column of categories may be stored as numbers, as text with gaps, or in a dictionary."""
+    schema = Schema(
+        columns=tuple(
+            Column(name=name, kind="categorical", categories=("1", "2"), nullable=name != "a") for name in "abc"
+        )
+    )
+    values = ["2", None, "1", "?"] * 9
+    frame = pa.table({"a": [1, 2] * 18, "b": values, "c": pa.array(values).dictionary_encode()})
+    pq.write_table(frame, tmp_path / "x.parquet")
+    table, _ = read_coded(tmp_path / "x.parquet", schema)
+    np.testing.assert_array_equal(table.codes, read_table(tmp_path / "x.parquet", schema).codes)
+    assert table.codes[:4].tolist() == [[0, 1, 1], [1, 2, 2], [0, 0, 0], [1, 2, 2]]

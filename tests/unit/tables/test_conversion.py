@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 from decimal import Decimal
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from populace.errors import DataError
-from populace.tables import codec, stream
+from populace.tables import codec, conversion, stream
 from populace.tables.proposal import propose
 from populace.tables.schema import Column, Other, Schema
 from populace.tables.table import make_table, output_frame, read_frame, read_table, write_frame
@@ -185,3 +186,22 @@ def test_a_schema_with_everything_survives_its_file(tmp_path: Path) -> None:
     assert load_schema(tmp_path / "s.toml") == schema
     assert schema_from_dict(schema.to_dict()) == schema
     assert "2020-01-01" in (tmp_path / "s.toml").read_text()
+
+
+@pytest.mark.parametrize("wrong", ["", "x", "99"])
+@pytest.mark.parametrize("as_dictionary", [False, True])
+def test_text_by_its_distinct_values_is_what_it_is_one_by_one(wrong, as_dictionary, monkeypatch):
+    """Codes, values, what was moved, and the sentence about the first row that is wrong."""
+    texts = ["1", " 2", "03", None, "NA", "4.0"] * 20 + ([wrong] if wrong else [])
+    for clip, nullable in itertools.product((False, True), repeat=2):
+        column = Column(name="x", kind="integer", edges=(0.0, 2.0, 5.0), clip=clip, nullable=nullable)
+        values = pa.array(texts, pa.string())
+        found = []
+        for few in (8, 10**6):
+            monkeypatch.setattr(conversion, "FEW", few)
+            try:
+                made = codec.encode_values(values.dictionary_encode() if as_dictionary else values, column)
+                found.append((made.codes.tolist(), made.values.to_pylist(), made.moved))
+            except DataError as error:
+                found.append(str(error))
+        assert found[0] == found[1]
