@@ -1,15 +1,17 @@
 """A mixture of products fitted to noisy tables: P(x) = sum over z of w_z times the product over columns of p_zj(x_j).
 
 Squares of what the tables leave over, each divided by the variance of its noise, and a pull of every component towards the
-one-way tables. Components have tables of their own for each value of the target, so that what depends on it is learned whether
-or not it moves many records. Several fits from other starts are averaged: each finds another way to explain the tables, and
-what they do not agree on is mostly noise. Everything here is post-processing.
+one-way tables, which along a scale lets neighbouring cells move together rather than each by itself. Components have tables of
+their own for each value of the target, so that what depends on it is learned whether or not it moves many records. Several fits
+from other starts are averaged: each finds another way to explain the tables, and what they do not agree on is mostly noise.
+Everything here is post-processing.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -27,8 +29,14 @@ LEAST_PULL, MOST_PULL, PULL_BY_NOISE = (
     2.0,
     200.0,
 )  # of components towards the one-way tables: the more noise, the more
-LEARNING_RATE = 0.1
+LEARNING_RATE = 0.3
 WARMUP = 30  # steps
+SMOOTH, ROUGH, REACH = (
+    1.0,
+    0.3,
+    0.2,
+)  # of logits along a scale: variance that neighbours share, each cell's own, how far it reaches
+SHORTEST_SCALE = 4  # cells from which on a scale is smooth
 BETAS = (0.9, 0.99)
 MOST_WORK = 6e11  # multiplications of all fits together: below it settings are as they are asked for
 LEAST_MEMBERS, LEAST_STEPS, LEAST_COMPONENTS = 3, 400, 16  # to which wide tables take them down, in this order
@@ -36,10 +44,41 @@ LEAST_MEMBERS, LEAST_STEPS, LEAST_COMPONENTS = 3, 400, 16  # to which wide table
 
 @dataclasses.dataclass(frozen=True)
 class Observed:
-    """Noisy shares of records in every cell, [outcomes, entries], and the standard deviation of their noise, [entries]."""
+    """Noisy shares of records in every cell of the tables of pairs, [outcomes, entries], and the standard deviation of their
+    noise, [entries], infinite where a table was not counted; and the same of single columns with the target, [outcomes,
+    positions] and [positions], infinite where a column was not counted by itself."""
 
     shares: NumpyArray
     deviations: NumpyArray
+    single_shares: NumpyArray
+    single_deviations: NumpyArray
+
+    def one_way(self, tables: PairTables) -> list[tuple[NumpyArray, float]]:
+        """Each column's table, and the standard deviation of its noise: the margins of all its pairs and its own counts, those
+        of smaller noise counting more."""
+        margins: list[list[tuple[NumpyArray, float]]] = [[] for _ in tables.sizes]
+        ends = np.cumsum(tables.table_sizes)
+        for number, ((first, second), shape) in enumerate(zip(tables.pairs, tables.shapes, strict=True)):
+            table = self.shares[:, ends[number] - shape[0] * shape[1] : ends[number]].reshape(-1, *shape)
+            precision = float(self.deviations[ends[number] - 1]) ** -2
+            if first == second:
+                margins[first].append((np.einsum("yaa->a", table), precision / len(table)))
+            else:
+                margins[first].append((table.sum(axis=(0, 2)), precision / (len(table) * shape[1])))
+                margins[second].append((table.sum(axis=(0, 1)), precision / (len(table) * shape[0])))
+            if tables.target is not None:
+                margins[tables.target].append((table.sum(axis=(1, 2)), precision / (shape[0] * shape[1])))
+        for column, start in tables.offsets.items():
+            own = self.single_shares[:, start : start + tables.sizes[column]]
+            margins[column].append((own.sum(axis=0), float(self.single_deviations[start]) ** -2 / len(own)))
+        return [_mean_table(parts) for parts in margins]
+
+
+def _mean_table(parts: list[tuple[NumpyArray, float]]) -> tuple[NumpyArray, float]:
+    precisions = np.array([precision for _, precision in parts])
+    if not precisions.any():  # nothing was counted: every value alike
+        return np.full(len(parts[0][0]), 1 / len(parts[0][0])), np.inf
+    return np.average([table for table, _ in parts], axis=0, weights=precisions), float(precisions.sum() ** -0.5)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,34 +107,30 @@ def affordable(settings: Settings, tables: PairTables) -> Settings:
 
 def pull_of(observed: Observed) -> float:
     """How strongly components are pulled towards the one-way tables, from the noise alone (chosen on public tables)."""
-    return float(np.clip(PULL_BY_NOISE * np.median(observed.deviations), LEAST_PULL, MOST_PULL))
+    counted = observed.deviations[np.isfinite(observed.deviations)]
+    return float(np.clip(PULL_BY_NOISE * np.median(counted), LEAST_PULL, MOST_PULL)) if len(counted) else MOST_PULL
 
 
 def one_way_tables(tables: PairTables, observed: Observed) -> list[NumpyArray]:
-    """Each column's table: the margins of all its pairs, those of smaller noise counting more; never quite 0."""
-    margins: list[list[tuple[NumpyArray, float]]] = [[] for _ in tables.sizes]
-    outcome = np.zeros(tables.outcomes)
-    start = 0
-    for (first, second), shape in zip(tables.pairs, tables.shapes, strict=True):
-        end = start + shape[0] * shape[1]
-        table = observed.shares[:, start:end].reshape(-1, *shape)
-        variance = float(observed.deviations[start]) ** 2
-        if first == second:
-            margins[first].append((np.einsum("yaa->a", table), 1.0))
-        else:
-            margins[first].append((table.sum(axis=(0, 2)), variance * shape[1]))
-            margins[second].append((table.sum(axis=(0, 1)), variance * shape[0]))
-        outcome += table.sum(axis=(1, 2)) / (variance * shape[0] * shape[1])
-        start = end
-    if tables.target is not None:
-        margins[tables.target].append((outcome, 1.0))
-    return [_mean_table(parts) for parts in margins]
+    """Each column's table, never quite 0."""
+    found = []
+    for mean, _ in observed.one_way(tables):
+        positive = np.maximum(mean, LEAST_SHARE * max(mean.sum(), 1e-12))
+        found.append(positive / positive.sum())
+    return found
 
 
-def _mean_table(parts: list[tuple[NumpyArray, float]]) -> NumpyArray:
-    mean = np.average([table for table, _ in parts], axis=0, weights=[1 / variance for _, variance in parts])
-    positive = np.maximum(mean, LEAST_SHARE * max(mean.sum(), 1e-12))
-    return np.asarray(positive / positive.sum())
+def smoothing(spikes: NumpyArray, *, nullable: bool) -> NumpyArray:
+    """What turns independent numbers into logits of the cells of a scale, of which neighbours are alike: the root of their
+    prior covariance. A cell that is a `spike`, one value that many records share, stands by itself, and so does "no value"."""
+    scale = np.linspace(0, 1, len(spikes) - int(nullable))
+    covariance = SMOOTH * np.exp(-0.5 * ((scale[:, None] - scale) / REACH) ** 2) + ROUGH * np.eye(len(scale))
+    alone = np.flatnonzero(spikes[: len(scale)])
+    covariance[alone, :] = covariance[:, alone] = 0.0
+    covariance[alone, alone] = 1.0
+    root = np.eye(len(spikes))
+    root[: len(scale), : len(scale)] = np.linalg.cholesky(covariance)
+    return root
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,39 +144,66 @@ class Mixture:
     draw_tables: NumpyArray
 
 
-def fit_mixture(tables: PairTables, observed: Observed, settings: Settings, key: Array) -> Mixture:
-    """The mixture, from noisy tables alone."""
+def fit_mixture(
+    tables: PairTables, observed: Observed, settings: Settings, key: Array, roots: Sequence[NumpyArray | None] = ()
+) -> Mixture:
+    """The mixture, from noisy tables alone. `roots` are the `smoothing` of each column in pairs, None where it has no scale."""
     starts, noise = jax.random.split(key)
     settings = affordable(settings, tables)
     if not settings.pull:
         settings = dataclasses.replace(settings, pull=pull_of(observed))
     base = jnp.log(jnp.asarray(np.concatenate(one_way_tables(tables, observed)), jnp.float32))
-    precisions = jnp.asarray(laid_out(tables, observed.deviations**-2.0))
+    counted = np.isfinite(observed.deviations)
+    spread = np.where(counted, observed.deviations, 0.0)
+    precisions = {
+        "pairs": jnp.asarray(laid_out(tables, np.where(counted, observed.deviations, np.inf) ** -2.0)),
+        "single": jnp.asarray(observed.single_deviations**-2.0, jnp.float32),
+        "single_shares": jnp.asarray(observed.single_shares, jnp.float32),
+    }
+    smooth = tuple(None if root is None else jnp.asarray(root.T, jnp.float32) for root in roots)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(noise)))
     fits = []
-    for spread, members in ((0.0, settings.members), (1.0, max(2, settings.members // 2))):
-        again = rng.normal(size=(members, *observed.shares.shape)) if spread else np.zeros((members, 1, 1))
-        squares = jnp.asarray(laid_out(tables, observed.shares + observed.deviations * again))
-        keys = jax.random.split(jax.random.fold_in(starts, int(spread)), members)
-        fits.append([np.asarray(one) for one in fit_members(tables, settings, base, squares, precisions, keys)])
+    for more, members in ((0.0, settings.members), (1.0, max(2, settings.members // 2))):
+        again = rng.normal(size=(members, *observed.shares.shape)) if more else np.zeros((members, 1, 1))
+        squares = jnp.asarray(laid_out(tables, observed.shares + spread * again))
+        keys = jax.random.split(jax.random.fold_in(starts, int(more)), members)
+        found = fit_members(tables, settings, base, squares, precisions, smooth, keys)
+        fits.append([np.asarray(one) for one in found])
     (weights, values), (draw_weights, draw_values) = fits
     return Mixture(weights, values, draw_weights, draw_values)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def fit_members(
-    tables: PairTables, settings: Settings, base: Array, shares: Array, precisions: Array, keys: Array
+    tables: PairTables,
+    settings: Settings,
+    base: Array,
+    shares: Array,
+    precisions: ArrayTree,
+    smooth: ArrayTree,
+    keys: Array,
 ) -> tuple[Array, Array]:
     """[members, components] and [members, components, all cells]: weights and tables of each fit."""
-    return jax.vmap(lambda key, one: _fit(tables, settings, base, one, precisions, key))(keys, shares)
+    return jax.vmap(lambda key, one: _fit(tables, settings, base, one, precisions, smooth, key))(keys, shares)
 
 
 def _fit(
-    tables: PairTables, settings: Settings, base: Array, shares: Array, precisions: Array, key: Array
+    tables: PairTables,
+    settings: Settings,
+    base: Array,
+    shares: Array,
+    precisions: ArrayTree,
+    smooth: ArrayTree,
+    key: Array,
 ) -> tuple[Array, Array]:
+    def model(parameters: ArrayTree) -> tuple[Array, Array]:
+        along = {name: _smoothed(tables, parameters[name], smooth) for name in ("logits", "effect", "own")}
+        return components(tables, {**parameters, **along})
+
     def loss(parameters: ArrayTree) -> Array:
-        weights, values = components(tables, parameters)
+        weights, values = model(parameters)
         left = predicted(tables, weights, values) - shares
+        alone = jnp.einsum("zy,zya->ya", weights, values) - precisions["single_shares"]
         pulled = sum(
             pull * jnp.sum(parameters[name] ** 2)
             for name, pull in (
@@ -151,7 +213,7 @@ def _fit(
                 ("own", OWN_PULL),
             )
         )
-        return 0.5 * (jnp.sum(precisions * left**2) + pulled)
+        return 0.5 * (jnp.sum(precisions["pairs"] * left**2) + jnp.sum(precisions["single"] * alone**2) + pulled)
 
     def step(carry: ArrayTree, number: Array) -> tuple[ArrayTree, None]:
         now, mean, square = carry
@@ -170,8 +232,19 @@ def _fit(
     start = _start(tables, settings, base, key)
     zero = jax.tree.map(jnp.zeros_like, start)
     (end, _, _), _ = jax.lax.scan(step, (start, zero, zero), jnp.arange(settings.steps, dtype=jnp.float32))
-    weights, values = components(tables, end)
+    weights, values = model(end)
     return weights.reshape(-1), _with_target(tables, values)
+
+
+def _smoothed(tables: PairTables, logits: Array, smooth: ArrayTree) -> Array:
+    """Logits [.., positions] from independent numbers, by the roots of the columns that have one."""
+    if all(root is None for root in smooth):
+        return logits
+    parts = jnp.split(logits, np.cumsum([tables.sizes[column] for column in tables.columns])[:-1], axis=-1)
+    whole: Array = jnp.concatenate(
+        [part if root is None else part @ root for part, root in zip(parts, smooth, strict=True)], axis=-1
+    )
+    return whole
 
 
 def _start(tables: PairTables, settings: Settings, base: Array, key: Array) -> dict[str, Array]:

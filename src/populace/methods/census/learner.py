@@ -1,0 +1,247 @@
+"""What silos count for `census`, and what the server makes of the sums: cells, weights of tables, and the mixture."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from populace.methods.base import NUMBER, Ask, Replies, Shard
+from populace.methods.blocks.composed import Learner
+from populace.methods.blocks.latent_class import LatentClass
+from populace.methods.blocks.schedules import Stages
+from populace.methods.census.cells import Grouping, codes_as_cells, present_cells
+from populace.methods.census.first_stage import SHORT_WEIGHT, FirstStage
+from populace.methods.census.fit import SHORTEST_SCALE, Mixture, Observed, Settings, fit_mixture, smoothing
+from populace.methods.census.persons import Contribution
+from populace.methods.census.release import StagedRelease
+from populace.methods.census.table_weights import chosen_weights, impurity
+from populace.methods.census.tables import WEIGHT_UNITS, PairTables
+from populace.privacy.source import Source
+from populace.tables.schema import Schema
+from populace.tables.universal import TWO_VALUES, is_open, trimmed_schema
+from populace.types import Array, ArrayTree, NumpyArray
+
+LEAST = 1e-12  # probability of a cell that is there
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sums:
+    """What the silos sent, added up, 64 bits wide, and how many messages each stage had: nothing that has no noise."""
+
+    one_way: Array
+    pairs: Array
+    messages: Array
+
+
+@dataclasses.dataclass(frozen=True)
+class CensusLearner(Learner):
+    """Counting at the silo, cells and mixture at the server."""
+
+    schema: Schema
+    first: FirstStage
+    tables: PairTables
+    schedule: Stages
+    release: StagedRelease
+    settings: Settings
+    contribution: Contribution
+
+    def begin(self, key: Array, warm: Any = None) -> Sums:
+        del key, warm
+        return Sums(
+            one_way=np.zeros(self.first.numbers, np.int64),
+            pairs=np.zeros((self.tables.outcomes, self.tables.places), np.int64),
+            messages=np.zeros(self.schedule.stages, np.int32),
+        )  # fmt: skip
+
+    def _is_first(self, number: int) -> bool:
+        """Whether an exchange is about codes of single columns."""
+        return bool(self.first.parts) and self.schedule.stage(number)[0] == 0
+
+    def question(self, state: Sums, number: Array) -> dict[str, Array]:
+        if self._is_first(int(number)):
+            return {"codes": jnp.int32(0)}
+        cells = np.concatenate([one.cell for one in self._groupings(state)])
+        weights = {"weights": jnp.asarray(self._weights(state), jnp.int32)} if self.first.short else {}
+        return {"cells": jnp.asarray(cells, jnp.int32), **weights}
+
+    def example(self, number: int) -> dict[str, Array]:
+        if self._is_first(number):
+            return {"codes": jnp.int32(0)}
+        weights = {"weights": jnp.zeros(len(self.tables.pairs), jnp.int32)} if self.first.short else {}
+        return {"cells": jnp.zeros(sum(self.schema.sizes), jnp.int32), **weights}
+
+    def answer(self, question: ArrayTree, own: ArrayTree, shard: Shard, source: Source) -> Array:
+        units, source = self.contribution.units(shard, source)
+        if "codes" in question:
+            return self.release.at_client(0, self.first.counts(shard.records, units), source)
+        cells = question["cells"]
+        weights = self.tables.permitted(question["weights"]) if "weights" in question else None
+        if any(isinstance(one, jax.core.Tracer) for one in (shard.records, units, cells, weights)):
+            counts = self.tables.counts(self._as_cells(shard.records, cells), units, weights=weights)
+        else:
+            counts = self.tables.counts(shard.records, units, self._cells_of_codes(cells), weights)
+        return self.release.at_client(self.schedule.stages - 1, counts, source)
+
+    def _as_cells(self, records: Array, cells: Array) -> Array:
+        """Records by their cells, as `_cells_of_codes` says them; can be traced."""
+        places = jnp.asarray(records) + np.cumsum([0, *self.schema.sizes[:-1]])
+        found: Array = jnp.clip(jnp.asarray(cells)[places], 0, np.array(self.tables.sizes) - 1)
+        return found
+
+    def _cells_of_codes(self, cells: Array) -> list[NumpyArray]:
+        """The cell of each code, by column; a cell that a column does not have counts as its last, whatever a server says."""
+        by_column = np.split(np.asarray(cells), np.cumsum(self.schema.sizes[:-1]))
+        return [np.clip(each, 0, size - 1) for each, size in zip(by_column, self.tables.sizes, strict=True)]
+
+    def absorb(self, state: Sums, ask: Ask, replies: Replies, source: Source) -> Sums:
+        number = int(ask.round)
+        stage, block = self.schedule.stage(number)
+        present = np.asarray(replies.present)
+        values = np.asarray(replies.values)
+        total = values[present].sum(axis=0, dtype=np.int64)
+        if block == 0:
+            total = self.release.at_server(stage, total, source)
+        messages = np.array(state.messages)
+        messages[stage] += int(present.sum())
+        state = dataclasses.replace(state, messages=messages)
+        if not self._is_first(number):
+            return dataclasses.replace(state, pairs=np.asarray(state.pairs) + total)
+        return dataclasses.replace(state, one_way=np.asarray(state.one_way) + total)
+
+    def _first_noise(self, state: Sums) -> float:
+        """The standard deviation of noise in the sums of the first stage."""
+        return self.release.deviation(0, int(state.messages[0]))
+
+    def _groupings(self, state: Sums) -> list[Grouping]:
+        """The cells of every column."""
+        if not self.first.parts:
+            return [codes_as_cells(column) for column in self.schema.columns]
+        return self.first.groupings(np.asarray(state.one_way), self._first_noise(state))
+
+    def _weights(self, state: Sums) -> NumpyArray:
+        """The weight of each table: the usual one, or what single columns show to be worth it."""
+        if not self.first.short:
+            return self.tables.weights
+        long, short = self.first.read(np.asarray(state.one_way))
+        groupings, noise = self._groupings(state), self._first_noise(state)
+        impurities = np.ones(len(self.schema.columns))
+        for column, counts in long.items():
+            cells = np.bincount(groupings[column].cell, counts, minlength=self.tables.sizes[column])
+            impurities[column] = impurity(cells, noise / self.first.weight)
+        for column, table in short.items():
+            impurities[column] = impurity(table.sum(axis=0), noise / SHORT_WEIGHT)
+        one_way = [*long.values(), *short.values()]
+        records = max(1.0, float(np.median([counts.sum() for counts in one_way])))
+        deviation = self.release.deviation(self.schedule.stages - 1, max(int(state.messages[0]), 1))
+        return chosen_weights(self.tables, impurities, noise=deviation / WEIGHT_UNITS / records)
+
+    def _doubtful(self, groupings: list[Grouping]) -> NumpyArray:
+        """Codes of open columns that perhaps nobody has: what no list names, "no value", and where one-way counts are empty."""
+        found = []
+        for column, grouping in zip(self.schema.columns, groupings, strict=True):
+            doubted = is_open(column) or column.source == TWO_VALUES
+            doubtful = grouping.doubtful & doubted
+            if column.domain == "released" and column.other:
+                doubtful[column.categories.index(column.other)] = True
+            found.append(doubtful)
+        return np.concatenate(found)
+
+    def observed(self, state: Sums) -> Observed:
+        """The noisy shares of records (of persons, where each counts as one) in every cell, and their noise."""
+        tables, whole = self.tables, self.contribution.whole
+        weights = self._weights(state)
+        listed = tables.layout(weights)
+        units = whole * weights[tables.pair_of_entry][listed]
+        counts = np.zeros((tables.outcomes, tables.entries))
+        counts[:, listed] = np.where(units > 0, np.asarray(state.pairs) / np.maximum(units, 1), 0.0)
+        inverse = np.zeros(tables.entries)
+        inverse[listed] = units / self.release.deviation(self.schedule.stages - 1, int(state.messages[-1]))
+        totals = np.bincount(tables.pair_of_entry, counts.sum(axis=0), minlength=len(tables.pairs))
+        records = max(1.0, float(np.average(totals, weights=np.maximum(weights, 0) ** 2 / tables.table_sizes)))
+        with np.errstate(divide="ignore"):
+            return Observed(counts / records, 1 / inverse / records, *self._single_columns(state, records * whole))
+
+    def _single_columns(self, state: Sums, records: float) -> tuple[NumpyArray, NumpyArray]:
+        """Noisy shares of the columns that were counted with the target, and their noise; infinite for all others."""
+        shares = np.zeros((self.tables.outcomes, self.tables.positions))
+        deviations = np.full(self.tables.positions, np.inf)
+        for column, table in (self.first.read(np.asarray(state.one_way))[1] if self.first.short else {}).items():
+            where = slice(self.tables.offsets[column], self.tables.offsets[column] + self.tables.sizes[column])
+            shares[:, where] = table / records
+            deviations[where] = self._first_noise(state) / SHORT_WEIGHT / records
+        return shares, deviations
+
+    def _roots(self, groupings: list[Grouping]) -> list[NumpyArray | None]:
+        """How the logits of each column in pairs hang together."""
+        found: list[NumpyArray | None] = []
+        for number in self.tables.columns:
+            column, size = self.schema.columns[number], self.tables.sizes[number]
+            along = column.is_ordered and size - int(column.nullable) >= SHORTEST_SCALE
+            found.append(smoothing(groupings[number].spikes, nullable=column.nullable) if along else None)
+        return found
+
+    def finish(self, state: Sums, key: Array) -> LatentClass:
+        groupings, observed = self._groupings(state), self.observed(state)
+        mixture = fit_mixture(self.tables, observed, self.settings, key, self._roots(groupings))
+        return self._at_codes(groupings, observed, mixture)
+
+    def _at_codes(self, groupings: list[Grouping], observed: Observed, mixture: Mixture) -> LatentClass:
+        """The generator of codes: cells as the mixture has them, codes inside each as the first stage counted them."""
+        column = np.repeat(np.arange(len(self.schema.sizes)), self.schema.sizes)
+        cells = np.concatenate([one.cell for one in groupings])
+        places = np.cumsum([0, *self.tables.sizes])[column] + cells
+        present = np.concatenate(present_cells(self.tables, observed))[places]
+        shares = np.concatenate([one.share for one in groupings]) * (present | ~self._doubtful(groupings))
+
+        def at_codes(tables: NumpyArray) -> NumpyArray:
+            fine = (tables[..., places] + LEAST) * shares
+            totals = np.add.reduceat(fine, np.cumsum([0, *self.schema.sizes[:-1]]), axis=-1)
+            return np.asarray(fine / totals[..., column], np.float32)
+
+        members, components = mixture.weights.shape
+        tables, draws = at_codes(mixture.tables), at_codes(mixture.draw_tables)
+        schema, kept = trimmed_schema(
+            self.schema, np.asarray((tables > 0).any(axis=(0, 1)) | (draws > 0).any(axis=(0, 1)))
+        )
+        return LatentClass(
+            schema=schema, weights=mixture.weights.reshape(-1) / members,
+            tables=kept(tables).reshape(members * components, -1), draws=(mixture.draw_weights, kept(draws)),
+        )  # fmt: skip
+
+    @functools.cached_property
+    def _bytes(self) -> tuple[tuple[float, float], ...]:
+        """Bytes to and from a silo, for each stage."""
+        asked = sum(self.schema.sizes) + (len(self.tables.pairs) if self.first.short else 0)
+        first = ((0.0, NUMBER * self.first.numbers),) if self.first.parts else ()
+        return (*first, (NUMBER * asked, NUMBER * self.tables.numbers))
+
+    def message_bytes(self, ask: Ask | None = None) -> tuple[float, float]:
+        if ask is not None:
+            return self._bytes[self.schedule.stage(int(ask.round))[0]]
+        down, up = np.mean(self._bytes, axis=0)
+        return float(down), float(up)
+
+    def notes(self) -> tuple[str, ...]:
+        tables, stage = self.tables, self.schedule.stages - 1
+        weight = self.contribution.whole * float(np.mean(tables.weights))
+        noise = self.release.deviation(stage, self.schedule.clients) / weight
+        kind = "pairs of columns" if tables.target is None else "pairs of columns with the target"
+        less = "; less on tables that are worth it, and none of the others" if self.first.short else ""
+        long, short = len(self.first.long), len(self.first.short)
+        fits = f", of which the message has room for {tables.places:,}" if tables.places < tables.entries else ""
+        return (
+            f"{len(tables.pairs):,} tables of {kind}, {tables.outcomes * tables.entries:,} cells{fits}; noise on a count of "
+            f"the sum {noise:,.1f}{less}",
+            *((f"cells of {long} columns follow from one-way counts of their codes",) if long else ()),
+            *(
+                (f"which tables are worth the budget follows from one-way counts of {long + short} columns",)
+                if short
+                else ()
+            ),
+        )
