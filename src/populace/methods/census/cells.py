@@ -173,7 +173,7 @@ def present_cells(tables: PairTables, observed: Observed) -> list[NumpyArray]:
     return [_present(mean, deviation) for mean, deviation in observed.one_way(tables)]
 
 
-def _present(mean: NumpyArray, deviation: float) -> NumpyArray:
+def _present(mean: NumpyArray, deviation: NumpyArray) -> NumpyArray:
     there = mean > CLEAR * deviation
     there[np.argmax(mean)] = True
     return np.asarray(there)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,10 @@ SMOOTH, ROUGH, REACH = (
     0.3,
     0.2,
 )  # of logits along a scale: variance that neighbours share, each cell's own, how far it reaches
+CLEAR, MATCHES = (
+    4.0,
+    5,
+)  # standard deviations above noise from which on one-way tables are kept to; passes
 SHORTEST_SCALE = 4  # cells from which on a scale is smooth
 BETAS = (0.9, 0.99)
 MOST_WORK = 6e11  # multiplications of all fits together: below it settings are as they are asked for
@@ -45,18 +49,19 @@ LEAST_MEMBERS, LEAST_STEPS, LEAST_COMPONENTS = 3, 400, 16  # to which wide table
 @dataclasses.dataclass(frozen=True)
 class Observed:
     """Noisy shares of records in every cell of the tables of pairs, [outcomes, entries], and the standard deviation of their
-    noise, [entries], infinite where a table was not counted; and the same of single columns with the target, [outcomes,
-    positions] and [positions], infinite where a column was not counted by itself."""
+    noise, [entries], infinite where a table was not counted; the same of single columns with the target, [outcomes, positions]
+    and [positions], infinite where a column was not counted by itself; and of the cells of columns counted without it."""
 
     shares: NumpyArray
     deviations: NumpyArray
     single_shares: NumpyArray
     single_deviations: NumpyArray
+    cell_shares: Mapping[int, tuple[NumpyArray, NumpyArray]] = dataclasses.field(default_factory=dict)
 
-    def one_way(self, tables: PairTables) -> list[tuple[NumpyArray, float]]:
+    def one_way(self, tables: PairTables) -> list[tuple[NumpyArray, NumpyArray]]:
         """Each column's table, and the standard deviation of its noise: the margins of all its pairs and its own counts, those
         of smaller noise counting more."""
-        margins: list[list[tuple[NumpyArray, float]]] = [[] for _ in tables.sizes]
+        margins: list[list[tuple[NumpyArray, NumpyArray | float]]] = [[] for _ in tables.sizes]
         ends = np.cumsum(tables.table_sizes)
         for number, ((first, second), shape) in enumerate(zip(tables.pairs, tables.shapes, strict=True)):
             table = self.shares[:, ends[number] - shape[0] * shape[1] : ends[number]].reshape(-1, *shape)
@@ -71,14 +76,18 @@ class Observed:
         for column, start in tables.offsets.items():
             own = self.single_shares[:, start : start + tables.sizes[column]]
             margins[column].append((own.sum(axis=0), float(self.single_deviations[start]) ** -2 / len(own)))
+        for column, (shares, deviations) in self.cell_shares.items():
+            margins[column].append((shares, deviations**-2.0))
         return [_mean_table(parts) for parts in margins]
 
 
-def _mean_table(parts: list[tuple[NumpyArray, float]]) -> tuple[NumpyArray, float]:
-    precisions = np.array([precision for _, precision in parts])
-    if not precisions.any():  # nothing was counted: every value alike
-        return np.full(len(parts[0][0]), 1 / len(parts[0][0])), np.inf
-    return np.average([table for table, _ in parts], axis=0, weights=precisions), float(precisions.sum() ** -0.5)
+def _mean_table(parts: list[tuple[NumpyArray, NumpyArray | float]]) -> tuple[NumpyArray, NumpyArray]:
+    tables = np.array([table for table, _ in parts])
+    precisions = np.array([np.broadcast_to(precision, tables.shape[1:]) for _, precision in parts])
+    total = precisions.sum(axis=0)
+    if not total.all():  # nothing was counted: every value alike
+        return np.full(tables.shape[1], 1 / tables.shape[1]), np.full(tables.shape[1], np.inf)
+    return (precisions * tables).sum(axis=0) / total, total**-0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,6 +180,25 @@ def fit_mixture(
         fits.append([np.asarray(one) for one in found])
     (weights, values), (draw_weights, draw_values) = fits
     return Mixture(weights, values, draw_weights, draw_values)
+
+
+def matched(tables: PairTables, observed: Observed, weights: NumpyArray, values: NumpyArray) -> NumpyArray:
+    """Tables of components, [components, cells of all columns], in which the one-way tables of columns that were also counted
+    by themselves are what was observed in all, where that is clear of its noise. Every component's shares are multiplied alike,
+    so that what columns have to do with each other stays."""
+    values = np.array(values, np.float64)
+    starts = np.cumsum([0, *tables.sizes])
+    one_way = observed.one_way(tables) if observed.cell_shares else []
+    for column in observed.cell_shares:
+        own, (mean, deviation) = values[:, starts[column] : starts[column + 1]], one_way[column]
+        for _ in range(MATCHES):
+            now = weights @ own
+            clear = (mean > CLEAR * deviation) & (now > 0)
+            kept = max(1 - float(now[~clear].sum()), 0.0)
+            wanted = mean * (kept / max(float(mean[clear].sum()), 1e-12))
+            own *= np.where(clear, wanted / np.maximum(now, 1e-12), 1.0)
+            own /= own.sum(axis=1, keepdims=True)
+    return values
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -16,9 +16,10 @@ from populace.methods.blocks.latent_class import LatentClass
 from populace.methods.blocks.schedules import Stages
 from populace.methods.census.cells import Grouping, codes_as_cells, present_cells
 from populace.methods.census.first_stage import SHORT_WEIGHT, FirstStage
-from populace.methods.census.fit import SHORTEST_SCALE, Mixture, Observed, Settings, fit_mixture, smoothing
+from populace.methods.census.fit import SHORTEST_SCALE, Mixture, Observed, Settings, fit_mixture, matched, smoothing
 from populace.methods.census.persons import Contribution
 from populace.methods.census.release import StagedRelease
+from populace.methods.census.scales import sum_noise
 from populace.methods.census.table_weights import chosen_weights, impurity
 from populace.methods.census.tables import WEIGHT_UNITS, PairTables
 from populace.privacy.source import Source
@@ -165,7 +166,26 @@ class CensusLearner(Learner):
         totals = np.bincount(tables.pair_of_entry, counts.sum(axis=0), minlength=len(tables.pairs))
         records = max(1.0, float(np.average(totals, weights=np.maximum(weights, 0) ** 2 / tables.table_sizes)))
         with np.errstate(divide="ignore"):
-            return Observed(counts / records, 1 / inverse / records, *self._single_columns(state, records * whole))
+            deviations = 1 / inverse / records
+        return Observed(
+            counts / records, deviations, *self._single_columns(state, records * whole),
+            self._cell_shares(state, records * whole),
+        )  # fmt: skip
+
+    def _cell_shares(self, state: Sums, records: float) -> dict[int, tuple[NumpyArray, NumpyArray]]:
+        """Noisy shares of the cells of long columns, from the first stage, and their noise."""
+        if not self.first.long:
+            return {}
+        groupings, noise = self._groupings(state), self._first_noise(state) / self.first.weight / records
+        found = {}
+        for column, counts in self.first.read(np.asarray(state.one_way))[0].items():
+            cell, size, levels = groupings[column].cell, self.tables.sizes[column], self.schema.columns[column].levels
+            codes = np.maximum(np.bincount(cell, minlength=size), 1)
+            spread = (
+                sum_noise(levels, noise).of(codes) if self.schema.columns[column].is_ordered else noise * codes**0.5
+            )
+            found[column] = (np.bincount(cell, counts, minlength=size) / records, spread)
+        return found
 
     def _single_columns(self, state: Sums, records: float) -> tuple[NumpyArray, NumpyArray]:
         """Noisy shares of the columns that were counted with the target, and their noise; infinite for all others."""
@@ -205,13 +225,12 @@ class CensusLearner(Learner):
             return np.asarray(fine / totals[..., column], np.float32)
 
         members, components = mixture.weights.shape
-        tables, draws = at_codes(mixture.tables), at_codes(mixture.draw_tables)
-        schema, kept = trimmed_schema(
-            self.schema, np.asarray((tables > 0).any(axis=(0, 1)) | (draws > 0).any(axis=(0, 1)))
-        )
+        weights = mixture.weights.reshape(-1) / members
+        whole = matched(self.tables, observed, weights, mixture.tables.reshape(members * components, -1))
+        tables, draws = at_codes(whole), at_codes(mixture.draw_tables)
+        schema, kept = trimmed_schema(self.schema, np.asarray((tables > 0).any(axis=0) | (draws > 0).any(axis=(0, 1))))
         return LatentClass(
-            schema=schema, weights=mixture.weights.reshape(-1) / members,
-            tables=kept(tables).reshape(members * components, -1), draws=(mixture.draw_weights, kept(draws)),
+            schema=schema, weights=weights, tables=kept(tables), draws=(mixture.draw_weights, kept(draws)),
         )  # fmt: skip
 
     @functools.cached_property
