@@ -13,16 +13,24 @@ import numpy as np
 from populace.methods.census.tables import MOST_WEIGHT, WEIGHT_POWER, WEIGHT_UNITS, PairTables
 from populace.types import NumpyArray
 
-DEPENDENCE = 0.02  # of the product of two impurities: a usual squared dependence
+DEPENDENCE = 0.1  # of the product of two impurities: a usual squared dependence
 BUDGET_SHARERS = 0.3  # of all tables, about as many as have most of the budget
 SEEN = 2.0  # standard deviations of noise above which a count is taken as it is
+LITTLE = 0.0125  # of the records: a value that has no more is not worth tables
 
 
 def impurity(counts: NumpyArray, deviation: float) -> float:
-    """How much a column varies: 1 minus the sum of its squared shares, from noisy counts; 1 where noise hides all of them."""
-    seen = np.where(counts > SEEN * deviation, counts, 0.0)
-    total = seen.sum()
-    return 1.0 if total <= 0 else float(1 - np.sum((seen / total) ** 2))
+    """How much a column varies: 1 minus the sum of its squared shares, from noisy counts.
+
+    What noise hides counts as absent where it can be no more than `LITTLE`; else as large as the noise.
+    """
+    hidden = counts <= SEEN * deviation
+    total = np.where(hidden, 0.0, counts).sum()
+    if total <= 0:
+        return 1.0
+    little = SEEN * deviation <= LITTLE * total
+    shares = np.where(hidden, 0.0 if little else deviation, counts)
+    return float(1 - np.sum((shares / shares.sum()) ** 2))
 
 
 def chosen_weights(tables: PairTables, impurities: NumpyArray, *, noise: float) -> NumpyArray:
