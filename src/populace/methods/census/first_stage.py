@@ -2,7 +2,7 @@
 
 A column with a scale is counted code by code and in groups of codes (`scales`), a long list code by code. Where a table has
 more than `MANY_COLUMNS` columns, its other columns are counted too, each with the target: from these follows which pairs of
-columns are worth their share of the budget. A record adds a public whole number to one count of each part.
+columns are worth their share of the budget. A record adds a public whole number to at most one count of each part.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ class FirstStage:
 
     @property
     def bound(self) -> float:
-        """By how much a record changes a message, in L2: exactly, because it adds to one count of each part."""
+        """By how much a record changes a message at most, in L2: exactly, if it has a value in every long column, because it
+        then adds to one count of each part; "no value" stands in no group."""
         return math.sqrt(sum((self.weight if width else SHORT_WEIGHT) ** 2 for _, width, _ in self.parts))
 
     def counts(self, records: Array, units: Array) -> Array:
