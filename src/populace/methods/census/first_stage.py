@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ import numpy as np
 
 from populace.methods.census.cells import Coarse, Grouping, codes_as_cells, grouped
 from populace.methods.census.counting import one_way_counts, pair_counts
-from populace.methods.census.scales import consistent, group_widths, groups_of, in_groups
+from populace.methods.census.scales import consistent, group_widths, groups_of, in_groups, sum_noise
 from populace.tables.schema import Schema
 from populace.types import Array, NumpyArray
 
@@ -135,6 +135,20 @@ class FirstStage:
             counts = [codes[:levels], *(values[column, width] for width in widths[1:])]
             long[column] = np.concatenate([consistent(counts, widths), codes[levels:]])
         return long, {column: values[column, 0].reshape(self.outcomes, -1) for column in self.short}
+
+    def cell_counts(
+        self, total: NumpyArray, groupings: Sequence[Grouping], deviation: float
+    ) -> dict[int, tuple[NumpyArray, float]]:
+        """Estimates of the counts of the long columns' cells, and the standard deviation of the noise of a usual one."""
+        found = {}
+        for column, counts in self.read(total)[0].items():
+            size, cell = self.coarse.sizes[column], groupings[column].cell
+            codes = np.maximum(np.bincount(cell, minlength=size), 1)
+            scale = self.schema.columns[column].is_ordered
+            noise = sum_noise(self.schema.columns[column].levels, 1.0).of(codes) if scale else np.sqrt(codes)
+            usual = deviation / self.weight * math.sqrt(np.mean(noise**2))
+            found[column] = np.bincount(cell, counts, minlength=size), usual
+        return found
 
     def groupings(self, total: NumpyArray, deviation: float) -> list[Grouping]:
         """The cells of every column, from the noisy sum; `deviation` is the noise of one of its numbers."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import jax
@@ -165,17 +166,31 @@ class CensusLearner(Learner):
         totals = np.bincount(tables.pair_of_entry, counts.sum(axis=0), minlength=len(tables.pairs))
         records = max(1.0, float(np.average(totals, weights=np.maximum(weights, 0) ** 2 / tables.table_sizes)))
         with np.errstate(divide="ignore"):
-            return Observed(counts / records, 1 / inverse / records, *self._single_columns(state, records * whole))
+            single = self._single_columns(state, weights, records * whole)
+            return Observed(counts / records, 1 / inverse / records, *single)
 
-    def _single_columns(self, state: Sums, records: float) -> tuple[NumpyArray, NumpyArray]:
-        """Noisy shares of the columns that were counted with the target, and their noise; infinite for all others."""
+    def _single_columns(self, state: Sums, weights: NumpyArray, records: float) -> tuple[NumpyArray, NumpyArray]:
+        """Noisy shares of the columns that were counted with the target, and of those that no table with a weight has; their
+        noise, which is infinite for all others."""
         shares = np.zeros((self.tables.outcomes, self.tables.positions))
         deviations = np.full(self.tables.positions, np.inf)
-        for column, table in (self.first.read(np.asarray(state.one_way))[1] if self.first.short else {}).items():
+        for column, (table, deviation) in (self._counted_alone(state, weights) if self.first.short else {}).items():
             where = slice(self.tables.offsets[column], self.tables.offsets[column] + self.tables.sizes[column])
-            shares[:, where] = table / records
-            deviations[where] = self._first_noise(state) / SHORT_WEIGHT / records
+            shares[:, where], deviations[where] = table / records, deviation / records
         return shares, deviations
+
+    def _counted_alone(self, state: Sums, weights: NumpyArray) -> dict[int, tuple[NumpyArray, float]]:
+        """[outcomes, cells] of the short columns, and their noise; also of long columns of which the first stage alone tells,
+        as if they did not depend on the target."""
+        total, noise = np.asarray(state.one_way), self._first_noise(state)
+        found = {column: (table, noise / SHORT_WEIGHT) for column, table in self.first.read(total)[1].items()}
+        outcome = np.maximum(np.mean([table.sum(axis=1) for table, _ in found.values()], axis=0), 1.0)
+        paired = {column for pair, weight in zip(self.tables.pairs, weights, strict=True) if weight for column in pair}
+        for column, (counts, deviation) in self.first.cell_counts(total, self._groupings(state), noise).items():
+            if column not in paired:
+                split = outcome[:, None] / outcome.sum() * counts
+                found[column] = split, deviation / math.sqrt(self.tables.outcomes)
+        return found
 
     def _roots(self, groupings: list[Grouping]) -> list[NumpyArray | None]:
         """How the logits of each column in pairs hang together."""
