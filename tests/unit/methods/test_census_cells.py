@@ -3,17 +3,16 @@
 import numpy as np
 import pytest
 
-from populace.methods.census.cells import (
-    LIST_CELLS,
-    SCALE_CELLS,
-    SHORT_GAP,
-    SPIKE_SHARE,
-    Coarse,
-    cells_of,
-    denoised,
-    grouped,
-)
+from census_cases import estimates, noisy_parts
+from populace.methods.census.cells import LIST_CELLS, SCALE_CELLS, SPIKE_SHARE, Coarse, cells_of, grouped
+from populace.methods.census.scales import SHORT_GAP, consistent, denoised, sum_noise
 from populace.tables.schema import Column, Schema
+
+
+def cut(column, counts, deviation):
+    """The cell of each code, and its share of that cell."""
+    found = grouped(column, counts, deviation)
+    return found.cell, found.share
 
 
 def scale(codes, *, nullable=False, name="amount"):
@@ -50,8 +49,8 @@ def laws(codes, rng):
 def test_every_code_has_a_cell_and_shares_of_a_cell_are_a_distribution(column, deviation):
     rng = np.random.default_rng(0)
     for name, counts in laws(column.size, rng):
-        noisy = counts + deviation * rng.normal(size=column.size)
-        cells, shares = grouped(column, noisy, deviation)
+        noisy = estimates(column, counts, deviation, rng)
+        cells, shares = cut(column, noisy, deviation)
         wanted = cells_of(column)
         assert cells.shape == shares.shape == (column.size,), name
         assert cells.dtype == np.int32
@@ -76,14 +75,12 @@ def test_a_public_number_of_cells_and_no_more_than_codes():
         assert cells_of(short) == short.size
 
 
-def test_only_long_columns_are_coarse_and_their_codes_follow_each_other():
+def test_only_long_columns_are_coarse():
     schema = Schema(columns=(scale(100, name="a"), listed(3, name="b"), listed(90, name="c"), scale(7, name="d")))
     coarse = Coarse(schema)
     assert coarse.columns == (0, 2)
     assert coarse.sizes == (SCALE_CELLS, 3, LIST_CELLS, 7)
-    assert coarse.numbers == 190
-    assert coarse.starts() == {0: 0, 2: 100}
-    assert Coarse(Schema(columns=(listed(3, name="b"),))).starts() == {}
+    assert Coarse(Schema(columns=(listed(3, name="b"),))).columns == ()
 
 
 def test_frequent_values_along_a_scale_stand_alone():
@@ -92,7 +89,7 @@ def test_frequent_values_along_a_scale_stand_alone():
     counts = np.full(400, 10.0)
     counts[0], counts[123] = 5_000, 1_000
     for deviation in (0.0, 30.0):
-        cells, shares = grouped(column, counts + deviation * rng.normal(size=400), deviation)
+        cells, shares = cut(column, estimates(column, counts, deviation, rng), deviation)
         for spike in (0, 123):
             assert (cells == cells[spike]).sum() == 1
             assert shares[spike] == 1
@@ -102,9 +99,9 @@ def test_frequent_values_along_a_scale_stand_alone():
 def test_what_noise_alone_makes_frequent_is_no_spike():
     """Few records, much noise: the largest count is above the share, and stands not alone."""
     column, rng = scale(400), np.random.default_rng(2)
-    counts = np.full(400, 1.0) + 100 * rng.normal(size=400)
+    counts = estimates(column, np.full(400, 1.0), 100.0, rng)
     assert (counts > SPIKE_SHARE * max(counts.sum(), 1)).any()
-    cells, _ = grouped(column, counts, 100.0)
+    cells, _ = cut(column, counts, 100.0)
     alone = np.bincount(cells)[cells] == 1
     assert alone.sum() <= 4
     assert not alone[np.argmax(counts)]
@@ -113,7 +110,7 @@ def test_what_noise_alone_makes_frequent_is_no_spike():
 def test_parts_of_a_scale_weigh_about_the_same():
     """Without noise and without spikes no cell holds much more than its share."""
     counts = 1e5 * np.exp(-np.arange(600) / 80.0) + 5
-    cells, _ = grouped(scale(600), counts, 0.0)
+    cells, _ = cut(scale(600), counts, 0.0)
     weights = np.bincount(cells, counts) / counts.sum()
     assert len(weights) == SCALE_CELLS
     assert weights.max() < 2.0 / SCALE_CELLS
@@ -124,7 +121,7 @@ def test_an_empty_tail_is_not_given_any_records():
     """Values lie below a tenth of the scale; noise stands above it, and hardly any of it is believed."""
     column, rng = scale(2_000), np.random.default_rng(3)
     counts = np.where(np.arange(2_000) < 200, 150.0, 0.0)
-    cells, shares = grouped(column, counts + 30 * rng.normal(size=2_000), 30.0)
+    cells, shares = cut(column, estimates(column, counts, 30.0, rng), 30.0)
     cell_weights = np.bincount(cells, counts, minlength=SCALE_CELLS) / counts.sum()
     drawn = cell_weights[cells] * shares
     assert drawn[:200].sum() > 0.97
@@ -134,7 +131,7 @@ def test_an_empty_tail_is_not_given_any_records():
 
 def test_the_most_frequent_categories_stand_alone_and_the_others_share_the_rest():
     counts = np.random.default_rng(4).permutation(1e5 / (1 + np.arange(700.0)) ** 1.2)
-    cells, shares = grouped(listed(700), counts, 0.0)
+    cells, shares = cut(listed(700), counts, 0.0)
     alone = np.bincount(cells)[cells] == 1
     assert set(np.argsort(-counts)[:30]) <= set(np.flatnonzero(alone))
     assert len(np.unique(cells)) == LIST_CELLS
@@ -145,7 +142,7 @@ def test_denoising_keeps_what_is_there():
     """Steps far above the noise keep their places and sizes."""
     rng = np.random.default_rng(5)
     truth = np.repeat([400.0, 0.0, 900.0, 100.0], 256)
-    found = denoised(truth + 20 * rng.normal(size=1_024), 20.0)
+    found = denoised(consistent(*noisy_parts(truth, 20.0, rng)), sum_noise(1_024, 20.0))
     assert np.abs(found - truth).mean() < 8  # of the noise's 16
     assert found.sum() == pytest.approx(truth.sum(), rel=0.01)
     assert found.min() >= 0
@@ -155,8 +152,8 @@ def test_denoising_removes_noise_where_nothing_is():
     rng = np.random.default_rng(6)
     truth = np.zeros(1_024)
     truth[:64] = 800.0
-    noisy = truth + 50 * rng.normal(size=1_024)
-    found = denoised(noisy, 50.0)
+    noisy = consistent(*noisy_parts(truth, 50.0, rng))
+    found = denoised(noisy, sum_noise(1_024, 50.0))
     assert found[64:].sum() < 0.02 * truth.sum()
     assert np.maximum(noisy, 0)[64:].sum() > 0.3 * truth.sum()  # what cutting at zero would leave
 
@@ -164,17 +161,16 @@ def test_denoising_removes_noise_where_nothing_is():
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 1_000, 1_024, 1_025])
 def test_denoising_without_noise_changes_nothing(size):
     counts = np.random.default_rng(7).poisson(30, size).astype(float)
-    np.testing.assert_allclose(denoised(counts, 0.0), counts)
-    np.testing.assert_allclose(denoised(counts, 1e-9), counts, rtol=1e-6)
+    np.testing.assert_allclose(denoised(counts, sum_noise(size, 0.0)), counts)
+    np.testing.assert_allclose(denoised(counts, sum_noise(size, 1e-9)), counts, rtol=1e-6)
 
 
 def test_cells_in_which_nothing_shows_lie_next_to_what_is_there():
     """A cell that only noise may fill stands for values near the others, not for any at the far end of a grid."""
     rng = np.random.default_rng(3)
-    counts = rng.normal(0, 20.0, 900)
-    counts[450:457] += 4_000.0
-    column = Column(name="a", kind="integer", edges=tuple(float(edge) for edge in range(901)))
-    cells, shares = grouped(column, counts, 20.0)
+    column = scale(900)
+    counts = np.where(np.isin(np.arange(900), np.arange(450, 457)), 4_000.0, 0.0)
+    cells, shares = cut(column, estimates(column, counts, 20.0, rng), 20.0)
     below = np.flatnonzero((shares > 0) & (np.arange(900) < 440))
     assert len(np.unique(cells)) > 7
     assert len(below) == 0 or below.min() >= 440 - 2 * SHORT_GAP

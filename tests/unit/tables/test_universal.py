@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from populace.tables import codec
 from populace.tables.schema import Column, Schema, schema_from_dict
 from populace.tables.table import make_table
-from populace.tables.universal import SOURCE, is_open, open_schema, opened, released, trimmed, with_lists
+from populace.tables.universal import KNOWN_CODES, SOURCE, is_open, open_schema, opened, released, trimmed, with_lists
 
 ROWS = 400
 MOST_CODES = 1_500
@@ -85,7 +85,8 @@ def test_every_value_has_a_code_and_comes_back_with_its_kind_and_precision():
     assert np.abs(price / rows.column("price").to_numpy() - 1)[rows.column("price").to_numpy() > 2].max() < 0.06
     assert again.column("age").to_pylist() == rows.column("age").to_pylist()
     assert (codec.encode(again, schema) == table.codes).all()
-    assert table.clipped == {"ward": ROWS, "admission_type": ROWS}
+    assert table.clipped == {"ward": ROWS}  # small whole numbers have their codes without any list
+    assert again.column("admission_type").to_pylist() == rows.column("admission_type").to_pylist()
 
 
 def test_encoding_is_quick():
@@ -110,10 +111,14 @@ def test_the_grid_takes_every_number(step, numbers):
 def test_lists_of_silos_are_joined_and_the_rest_has_a_category():
     rows = frame()
     schema = open_schema(rows)
-    lists = [{"ward": {"ward 1": 50, "ward 0": 70}, "admission_type": {"2": 9}}, {"ward": {"ward 3": 60, "ward 1": 3}}]
+    lists = [{"ward": {"ward 1": 50, "ward 0": 70}, "admission_type": {"2": 9, "700": 8, "-3": 9}},
+             {"ward": {"ward 3": 60, "ward 1": 3}}]  # fmt: skip
     found = with_lists(schema, lists)
     assert found.column("ward").categories == ("ward 0", "ward 1", "ward 3", "(other)")
-    assert found.column("admission_type").categories == ("2", "-1")
+    small = tuple(map(str, range(KNOWN_CODES)))
+    assert found.column("admission_type").categories == ("-3", *small, "700", "-4")
+    assert found.column("admission_type").other == "-4"
+    assert with_lists(schema, []).column("admission_type").categories == (*small, "-1")
     table = make_table(rows, found)
     listed = sum(ward in ("ward 0", "ward 1", "ward 3") for ward in rows.column("ward").to_pylist())
     assert table.clipped["ward"] == ROWS - listed

@@ -2,7 +2,7 @@
 
 A column with a scale is counted code by code and in groups of codes (`scales`), a long list code by code. Where a table has
 more than `MANY_COLUMNS` columns, its other columns are counted too, each with the target: from these follows which pairs of
-columns are worth their share of the budget. A record adds a public whole number to one count of each part.
+columns are worth their share of the budget. A record adds a public whole number to at most one count of each part.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ import numpy as np
 
 from populace.methods.census.cells import Coarse, Grouping, codes_as_cells, grouped
 from populace.methods.census.counting import one_way_counts, pair_counts
-from populace.methods.census.scales import consistent, group_widths, groups_of, in_groups
+from populace.methods.census.scales import consistent, group_widths, groups_of, in_groups, noise_in_cells
 from populace.tables.schema import Schema
 from populace.types import Array, NumpyArray
 
@@ -81,7 +81,8 @@ class FirstStage:
 
     @property
     def bound(self) -> float:
-        """By how much a record changes a message, in L2: exactly, because it adds to one count of each part."""
+        """By how much a record changes a message at most, in L2: exactly, if it has a value in every long column, because it
+        then adds to one count of each part; "no value" stands in no group."""
         return math.sqrt(sum((self.weight if width else SHORT_WEIGHT) ** 2 for _, width, _ in self.parts))
 
     def counts(self, records: Array, units: Array) -> Array:
@@ -134,6 +135,21 @@ class FirstStage:
             counts = [codes[:levels], *(values[column, width] for width in widths[1:])]
             long[column] = np.concatenate([consistent(counts, widths), codes[levels:]])
         return long, {column: values[column, 0].reshape(self.outcomes, -1) for column in self.short}
+
+    def cell_counts(
+        self, total: NumpyArray, groupings: Sequence[Grouping], deviation: float
+    ) -> dict[int, tuple[NumpyArray, NumpyArray]]:
+        """Estimates of the counts of the long columns' cells, and the standard deviation of their noise."""
+        found = {}
+        for column, counts in self.read(total)[0].items():
+            size, cell = self.coarse.sizes[column], groupings[column].cell
+            noise = np.sqrt(np.maximum(np.bincount(cell, minlength=size), 1))
+            if self.schema.columns[column].is_ordered:
+                levels = self.schema.columns[column].levels
+                codes = np.unique(cell[:levels])  # "no value" has a cell and a count of its own
+                noise[codes] = noise_in_cells(levels, cell[:levels], size)[codes]
+            found[column] = np.bincount(cell, counts, minlength=size), deviation / self.weight * noise
+        return found
 
     def groupings(self, total: NumpyArray, deviation: float) -> list[Grouping]:
         """The cells of every column, from the noisy sum; `deviation` is the noise of one of its numbers."""

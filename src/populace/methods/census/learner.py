@@ -19,7 +19,6 @@ from populace.methods.census.first_stage import SHORT_WEIGHT, FirstStage
 from populace.methods.census.fit import SHORTEST_SCALE, Mixture, Observed, Settings, fit_mixture, matched, smoothing
 from populace.methods.census.persons import Contribution
 from populace.methods.census.release import StagedRelease
-from populace.methods.census.scales import sum_noise
 from populace.methods.census.table_weights import chosen_weights, impurity
 from populace.methods.census.tables import WEIGHT_UNITS, PairTables
 from populace.privacy.source import Source
@@ -176,16 +175,8 @@ class CensusLearner(Learner):
         """Noisy shares of the cells of long columns, from the first stage, and their noise."""
         if not self.first.long:
             return {}
-        groupings, noise = self._groupings(state), self._first_noise(state) / self.first.weight / records
-        found = {}
-        for column, counts in self.first.read(np.asarray(state.one_way))[0].items():
-            cell, size, levels = groupings[column].cell, self.tables.sizes[column], self.schema.columns[column].levels
-            codes = np.maximum(np.bincount(cell, minlength=size), 1)
-            spread = (
-                sum_noise(levels, noise).of(codes) if self.schema.columns[column].is_ordered else noise * codes**0.5
-            )
-            found[column] = (np.bincount(cell, counts, minlength=size) / records, spread)
-        return found
+        counts = self.first.cell_counts(np.asarray(state.one_way), self._groupings(state), self._first_noise(state))
+        return {column: (held / records, noise / records) for column, (held, noise) in counts.items()}
 
     def _single_columns(self, state: Sums, records: float) -> tuple[NumpyArray, NumpyArray]:
         """Noisy shares of the columns that were counted with the target, and their noise; infinite for all others."""

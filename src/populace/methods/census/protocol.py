@@ -40,9 +40,10 @@ COUNTED_ON_HOST = 2**12  # records of a silo from which on they are counted by N
 class Census(ComposedMethod):
     """Guarantee: (epsilon, delta)-DP for one record zeroed out: `silo`, each silo's messages by themselves, or `central`,
     the sums of all messages, for whoever does not see the messages. A record adds a public weight to one cell of every table,
-    whatever cells a server asks for, so that the L2 sensitivity of a message is exact. With `unit="person"` the same holds for
-    one person with all their rows at a silo, zeroed out: rows count in whole units, of which a person has a fixed number
-    (`census.persons` has the rules and the proof), and the model is of persons, each of whom counts once.
+    whatever cells a server asks for; weights that would change a message by more than the usual ones are not used. So the L2
+    sensitivity of a message is public and reached. With `unit="person"` the same holds for one person with all their rows
+    at a silo, zeroed out: rows count in whole units, of which a person has a fixed number (`census.persons` has the rules and
+    the proof), and the model is of persons, each of whom counts once.
 
     Edge cases: a silo without records sends noise (`silo`) or zeros. A silo that misses a stage is missing from that stage's
     sums alone. A target of more than `MOST_OUTCOMES` cells stands in pairs like any other column.
@@ -185,8 +186,8 @@ class Census(ComposedMethod):
         who = "each silo's own message" if at_silo else "the sum of all silos' messages, at the server"
         one_way = (
             f"one-way counts of {len(first.long) + len(first.short)} columns, of single codes and of groups of them: "
-            f"{Gaussian(multipliers[0])}; a record adds a fixed number to one count of each of {len(first.parts)} parts, "
-            f"{first.bound:.6g} in L2{rule.of_persons(first.bound)}"
+            f"{Gaussian(multipliers[0])}; a record adds a fixed number to at most one count of each of "
+            f"{len(first.parts)} parts, {first.bound:.6g} in L2{rule.of_persons(first.bound)}"
         )
         chosen = "at most" if first.short else "exactly,"
         return Wording(

@@ -94,11 +94,25 @@ def sum_noise(levels: int, deviation: float) -> SumNoise:
     return SumNoise(deviation * anywhere, deviation * aligned)
 
 
+def noise_in_cells(levels: int, cells: NumpyArray, size: int) -> NumpyArray:
+    """The noise of the sums of estimates over each of `size` cells, `cells` the cell of each code, for noise of deviation 1."""
+    sums = np.zeros((size, DRAWS))
+    np.add.at(sums, cells, _unit_draws(levels).T)
+    deviations: NumpyArray = np.sqrt(np.mean(sums**2, axis=1))
+    return deviations
+
+
+@functools.lru_cache(maxsize=32)
+def _unit_draws(levels: int) -> NumpyArray:
+    """Estimates of codes where nothing is, for noise of deviation 1: draws that are the same in every run."""
+    rng, widths = np.random.default_rng(0), group_widths(levels)
+    return consistent([rng.normal(size=(DRAWS, groups_of(levels, width))) for width in widths], widths)
+
+
 @functools.lru_cache(maxsize=128)
 def _unit_noise(levels: int) -> tuple[NumpyArray, NumpyArray]:
-    """For noise of deviation 1, from draws of it that are the same in every run."""
-    rng, widths = np.random.default_rng(0), group_widths(levels)
-    drawn = consistent([rng.normal(size=(DRAWS, groups_of(levels, width))) for width in widths], widths)
+    """For noise of deviation 1."""
+    drawn = _unit_draws(levels)
     before = np.concatenate([np.zeros((DRAWS, 1)), np.cumsum(drawn, axis=1)], axis=1)
     anywhere, aligned = [], []
     for power in range(levels.bit_length() + 1):

@@ -41,11 +41,12 @@ def chosen_weights(tables: PairTables, impurities: NumpyArray, *, noise: float) 
     cells = tables.table_sizes.astype(np.float64)
     signal = DEPENDENCE * np.array([impurities[first] * impurities[second] for first, second in tables.pairs])
     left = cells * tables.outcomes * BUDGET_SHARERS * noise**2
-    wanted = cells**WEIGHT_POWER * np.sqrt(signal / np.maximum(signal + left, 1e-300))
+    usual = cells**WEIGHT_POWER
+    wanted = usual * np.sqrt(signal / np.maximum(signal + left, 1e-300))
+    if not wanted.any():  # no two columns vary
+        wanted = usual
     if tables.room:
         wanted = _within_room(tables, wanted)
-    if not wanted.any():
-        return tables.weights
     scale = WEIGHT_UNITS / np.sqrt(np.mean(wanted**2))
     while True:
         weights: NumpyArray = np.minimum(np.rint(scale * wanted), MOST_WEIGHT).astype(np.int64)

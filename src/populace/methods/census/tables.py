@@ -111,11 +111,14 @@ class PairTables:
         return math.sqrt(self.squares)
 
     def permitted(self, asked: Array) -> Array:
-        """The weights that a silo counts with: those asked for, where they keep to the bound, else the usual ones."""
+        """The weights that a silo counts with: those asked for, where they keep to the bound, else the usual ones.
+
+        Squares are added one after the other: a sum that would pass 32 bits is above the bound before it does.
+        """
         numpy = jnp if isinstance(asked, jax.core.Tracer) else np
         weights = numpy.asarray(asked, numpy.int32)
         kept = numpy.clip(weights, 0, MOST_WEIGHT)
-        fits = (kept == weights).all() & ((kept * kept).sum() <= self.squares)
+        fits = (kept == weights).all() & (numpy.cumsum(kept * kept) <= self.squares).all()
         found: Array = numpy.where(fits, kept, numpy.asarray(self.weights, numpy.int32))
         return found
 

@@ -1,0 +1,179 @@
+"""Tables of many columns from end to end: the budget goes to the pairs that are worth it, and messages have their room."""
+
+import dataclasses
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from builders import assert_same, debug_state, make_coordinator, make_sites
+from census_cases import two_kinds, wide_schema
+from populace.engines import simulation
+from populace.engines.runtime import padded_shard, population_of
+from populace.errors import SpecError
+from populace.methods.census import protocol as census
+from populace.methods.census.protocol import Census
+from populace.privacy.source import Keyed
+from populace.tables.partition import split
+
+ROWS = 8_400
+CONSTANT = (3, 8, 9, 10, 21)  # the first has a long scale
+FAST = {"components": 2, "members": 2, "fit_steps": 40, "prior_precision": 1.0}
+ROOMS = {"all": 50.0, "little room": 0.02}
+
+
+def protocol_of(megabytes=50.0, **settings):
+    asked = {"epsilon": 6.0, "delta": 1e-6, "trust": "central", "message_megabytes": megabytes}
+    return Census(**{**asked, **FAST, **settings})
+
+
+@pytest.fixture(scope="module")
+def clients():
+    table = two_kinds(wide_schema(30, nullable=False), ROWS, constant=CONSTANT)
+    return split(table, records_per_client=ROWS // 2)
+
+
+@pytest.fixture(scope="module", params=ROOMS)
+def made(request, clients):
+    """A run, with what it was made by."""
+    protocol = protocol_of(ROOMS[request.param])
+    outcome = simulation.run(protocol, clients, root=jax.random.key(0))
+    learner = protocol.parts(population_of(clients)).learner
+    return protocol, learner, outcome
+
+
+def shares(codes, sizes, columns):
+    places = np.ravel_multi_index([codes[:, column] for column in columns], [sizes[column] for column in columns])
+    counts = np.bincount(places, minlength=math.prod(sizes[column] for column in columns))
+    return counts.reshape([sizes[column] for column in columns]) / len(codes)
+
+
+def distance(first, second):
+    return float(np.abs(first - second).sum() / 2)
+
+
+def test_every_column_comes_out_as_it_is_and_constant_ones_stay_so(made, clients):
+    """Also a long column that no table with a weight has: the first stage alone tells of it."""
+    _, _, outcome = made
+    codes, sizes = clients.data.codes, clients.data.schema.sizes
+    for column in range(30):
+        found = outcome.generator.marginal((column,))
+        assert distance(found, shares(codes, sizes, (column,))) < 0.08, column
+        if column in CONSTANT:
+            assert found[1] > 0.99
+
+
+def test_the_tables_of_constant_columns_are_left_out_and_the_others_have_less_noise(made):
+    _, learner, outcome = made
+    tables = learner.tables
+    weights = learner._weights(outcome.state.learner)
+    constant = np.array([bool(set(pair) & set(CONSTANT)) for pair in tables.pairs])
+    assert not weights[constant].any()
+    assert np.sum(weights**2) <= tables.squares
+    assert weights[weights > 0].mean() > tables.weights.mean()
+    observed = learner.observed(outcome.state.learner)
+    left_out = weights[tables.pair_of_entry] == 0
+    assert np.isinf(observed.deviations[left_out]).all()
+    assert np.isfinite(observed.deviations[~left_out]).all()
+    assert not observed.shares[:, left_out].any()
+
+
+def test_shares_and_noise_of_the_tables_that_are_counted_are_right(made, clients):
+    """What is observed beside the rows' own shares is noise of the deviation that is said."""
+    _, learner, outcome = made
+    tables, state = learner.tables, outcome.state.learner
+    cells = np.asarray(learner._as_cells(clients.data.codes, learner.question(state, np.int32(1))["cells"]))
+    observed, weights, ends = learner.observed(state), learner._weights(state), np.cumsum(tables.table_sizes)
+    scores = []
+    for number in np.flatnonzero(weights):
+        columns = (tables.target, *tables.pairs[number])
+        real = shares(cells, tables.sizes, columns).reshape(tables.outcomes, -1)
+        where = slice(ends[number] - tables.table_sizes[number], ends[number])
+        scores.append(((observed.shares[:, where] - real) / observed.deviations[where]).ravel())
+    assert np.concatenate(scores).std() == pytest.approx(1, rel=0.1)
+
+
+def test_a_message_has_exactly_the_numbers_that_have_room(made, clients):
+    protocol, learner, outcome = made
+    population, tables = population_of(clients), learner.tables
+    room = int(1e6 * protocol.message_megabytes / 4) // tables.outcomes
+    assert tables.places == min(room, tables.entries)
+    assert (tables.places < tables.entries) == (protocol.message_megabytes < 1)
+    assert np.shape(outcome.state.learner.pairs) == (tables.outcomes, tables.places)
+    assert learner.release.mechanisms[1].size == tables.outcomes * tables.places
+    question = learner.question(outcome.state.learner, np.int32(1))
+    reply = learner.answer(question, 0, padded_shard(clients, 0, population), Keyed(jax.random.key(0)))
+    assert np.shape(reply) == (tables.outcomes, tables.places)
+    assert 4 * np.size(reply) <= 1e6 * protocol.message_megabytes
+    assert any("has room for" in note for note in learner.notes()) == (tables.places < tables.entries)
+
+
+def test_room_changes_neither_the_guarantee_nor_the_bound(made, clients):
+    protocol, learner, _ = made
+    population = population_of(clients)
+    claim, whole = protocol.guarantee(population), protocol_of().guarantee(population)
+    assert (claim.epsilon, claim.delta, claim.derivation) == (whole.epsilon, whole.delta, whole.derivation)
+    assert learner.tables.bound == protocol_of().parts(population).learner.tables.bound
+    assert any("in L2, at most whatever the cells are" in line for line in claim.derivation)
+
+
+def test_columns_that_depend_on_each_other_still_do(made, clients):
+    """Of the pair that got the largest weight, with the rows' own shares nearer than those of independent columns."""
+    _, learner, outcome = made
+    weights = learner._weights(outcome.state.learner)
+    sizes, codes = clients.data.schema.sizes, clients.data.codes
+    pair = learner.tables.pairs[int(np.argmax(weights))]
+    real = shares(codes, sizes, pair)
+    alone = np.outer(*(shares(codes, sizes, (column,)) for column in pair))
+    assert distance(outcome.generator.marginal(pair), real) < 0.6 * distance(alone, real)
+
+
+@pytest.mark.parametrize("megabytes", [0.0076, 0.0001])
+def test_a_table_larger_than_the_room_is_refused_in_one_sentence(clients, megabytes):
+    with pytest.raises(SpecError) as refused:
+        protocol_of(megabytes).parts(population_of(clients))  # the largest has 24 times 40 cells for two outcomes
+    assert str(refused.value).startswith(
+        "a message would hold 18,588 cells, 0.0744 MB; allow more with message_megabytes"
+    )
+    assert "\n" not in str(refused.value)
+
+
+def test_few_columns_have_no_choice_of_tables_and_are_refused_where_all_do_not_fit():
+    few = two_kinds(wide_schema(24), 50)
+    population = population_of(split(few, records_per_client=50))
+    assert not protocol_of().parts(population).learner.first.short
+    assert protocol_of().parts(population).learner.tables.room == 0
+    with pytest.raises(SpecError, match="a message would hold"):
+        protocol_of(0.02).parts(population)
+
+
+def test_engines_agree_on_weights_that_go_to_silos(clients, tmp_path, monkeypatch):
+    """Weights are asked for over messages, and every engine ends with the same sums."""
+    monkeypatch.setattr(
+        census, "COUNTED_ON_HOST", 1
+    )  # compiling takes most of the time, and `first_stage` has its test
+    protocol = protocol_of(trust="silo")
+    parts = split(clients.data, records_per_client=ROWS // 4)
+    outcome = simulation.run(protocol, parts, root=jax.random.key(5))
+    assert_same(outcome.state, debug_state(protocol, parts, jax.random.key(5))[0])
+    options = {"epsilon": 99.0, "delta": 1e-3, "unit": "record", "records": ROWS // 4}
+    sites = make_sites(tmp_path, clients.data, protocol, **options)
+    assert_same(make_coordinator(tmp_path, clients.data.schema, protocol, sites).go().state, outcome.state)
+
+
+def test_noise_that_hides_every_count_leaves_a_model(clients):
+    """Nothing is seen of any column: all tables are as good as each other, and rows can still be drawn."""
+    protocol = protocol_of(epsilon=0.02)
+    population = population_of(clients)
+    learner = protocol.parts(population).learner
+    state = learner.begin(jax.random.key(0))
+    rng = np.random.default_rng(0)
+    noise = [np.rint(rng.normal(0, learner.release.deviation(stage, 2), shape)).astype(np.int64)
+             for stage, shape in ((0, state.one_way.shape), (1, state.pairs.shape))]  # fmt: skip
+    state = dataclasses.replace(state, one_way=noise[0], pairs=noise[1], messages=np.array([2, 2], np.int32))
+    weights = learner._weights(state)
+    assert 0 < np.sum(weights**2) <= learner.tables.squares
+    observed = learner.observed(state)
+    assert np.isfinite(observed.shares).all()
+    assert len(learner.finish(state, jax.random.key(0)).sample(20, jax.random.key(1))) == 20
