@@ -158,7 +158,8 @@ def test_counts_of_cells_and_their_noise():
     for _ in range(60):
         noisy = counts + rng.normal(0, 12.0, first.numbers)
         for column, (found, deviation) in first.cell_counts(noisy, groupings, 12.0).items():
-            left[column].append((found - exact[column][0]) / deviation)
+            held = np.bincount(groupings[column].cell, minlength=len(found)) > 0  # cells without codes have no noise
+            left[column].append(((found - exact[column][0]) / deviation)[held])
     for column, errors in left.items():
         assert exact[column][0].sum() == pytest.approx(3_000, rel=1e-9)
-        assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(1, rel=0.2), column
+        assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(1, rel=0.1), column
