@@ -332,7 +332,7 @@ def _benchmark(name: str, setting: Setting) -> Benchmark:
 
     return benchmark_of(
         __name__, setting, name=name, title=f"census: {setting.about}", reference="our own method; figures to reach are beside",
-        revision=1, prepare=prepare,
+        revision=2, prepare=prepare,
     )  # fmt: skip
 
 

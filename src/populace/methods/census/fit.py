@@ -194,9 +194,10 @@ def matched(tables: PairTables, observed: Observed, weights: NumpyArray, values:
         for _ in range(MATCHES):
             now = weights @ own
             clear = (mean > CLEAR * deviation) & (now > 0)
-            kept = max(1 - float(now[~clear].sum()), 0.0)
-            wanted = mean * (kept / max(float(mean[clear].sum()), 1e-12))
-            own *= np.where(clear, wanted / np.maximum(now, 1e-12), 1.0)
+            rest = float(now[~clear].sum())
+            left = max(1 - float(mean[clear].sum()), 0.0)  # for cells that noise hides, together
+            ratio = np.where(clear, mean / np.maximum(now, 1e-12), left / max(rest, 1e-12))
+            own *= np.maximum(ratio, LEAST_SHARE)
             own /= own.sum(axis=1, keepdims=True)
     return values
 
