@@ -1,7 +1,7 @@
 """Audits of `census`: right noise passes at every stage, and what is planted wrong is refuted.
 
-Planted: a tenth of the noise, in either stage; weights of tables that the noise does not cover; a second message for the price
-of one; a bare first number. A right method is refuted once in a million audits; the seeds are fixed.
+Planted: a tenth of the noise, in either stage; weights of tables, or groups of codes, that the noise does not cover; a second
+message for the price of one; a bare first number. A right method is refuted once in a million audits; the seeds are fixed.
 """
 
 import dataclasses
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from census_cases import wide_schema
 from populace.audits import shapes
 from populace.audits.grey_box import audit_grey_box
 from populace.audits.messages import Effort, audit_as_gaussian
@@ -32,11 +33,12 @@ EFFORT = Effort(samples=1_500, seed=1)
 SMALL = {"components": 2, "members": 2, "fit_steps": 2}
 
 
-def long_schema(codes=90):
+def long_schema(codes=90, *, nullable=True):
     """A column with more codes than cells: two stages."""
+    edges = tuple(float(edge) for edge in range(codes + 1))
     return Schema(
         columns=(
-            Column(name="cost", kind="integer", edges=tuple(float(edge) for edge in range(codes + 1)), nullable=True),
+            Column(name="cost", kind="integer", edges=edges, nullable=nullable),
             Column(name="ward", kind="categorical", categories=("north", "south", "east")),
             Column(name="ill", kind="categorical", categories=("no", "yes")),
         ),
@@ -112,6 +114,17 @@ class WeightsForgotten(Together):
         *before, last = parts.release.mechanisms
         unweighted = math.sqrt(len(parts.learner.tables.pairs))
         return with_release(parts, mechanisms=(*before, dataclasses.replace(last, bound=unweighted)))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GroupsForgotten(Together):
+    """A code of a scale is counted by itself and in groups, and the noise is that of one count for each column."""
+
+    def compose(self, population):
+        parts = super().compose(population)
+        first, last = parts.release.mechanisms
+        single = parts.learner.first.weight * math.sqrt(len(parts.learner.first.long))
+        return with_release(parts, mechanisms=(dataclasses.replace(first, bound=single), last))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -200,6 +213,24 @@ def test_a_record_changes_what_is_noised_by_exactly_the_bound(trust, stages):
     assert found.problems == ()
     assert found.sums == 2 * stages * (2 if trust == "silo" else 1)
     assert found.largest == 1.0
+
+
+@pytest.mark.parametrize("trust", ["silo", "central"])
+def test_a_record_of_a_wide_table_reaches_the_bound_and_stays_below_it(trust):
+    """Weights follow from noisy counts there; whatever they are, a record changes no message by more."""
+    found = recorded(census(trust=trust), wide_schema(26, nullable=False), pairs=2)
+    assert found.problems == ()
+    assert found.sums == 2 * 2 * (2 if trust == "silo" else 1)
+    assert found.largest == 1.0
+
+
+@pytest.mark.parametrize(
+    "schema", [long_schema(nullable=False), wide_schema(26, nullable=False)], ids=["narrow", "wide"]
+)
+def test_groups_that_the_noise_does_not_cover(schema):
+    found = recorded(census(GroupsForgotten), schema)
+    assert any("the noise covers" in problem for problem in found.problems)
+    assert found.largest > 1.4
 
 
 @pytest.mark.parametrize("trust", ["silo", "central"])

@@ -152,7 +152,7 @@ def noise_multiplier_for(
     while low > 0 and spent(low, INTERVAL) <= epsilon:
         step *= 2
         low, best = coarse * (1 - step), low
-    return bisect(lambda noise: spent(noise, INTERVAL) <= epsilon, low, best, tolerance=RELATIVE_TOLERANCE)[1]
+    return bisect(lambda noise: spent(noise, INTERVAL) <= epsilon, max(low, 0.0), best, tolerance=RELATIVE_TOLERANCE)[1]
 
 
 def steps_for(

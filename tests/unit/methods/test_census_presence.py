@@ -62,3 +62,76 @@ def test_cells_below_noise_hold_nobody_and_others_do():
     assert [part.tolist() for part in present_cells(tables, clear)] == [[True, True, False], [True, True], [True, True]]
     lost = observed(tables, joint, 10.0)
     assert [int(part.sum()) for part in present_cells(tables, lost)] == [1, 1, 1]
+
+
+SHAPES = [PairTables((3, 2, 4, 2), target=3), PairTables((3, 2, 4, 2)), PairTables((5, 2), target=1), PairTables((6,))]
+
+
+def some_observed(tables, seed, *, left_out=0.0, alone=0.0):
+    """Shares and noise at random; some pairs were not counted, and some columns were counted by themselves."""
+    rng = np.random.default_rng(seed)
+    deviations = np.where(rng.random(len(tables.pairs)) < left_out, np.inf, rng.uniform(0.5, 2.0, len(tables.pairs)))
+    single = {column: rng.uniform(0.5, 2.0) if rng.random() < alone else np.inf for column in tables.columns}
+    joint = rng.random((tables.outcomes, tables.entries))
+    own = rng.random((tables.outcomes, tables.positions))
+    widths = [tables.sizes[column] for column in tables.columns]
+    return Observed(joint, deviations[tables.pair_of_entry], own, np.repeat([*single.values()], widths))
+
+
+def one_way_slowly(tables, observed, column):
+    """Every way to see a column, as its table and the variance of its cells: by loops over the cells, and then averaged."""
+    (first, second), seen = tables.cells, []
+    for number, pair in enumerate(tables.pairs):
+        table, variance = np.zeros(tables.sizes[column]), np.zeros(tables.sizes[column])
+        for outcome in range(tables.outcomes):
+            for entry in np.flatnonzero(tables.pair_of_entry == number):
+                at = {pair[0]: first[entry] - tables.offsets[pair[0]], pair[1]: second[entry] - tables.offsets[pair[1]]}
+                if pair[0] == pair[1] and first[entry] != second[entry]:
+                    if column == tables.target:  # nobody is off the diagonal, but noise is
+                        table[outcome] += observed.shares[outcome, entry]
+                        variance[outcome] += observed.deviations[entry] ** 2
+                    continue
+                if tables.target is not None:
+                    at[tables.target] = outcome
+                if column in at:
+                    table[at[column]] += observed.shares[outcome, entry]
+                    variance[at[column]] += observed.deviations[entry] ** 2
+        if variance.all() and np.isfinite(variance).all():
+            seen.append((table, variance[0]))
+    if column in tables.offsets:
+        where = slice(tables.offsets[column], tables.offsets[column] + tables.sizes[column])
+        variance = tables.outcomes * observed.single_deviations[where][0] ** 2
+        if np.isfinite(variance):
+            seen.append((observed.single_shares[:, where].sum(axis=0), variance))
+    if not seen:
+        return np.full(tables.sizes[column], 1 / tables.sizes[column]), np.inf
+    precision = sum(1 / variance for _, variance in seen)
+    return sum(table / variance for table, variance in seen) / precision, precision**-0.5
+
+
+@pytest.mark.parametrize("tables", SHAPES, ids=lambda tables: f"{tables.sizes}-{tables.target}")
+@pytest.mark.parametrize(("left_out", "alone"), [(0.0, 0.0), (0.5, 0.0), (0.5, 0.5), (1.0, 1.0), (1.0, 0.0)])
+def test_one_way_tables_are_means_of_all_that_shows_them_by_their_precision(tables, left_out, alone):
+    for seed in range(4):
+        seen = some_observed(tables, seed, left_out=left_out, alone=alone)
+        found = seen.one_way(tables)
+        assert len(found) == len(tables.sizes)
+        for column, (table, deviation) in enumerate(found):
+            wanted, spread = one_way_slowly(tables, seen, column)
+            np.testing.assert_allclose(table, wanted, rtol=1e-9, err_msg=str(column))
+            assert deviation == pytest.approx(spread, rel=1e-9)
+
+
+def test_tables_that_were_not_counted_say_nothing_about_presence():
+    """Their zeros are no evidence that nobody is there; of a column that nothing shows, one cell stays."""
+    tables = PairTables((3, 2, 2, 2), target=3)
+    joint, deviations = np.zeros((2, tables.entries)), np.full(tables.entries, np.inf)
+    counted = tables.pair_of_entry == 0  # the first column with the second; the third is in no table that is counted
+    joint[:, np.flatnonzero(counted)[:4]], deviations[counted] = 0.125, 1e-3
+    bare = np.zeros((2, tables.positions)), np.full(tables.positions, np.inf)
+    found = present_cells(tables, Observed(joint, deviations, *bare))
+    assert [part.tolist() for part in found] == [[True, True, False], [True, True], [True, False], [True, True]]
+    shares, noise = np.zeros((2, tables.positions)), np.full(tables.positions, np.inf)
+    shares[:, -2:], noise[-2:] = 0.25, 1e-2  # the third by itself
+    found = present_cells(tables, Observed(joint, deviations, shares, noise))
+    assert [part.tolist() for part in found] == [[True, True, False], [True, True], [True, True], [True, True]]

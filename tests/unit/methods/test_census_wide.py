@@ -177,3 +177,30 @@ def test_noise_that_hides_every_count_leaves_a_model(clients):
     observed = learner.observed(state)
     assert np.isfinite(observed.shares).all()
     assert len(learner.finish(state, jax.random.key(0)).sample(20, jax.random.key(1))) == 20
+
+
+@pytest.mark.parametrize("megabytes", ROOMS.values(), ids=ROOMS)
+def test_a_table_of_constant_columns_alone(clients, megabytes):
+    """Nothing varies, so that no table is worth more than another: every row comes out as all rows are."""
+    schema = clients.data.schema
+    table = two_kinds(schema, ROWS, constant=range(30))
+    outcome = simulation.run(protocol_of(megabytes), split(table, records_per_client=ROWS // 2), root=jax.random.key(1))
+    made = outcome.generator.sample(2_000, jax.random.key(2)).codes
+    assert (made == 1).mean() > 0.99
+    assert (made == 1).mean(axis=0).min() > 0.95
+
+
+def test_sums_of_constant_columns_without_noise_fit_the_room_and_count_every_record(clients):
+    """No two columns vary at all: the usual weights, of as many tables as there is room for, and the right total."""
+    population, protocol = population_of(clients), protocol_of(ROOMS["little room"])
+    learner = protocol.parts(population).learner
+    records = np.ones((2_000, 30), np.int32)
+    state = learner.begin(jax.random.key(0))
+    one_way = 1_000 * learner.first.counts(records, np.ones(2_000, bool)).astype(np.int64)  # far above noise
+    state = dataclasses.replace(state, one_way=one_way, messages=np.array([2, 2], np.int32))
+    weights = learner._weights(state)
+    assert learner.tables.table_sizes[weights > 0].sum() <= learner.tables.places
+    pairs = 1_000 * learner.tables.counts(records, np.ones(2_000, bool), weights=weights).astype(np.int64)
+    observed = learner.observed(dataclasses.replace(state, pairs=pairs))
+    totals = np.bincount(learner.tables.pair_of_entry, observed.shares.sum(axis=0), minlength=len(weights))
+    np.testing.assert_allclose(totals[weights > 0], 1.0, rtol=1e-9)

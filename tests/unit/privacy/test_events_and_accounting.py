@@ -70,7 +70,9 @@ def test_non_private_is_infinite_wherever_it_stands():
     assert epsilon_of(Gaussian(1.0), delta=0.0) == math.inf
 
 
-@pytest.mark.parametrize(("epsilon", "probability", "steps"), [(1.0, 1.0, 1), (3.0, 0.1, 20), (0.2, 1.0, 3)])
+@pytest.mark.parametrize(
+    ("epsilon", "probability", "steps"), [(1.0, 1.0, 1), (3.0, 0.1, 20), (0.2, 1.0, 3), (0.002, 1.0, 1)]
+)
 def test_calibration_is_tight_from_below(epsilon, probability, steps):
     noise = noise_multiplier_for(epsilon=epsilon, delta=1e-5, probability=probability, steps=steps)
     at = epsilon_of(sampled_gaussian(noise_multiplier=noise, probability=probability, steps=steps), delta=1e-5)
