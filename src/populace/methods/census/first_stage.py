@@ -2,7 +2,8 @@
 
 A column with a scale is counted code by code and in groups of codes (`scales`), a long list code by code. Where a table has
 more than `MANY_COLUMNS` columns, its other columns are counted too, each with the target: from these follows which pairs of
-columns are worth their share of the budget. A record adds a public whole number to at most one count of each part.
+columns are worth their share of the budget. All records together are counted too, because every share is one of them. A record
+adds a public whole number to at most one count of each part.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from populace.types import Array, NumpyArray
 
 MANY_COLUMNS = 24  # of a table, from which on its pairs do not get the same budget
 LONG_WEIGHT, SHORT_WEIGHT = 2, 1  # of the counts of long and of other columns, where both are counted
+TOTAL = -1  # in place of a column: all records, one count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,8 +67,9 @@ class FirstStage:
 
     @functools.cached_property
     def parts(self) -> tuple[tuple[int, int, int], ...]:
-        """Column, width of its groups (0: with the target), and numbers of each part of the message, in their order."""
-        found = []
+        """Column, width of its groups (0: with the target), and numbers of each part of the message, in their order; the first
+        is of all records. None where nothing is counted first."""
+        found = [(TOTAL, 1, 1)] if self.long or self.short else []
         for column in self.long:
             size, levels = self.schema.sizes[column], self.schema.columns[column].levels
             found += [
@@ -83,19 +86,27 @@ class FirstStage:
     def bound(self) -> float:
         """By how much a record changes a message at most, in L2: exactly, if it has a value in every long column, because it
         then adds to one count of each part; "no value" stands in no group."""
-        return math.sqrt(sum((self.weight if width else SHORT_WEIGHT) ** 2 for _, width, _ in self.parts))
+        return math.sqrt(sum(self._weight_of(column, width) ** 2 for column, width, _ in self.parts))
+
+    def _weight_of(self, column: int, width: int) -> int:
+        """What a record adds to a count of a part."""
+        if column == TOTAL:
+            return 2 * self.weight
+        return self.weight if width else SHORT_WEIGHT
 
     def counts(self, records: Array, units: Array) -> Array:
         """The message of some records, int32; `units` says how often each counts."""
         codes, pairs = self._counted(records, units)
         found = []
         for column, width, _ in self.parts:
-            if not width:
-                found.append(SHORT_WEIGHT * pairs[column].reshape(-1))
-            elif width == 1:
-                found.append(self.weight * codes[column])
+            if column == TOTAL:
+                part = units.sum(dtype=np.int32).reshape(1)
+            elif not width:
+                part = pairs[column].reshape(-1)
             else:
-                found.append(self.weight * in_groups(codes[column][: self.schema.columns[column].levels], width))
+                part = codes[column]
+                part = part if width == 1 else in_groups(part[: self.schema.columns[column].levels], width)
+            found.append(self._weight_of(column, width) * part)
         numpy = jnp if any(isinstance(one, jax.core.Tracer) for one in found) else np
         message: Array = numpy.concatenate(found).astype(np.int32)
         return message
@@ -120,11 +131,16 @@ class FirstStage:
         shapes = [(self.outcomes, sizes[i]) for i in self.short]
         return long, dict(zip(self.short, pair_counts(records, pairs, shapes, None, units), strict=True))
 
+    def records(self, total: NumpyArray, deviation: float) -> tuple[float, float]:
+        """How many records there are, from a noisy sum, and the standard deviation of the noise in that."""
+        weight = self._weight_of(TOTAL, 1)
+        return float(total[0]) / weight, deviation / weight
+
     def read(self, total: NumpyArray) -> tuple[dict[int, NumpyArray], dict[int, NumpyArray]]:
         """Estimates of the counts of the long columns' codes, and of the others' with the target, from a noisy sum."""
         ends = np.cumsum([size for _, _, size in self.parts])
         values = {
-            (column, width): part / (self.weight if width else SHORT_WEIGHT)
+            (column, width): part / self._weight_of(column, width)
             for (column, width, _), part in zip(
                 self.parts, np.split(np.asarray(total, np.float64), ends[:-1]), strict=True
             )

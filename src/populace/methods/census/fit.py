@@ -192,6 +192,7 @@ def matched(tables: PairTables, observed: Observed, weights: NumpyArray, values:
     for column in observed.cell_shares:
         own, (mean, deviation) = values[:, starts[column] : starts[column + 1]], one_way[column]
         for _ in range(MATCHES):
+            own /= np.maximum(own.sum(axis=1, keepdims=True), 1e-300)
             now = weights @ own
             clear = (mean > CLEAR * deviation) & (now > 0)
             rest = float(now[~clear].sum())

@@ -136,8 +136,7 @@ class CensusLearner(Learner):
             impurities[column] = impurity(cells, noise / self.first.weight)
         for column, table in short.items():
             impurities[column] = impurity(table.sum(axis=0), noise / SHORT_WEIGHT)
-        one_way = [*long.values(), *short.values()]
-        records = max(1.0, float(np.median([counts.sum() for counts in one_way])))
+        records = max(1.0, self.first.records(np.asarray(state.one_way), noise)[0])
         deviation = self.release.deviation(self.schedule.stages - 1, max(int(state.messages[0]), 1))
         return chosen_weights(self.tables, impurities, noise=deviation / WEIGHT_UNITS / records)
 
@@ -162,14 +161,30 @@ class CensusLearner(Learner):
         counts[:, listed] = np.where(units > 0, np.asarray(state.pairs) / np.maximum(units, 1), 0.0)
         inverse = np.zeros(tables.entries)
         inverse[listed] = units / self.release.deviation(self.schedule.stages - 1, int(state.messages[-1]))
-        totals = np.bincount(tables.pair_of_entry, counts.sum(axis=0), minlength=len(tables.pairs))
-        records = max(1.0, float(np.average(totals, weights=np.maximum(weights, 0) ** 2 / tables.table_sizes)))
+        records, first = self._records(state, counts, inverse)
         with np.errstate(divide="ignore"):
             deviations = 1 / inverse / records
         return Observed(
-            counts / records, deviations, *self._single_columns(state, records * whole),
-            self._cell_shares(state, records * whole),
-        )  # fmt: skip
+            counts / records,
+            deviations,
+            *self._single_columns(state, first * whole),
+            self._cell_shares(state, first * whole),
+        )
+
+    def _records(self, state: Sums, counts: NumpyArray, inverse: NumpyArray) -> tuple[float, float]:
+        """How many records (persons, where each counts as one) the second and the first stage saw: the totals of all tables,
+        and the first stage's own count. If nobody missed either, they saw the same, and are averaged by their precision.
+        `inverse` is 1 over the noise of each entry."""
+        tables, whole = self.tables, self.contribution.whole
+        totals = np.bincount(tables.pair_of_entry, counts.sum(axis=0), minlength=len(tables.pairs))
+        precisions = inverse[np.cumsum(tables.table_sizes) - 1] ** 2 / (tables.outcomes * tables.table_sizes)
+        second, precision = float(np.average(totals, weights=precisions)), float(precisions.sum())
+        if not self.first.parts:
+            return max(1.0, second), 1.0
+        first, noise = (one / whole for one in self.first.records(np.asarray(state.one_way), self._first_noise(state)))
+        if state.messages[0] == state.messages[-1]:
+            first = second = (precision * second + noise**-2 * first) / (precision + noise**-2)
+        return max(1.0, second), max(1.0, first)
 
     def _cell_shares(self, state: Sums, records: float) -> dict[int, tuple[NumpyArray, NumpyArray]]:
         """Noisy shares of the cells of long columns, from the first stage, and their noise."""
@@ -217,7 +232,10 @@ class CensusLearner(Learner):
 
         members, components = mixture.weights.shape
         weights = mixture.weights.reshape(-1) / members
-        whole = matched(self.tables, observed, weights, mixture.tables.reshape(members * components, -1))
+        held = np.bincount(places, shares, minlength=sum(self.tables.sizes)) > 0  # cells of which some code is there
+        whole = matched(
+            self.tables, observed, weights, (mixture.tables.reshape(members * components, -1) + LEAST) * held
+        )
         tables, draws = at_codes(whole), at_codes(mixture.draw_tables)
         schema, kept = trimmed_schema(self.schema, np.asarray((tables > 0).any(axis=0) | (draws > 0).any(axis=(0, 1))))
         return LatentClass(
