@@ -311,7 +311,8 @@ def test_bounds_of_the_mechanisms_are_those_of_the_messages(table):
     population = population_of(split_even(table, clients=3, seed=0))
     parts = protocol_of().parts(population)
     first, second = parts.release.mechanisms
-    assert (first.bound, first.size) == (math.sqrt(3), 121 + 15 + 60)  # codes, groups of eight of them, and a list
+    # all records with twice the weight, codes, groups of eight of them, and a list
+    assert (first.bound, first.size) == (math.sqrt(4 + 3), 1 + 121 + 15 + 60)
     assert (second.bound, second.size) == (parts.learner.tables.bound, parts.learner.tables.numbers)
     assert first.whole
     assert second.whole

@@ -206,7 +206,8 @@ def test_without_noise_the_sums_are_tables_of_persons(table):
         np.testing.assert_allclose(observed.shares[:, start:end].reshape(wanted.shape) * 160, wanted, atol=1e-9)
         start = end
     cost = np.bincount(table.codes[:, 0], weights, minlength=table.schema.sizes[0])
-    np.testing.assert_allclose(sums.one_way[: len(cost)] / MOST, cost, atol=1e-9)
+    assert sums.one_way[0] == 2 * MOST * 160  # all persons, with twice the weight
+    np.testing.assert_allclose(sums.one_way[1 : 1 + len(cost)] / MOST, cost, atol=1e-9)
 
 
 # Engines

@@ -1,11 +1,16 @@
 """Empty parts of a domain hold nobody: found from noisy counts, without losing what is there."""
 
+import dataclasses
+
+import jax
 import numpy as np
 import pytest
 
 from census_cases import estimates
+from populace.methods.base import Population
 from populace.methods.census.cells import grouped, present_cells
 from populace.methods.census.fit import Observed
+from populace.methods.census.protocol import Census
 from populace.methods.census.scales import sum_noise, supported
 from populace.methods.census.tables import PairTables
 from populace.tables.schema import Column, Schema
@@ -135,3 +140,39 @@ def test_tables_that_were_not_counted_say_nothing_about_presence():
     shares[:, -2:], noise[-2:] = 0.25, 1e-2  # the third by itself
     found = present_cells(tables, Observed(joint, deviations, shares, noise))
     assert [part.tolist() for part in found] == [[True, True, False], [True, True], [True, True], [True, True]]
+
+
+def test_a_cell_without_codes_is_never_the_one_that_stays():
+    """Noise is largest where no code is: the largest cell that has codes stays instead, and is there if it is clear."""
+    tables = PairTables((4, 2))
+    joint = np.repeat([0.01, 0.02, 0.0, 0.4], 2)[None]
+    grouping = grouped(NUMBERS, np.zeros(NUMBERS.size), 1.0)
+    groupings = [
+        dataclasses.replace(grouping, cell=np.array([0, 0, 1, 2])), dataclasses.replace(grouping, cell=np.array([0, 1])),
+    ]  # fmt: skip
+    lost, clear = observed(tables, joint, 10.0), observed(tables, joint, 1e-3)
+    assert present_cells(tables, lost)[0].tolist() == [False, False, False, True]
+    assert present_cells(tables, lost, groupings)[0].tolist() == [False, True, False, False]
+    assert present_cells(tables, clear, groupings)[0].tolist() == [True, True, False, False]
+
+
+@pytest.mark.parametrize("trust", ["central", "silo"])
+def test_noise_alone_on_a_universal_grid_leaves_a_model(trust):
+    """Whatever noise says, also that there are fewer records than none: every column has a law."""
+    short = (Column(name=name, kind="categorical", categories=("no", "yes")) for name in "bc")
+    schema = Schema(columns=(NUMBERS, *short), target="c")
+    protocol = Census(epsilon=0.1, delta=1e-6, trust=trust, components=2, members=2, fit_steps=2)
+    learner = protocol.parts(Population(schema=schema, clients=2, records=20)).learner
+    empty, below = learner.begin(None), 0
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        one_way, pairs = (
+            np.rint(rng.normal(0, learner.release.deviation(stage, 2), sums.shape)).astype(np.int64)
+            for stage, sums in enumerate((empty.one_way, empty.pairs))
+        )
+        state = dataclasses.replace(empty, one_way=one_way, pairs=pairs, messages=np.array([2, 2], np.int32))
+        below += learner.first.read(one_way)[0][0].sum() < 0
+        model = learner.finish(state, jax.random.key(seed))
+        for column in range(3):
+            assert model.marginal((column,)).sum() == pytest.approx(1, rel=1e-3)
+    assert 2 <= below <= 8

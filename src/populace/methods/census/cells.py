@@ -8,6 +8,7 @@ follow the one-way counts, without what noise alone would show.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -168,9 +169,14 @@ def _ranked(counts: NumpyArray, wanted: int) -> tuple[NumpyArray, NumpyArray]:
     return cells, total * project_to_simplex(counts / total)
 
 
-def present_cells(tables: PairTables, observed: Observed) -> list[NumpyArray]:
-    """For each column, which of its cells are clearly there; the largest is in any case."""
-    return [_present(mean, deviation) for mean, deviation in observed.one_way(tables)]
+def present_cells(tables: PairTables, observed: Observed, groupings: Sequence[Grouping] = ()) -> list[NumpyArray]:
+    """For each column, which of its cells are clearly there; the largest is in any case. Cells that have no code, which
+    `groupings` tells, are not."""
+    found = []
+    for column, (mean, deviation) in enumerate(observed.one_way(tables)):
+        held = np.bincount(groupings[column].cell, minlength=len(mean)) > 0 if groupings else True
+        found.append(_present(np.where(held, mean, -np.inf), deviation))
+    return found
 
 
 def _present(mean: NumpyArray, deviation: NumpyArray) -> NumpyArray:

@@ -199,7 +199,7 @@ def matched(tables: PairTables, observed: Observed, weights: NumpyArray, values:
             left = max(1 - float(mean[clear].sum()), 0.0)  # for cells that noise hides, together
             ratio = np.where(clear, mean / np.maximum(now, 1e-12), left / max(rest, 1e-12))
             own *= np.maximum(ratio, LEAST_SHARE)
-            own /= own.sum(axis=1, keepdims=True)
+            own /= np.maximum(own.sum(axis=1, keepdims=True), 1e-300)
     return values
 
 

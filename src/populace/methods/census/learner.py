@@ -182,7 +182,7 @@ class CensusLearner(Learner):
         if not self.first.parts:
             return max(1.0, second), 1.0
         first, noise = (one / whole for one in self.first.records(np.asarray(state.one_way), self._first_noise(state)))
-        if state.messages[0] == state.messages[-1]:
+        if (state.messages == self.schedule.clients).all():
             first = second = (precision * second + noise**-2 * first) / (precision + noise**-2)
         return max(1.0, second), max(1.0, first)
 
@@ -222,7 +222,7 @@ class CensusLearner(Learner):
         column = np.repeat(np.arange(len(self.schema.sizes)), self.schema.sizes)
         cells = np.concatenate([one.cell for one in groupings])
         places = np.cumsum([0, *self.tables.sizes])[column] + cells
-        present = np.concatenate(present_cells(self.tables, observed))[places]
+        present = np.concatenate(present_cells(self.tables, observed, groupings))[places]
         shares = np.concatenate([one.share for one in groupings]) * (present | ~self._doubtful(groupings))
 
         def at_codes(tables: NumpyArray) -> NumpyArray:
