@@ -91,6 +91,10 @@ class Coordinator:
                 f"method {protocol.facts.name!r} with these settings draws cohorts that must stay secret, which a run over "
                 "sites does not keep; ask every client in every round (sampling_rate 1)"
             )
+        if protocol.guarantee(population).trust == "secure-sum":
+            raise SpecError(
+                "secure sums run in simulation and in the debug engine so far, not over sites; use trust silo"
+            )
         keys = Keys(saved.root() if saved.exists() else self.root)
         ledger = new_ledger(protocol, population)
         state, heard = protocol.begin(population, keys.begin()), {"heard": np.zeros(population.clients, np.int32)}

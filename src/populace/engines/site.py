@@ -198,6 +198,8 @@ class Site:
     def _run_limit(self, protocol: Protocol, population: Population, request: Request) -> tuple[Budget, Relation]:
         """The most this run may take of one account, and in which sense; refuses rounds the method does not have."""
         rounds, limit, relation = _rounds_and_limit(protocol, population)
+        if relation.trust == "secure-sum":
+            raise RefusedError("guarantee", "numbers of a secure sum never leave without masks")
         if limit.unit == "person" and self.hosted.clients.persons is None:
             raise RefusedError("guarantee", "persons are protected, and the site's file names no person column")
         if request.round >= rounds:

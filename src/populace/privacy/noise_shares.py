@@ -25,16 +25,35 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 
 from populace.errors import out_of_range
+from populace.privacy.accounting import epsilon_of
 from populace.privacy.events import Event, Gaussian
 from populace.privacy.gaussian import NOISE_DISTANCE, GaussianSum
+from populace.privacy.guarantee import upwards
 from populace.privacy.source import Source
 from populace.types import Array
 
 LEAST_DEVIATION = 3.0  # of a share, in units of the grid: its ripples are below 2^-126
 ABOVE = 1 + 2.0**-40  # so that rounded square roots never leave less noise than was asked for
 TERMS = 8  # of the sum of exponentials; the rest is bounded
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SumSites:
+    """The sites of a secure sum: how many there are, may collude with the coordinator, and may be missing from a sum."""
+
+    clients: int
+    colluders: int = 0
+    dropouts: int = 0
+
+    def __post_init__(self) -> None:
+        check_sites(clients=self.clients, colluders=self.colluders, dropouts=self.dropouts)
+
+    def shares(self, mechanism: GaussianSum) -> NoiseShares:
+        """The noise of one sum over these sites."""
+        return NoiseShares(mechanism=mechanism, **dataclasses.asdict(self))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,6 +140,34 @@ class NoiseShares:
         return self.mechanism.size * self.distance + self.draws * NOISE_DISTANCE
 
 
+def claims_of(sites: SumSites, known: Callable[[int], Event], *, delta: float) -> tuple[str, ...]:
+    """What is claimed of opened sums to the world and to a coalition, a sentence each.
+
+    `known` gives what a whole run costs to whoever knows so many sites' shares of the noise.
+    """
+
+    def at(shares: int) -> str:
+        return f"epsilon {upwards(epsilon_of(known(shares), delta=delta))}"
+
+    count, colluders = sites.clients, sites.colluders
+    least = count - sites.dropouts
+    world = (
+        "to the world (whoever sees the opened sums and knows nobody's share of the noise, the coordinator by itself "
+        f"included): {at(0)}"
+    )
+    if colluders:
+        other = (
+            f"to the coordinator together with up to {colluders} of the {count} sites, whose shares it then knows: "
+            f"{at(colluders)}; the shares of {least - colluders} honest sites carry it"
+        )
+    else:
+        other = (
+            f"to a coalition: nothing (colluders 0). A site of the sum knows its own share, and to it what is opened costs "
+            f"{at(1)}; colluders 1 would bring every single site under the bound"
+        )
+    return world, other
+
+
 def convolution_distance(deviation: float, count: int) -> float:
     """Total variation distance between a sum of `count` rounded Gaussians and the rounded law of this module, at most."""
     grown = math.fsum(math.log1p(ripple(deviation, terms)) for terms in range(1, count))
@@ -138,6 +185,13 @@ def check_sites(*, clients: int, colluders: int, dropouts: int) -> None:
     """Refuse numbers of sites that no list of survivors could be agreed on with."""
     if colluders < 0 or dropouts < 0:
         raise out_of_range("colluders and dropouts", "at least 0", (colluders, dropouts))
+    if clients < 2:
+        raise out_of_range(
+            "the number of sites of a secure sum",
+            "at least 2",
+            clients,
+            advice="one site's sum is its own: use trust silo",
+        )
     if clients <= colluders + 2 * dropouts:
         raise out_of_range(
             "colluders + 2 dropouts",

@@ -92,12 +92,17 @@ def test_shares_below_the_grid_are_larger_than_asked_for():
     assert shares.known_event(0).noise_multiplier > fine.noise_multiplier
 
 
-@pytest.mark.parametrize(("clients", "colluders", "dropouts"), [(3, 3, 0), (3, 1, 1), (4, 0, 2), (1, 1, 0)])
+@pytest.mark.parametrize(("clients", "colluders", "dropouts"), [(3, 3, 0), (3, 1, 1), (4, 0, 2)])
 def test_too_many_colluders_or_dropouts_are_refused(clients, colluders, dropouts):
     with pytest.raises(SpecError, match="two sets of sites"):
         check_sites(clients=clients, colluders=colluders, dropouts=dropouts)
     with pytest.raises(SpecError):
         NoiseShares(mechanism=MECHANISM, clients=clients, colluders=colluders, dropouts=dropouts)
+
+
+def test_one_site_alone_is_refused():
+    with pytest.raises(SpecError, match="use trust silo"):
+        check_sites(clients=1, colluders=0, dropouts=0)
 
 
 def test_negative_numbers_of_sites_are_refused():

@@ -32,6 +32,7 @@ from populace.methods.base import (
 from populace.methods.blocks.composed import ComposedMethod, Composition, Learner, Wording
 from populace.methods.blocks.latent_class import LatentClass
 from populace.methods.blocks.schedules import Stages
+from populace.methods.blocks.sum_settings import check_sum_settings, sum_assumptions, sum_sites
 from populace.methods.census.cells import Coarse, grouped, present_cells, unseen
 from populace.methods.census.counting import one_way_counts
 from populace.methods.census.fit import Observed, Settings, fit_mixture
@@ -139,13 +140,11 @@ class CensusLearner(Learner):
     def absorb(self, state: Sums, ask: Ask, replies: Replies, source: Source) -> Sums:
         number = int(ask.round)
         stage, block = self.schedule.stage(number)
-        present = np.asarray(replies.present)
-        values = np.asarray(replies.values)
-        total = values[present].sum(axis=0, dtype=np.int64)
+        total, answered = self.release.total(replies)
         if block == 0:
             total = self.release.at_server(stage, total, source)
         messages = np.array(state.messages)
-        messages[stage] += int(present.sum())
+        messages[stage] += answered
         state = dataclasses.replace(state, messages=messages)
         if not self._is_first(number):
             return dataclasses.replace(state, pairs=np.asarray(state.pairs) + total)
@@ -244,8 +243,9 @@ class CensusLearner(Learner):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Census(ComposedMethod):
-    """Guarantee: (epsilon, delta)-DP for one record zeroed out: `silo`, each silo's messages by themselves, or `central`,
-    the sums of all messages, for whoever does not see the messages. A record adds a public weight to one cell of every table,
+    """Guarantee: (epsilon, delta)-DP for one record zeroed out: `silo`, each silo's messages by themselves; `secure-sum`,
+    the opened sums, for the server with as many silos as may collude; or `central`, the sums of all messages, for whoever does
+    not see the messages. A record adds a public weight to one cell of every table,
     whatever cells a server asks for, so that the L2 sensitivity of a message is exact. With `unit="person"` the same holds for
     one person with all their rows at a silo, zeroed out: rows count in whole units, of which a person has a fixed number
     (`census.persons` has the rules and the proof), and the model is of persons, each of whom counts once.
@@ -256,7 +256,9 @@ class Census(ComposedMethod):
 
     epsilon: float
     delta: float = 0.0
-    trust: Literal["silo", "central"] = "silo"
+    trust: Literal["silo", "secure-sum", "central"] = "silo"
+    colluders: int = 0
+    dropouts: int = 0
     target: str | None = ""
     domain_share: float = 0.1
     lists_share: float = 0.0
@@ -273,7 +275,7 @@ class Census(ComposedMethod):
         line="noisy tables of all pairs, by silos",
         title="noisy tables of all pairs of columns in one message per silo; a mixture of products at the server",
         paper="populace",
-        trust=("silo", "central"),
+        trust=("silo", "secure-sum", "central"),
         unit="record",
         kinds=("table",),
         traffic="one or two messages of at most 50 MB per silo",
@@ -283,7 +285,10 @@ class Census(ComposedMethod):
     meanings: ClassVar[Mapping[str, str]] = {
         "epsilon": "The privacy budget of one record.",
         "delta": "The probability with which epsilon may fail; 0: from the number of records, by a public rule.",
-        "trust": "Who adds the noise: each silo to its own message, or a trusted server once to the sum (central).",
+        "trust": "Who adds the noise: each silo to its own message, all silos in shares to a sum that nobody opens into its "
+        "parts (secure-sum), or a trusted server once to the sum (central).",
+        "colluders": "Under secure-sum: how many silos may work together with the server.",
+        "dropouts": "Under secure-sum: how many silos may be missing from a sum; every one costs noise.",
         "target": "The column that stands in every table: by default the schema's target, none for no target.",
         "domain_share": "The share of the budget for one-way tables of long columns, where there are any.",
         "lists_share": "The share of the budget for lists of categories that silos release first; 0: domains are declared.",
@@ -300,7 +305,8 @@ class Census(ComposedMethod):
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
         if self.trust not in self.facts.trust:
-            raise SpecError(f"expected trust in silo, central, got {self.trust!r}")
+            raise SpecError(f"expected trust in {', '.join(self.facts.trust)}, got {self.trust!r}")
+        check_sum_settings(self.trust, colluders=self.colluders, dropouts=self.dropouts)
         if self.unit not in ("record", "person"):
             raise SpecError(f"expected unit in record, person, got {self.unit!r}")
         if not 0 <= self.rows_per_person <= MOST_ROWS:
@@ -349,6 +355,7 @@ class Census(ComposedMethod):
         )
         release = StagedRelease(
             unit=self.unit, trust=self.trust, delta=delta, lists=budget.lists, spare=budget.spare,
+            sites=sum_sites(self.trust, population.clients, colluders=self.colluders, dropouts=self.dropouts),
             wording=self._wording(coarse, tables, budget, chosen_delta, contribution),
             mechanisms=tuple(
                 GaussianSum(bound=contribution.most * bound, noise_multiplier=multiplier, size=size, whole=True)
@@ -364,8 +371,12 @@ class Census(ComposedMethod):
         return Composition(schedule, release, learner)
 
     def _block(self, population: Population, tables: PairTables) -> int:
-        """Silos whose messages are held in memory together."""
-        return min(population.clients, max(1, AT_ONCE // tables.numbers))
+        """Silos whose messages are held in memory together: all of those whose sum is opened."""
+        return (
+            population.clients
+            if self.trust == "secure-sum"
+            else min(population.clients, max(1, AT_ONCE // tables.numbers))
+        )
 
     def _target(self, schema: Schema, sizes: tuple[int, ...]) -> int | None:
         name = None if self.target is None else self.target or schema.target
@@ -380,7 +391,8 @@ class Census(ComposedMethod):
         multipliers, found = budget.stages, any(map(is_open, coarse.schema.columns))
         public = "kinds, precision and how dates, truth values and missing values are written" if found else "kinds"
         at_silo = self.trust == "silo"
-        who = "each silo's own message" if at_silo else "the sum of all silos' messages, at the server"
+        by = "in shares of all silos" if self.trust == "secure-sum" else "at the server"
+        who = "each silo's own message" if at_silo else f"the sum of all silos' messages, {by}"
         long = len(coarse.columns)
         first = (
             f"one-way tables of {long} columns: {Gaussian(multipliers[0])}; a record adds 1 to one of "
@@ -400,7 +412,7 @@ class Census(ComposedMethod):
             ),
             assumptions=(
                 f"column names, {public}, the number of silos and the most records of one are public",
-                *(() if at_silo else ("the server adds the noise to the sum and shows nobody a message without it",)),
+                *sum_assumptions(self.trust),
                 *rule.assumptions,
                 *chosen_delta,
             ),
