@@ -1,7 +1,8 @@
 """What a site keeps of its secure sums: each step once, with the request it answered, the reply, and its secrets after it.
 
 Guarantee: what `keep` returned from is kept, and a step of a round is kept once; a second one, in whatever process, is an
-error. In SQLite that is a primary key and triggers that refuse every change but forgetting the secrets of a sum that is over.
+error. In SQLite that is a primary key and triggers that refuse every change; secrets are in a table of their own, from which
+they are removed when their sum is over.
 """
 
 from __future__ import annotations
@@ -11,20 +12,24 @@ import contextlib
 import dataclasses
 import sqlite3
 
-from populace.engines.secure_sum.messages import SecureSumError, Step
+from populace.engines.secure_sum.messages import STEPS, SecureSumError, Step
+from populace.privacy.ledger_file import transaction
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS sum_step (
     run TEXT NOT NULL, round INTEGER NOT NULL, step TEXT NOT NULL,
-    context TEXT NOT NULL, request TEXT NOT NULL, reply BLOB NOT NULL, kept BLOB NOT NULL,
+    context TEXT NOT NULL, request TEXT NOT NULL, reply BLOB NOT NULL,
     PRIMARY KEY (run, round, step)
+);
+CREATE TABLE IF NOT EXISTS sum_secret (
+    run TEXT NOT NULL, round INTEGER NOT NULL, step TEXT NOT NULL, kept BLOB NOT NULL, PRIMARY KEY (run, round, step)
 );
 CREATE TRIGGER IF NOT EXISTS sum_step_never_replaced BEFORE INSERT ON sum_step
     WHEN EXISTS (SELECT 1 FROM sum_step WHERE run = NEW.run AND round = NEW.round AND step = NEW.step)
     BEGIN SELECT RAISE(ABORT, 'a step of a secure sum is taken once'); END;
 CREATE TRIGGER IF NOT EXISTS sum_step_never_changes BEFORE UPDATE ON sum_step
-    WHEN length(NEW.kept) > 0 OR NEW.run <> OLD.run OR NEW.round <> OLD.round OR NEW.step <> OLD.step
-        OR NEW.context <> OLD.context OR NEW.request <> OLD.request OR NEW.reply <> OLD.reply
+    BEGIN SELECT RAISE(ABORT, 'a step of a secure sum is taken once'); END;
+CREATE TRIGGER IF NOT EXISTS sum_secret_never_changes BEFORE UPDATE ON sum_secret
     BEGIN SELECT RAISE(ABORT, 'a step of a secure sum is taken once'); END;
 CREATE TRIGGER IF NOT EXISTS sum_step_never_leaves BEFORE DELETE ON sum_step
     BEGIN SELECT RAISE(ABORT, 'a step of a secure sum is taken once'); END;
@@ -53,12 +58,15 @@ class Journal(abc.ABC):
         """A step that was taken, or None."""
 
     @abc.abstractmethod
-    def keep(self, run: str, round_id: int, taken: Taken) -> None:
-        """Keep a step, before anything of it is sent; raises SecureSumError where it was taken before."""
+    def kept(self, run: str, round_id: int, step: Step) -> bytes:
+        """The secrets that a site kept in a step; empty where it was not taken, or its sum is over."""
 
     @abc.abstractmethod
-    def forget(self, run: str, round_id: int) -> None:
-        """Forget the secrets of a sum whose last step was taken; requests and replies stay."""
+    def keep(self, run: str, round_id: int, taken: Taken) -> None:
+        """Keep a step, before anything of it is sent; raises SecureSumError where it was taken before.
+
+        With the last step the secrets of its sum are forgotten; requests and replies stay.
+        """
 
 
 class MemoryJournal(Journal):
@@ -70,14 +78,17 @@ class MemoryJournal(Journal):
     def taken(self, run: str, round_id: int, step: Step) -> Taken | None:
         return self._taken.get((run, round_id, step))
 
+    def kept(self, run: str, round_id: int, step: Step) -> bytes:
+        taken = self.taken(run, round_id, step)
+        return b"" if taken is None else taken.kept
+
     def keep(self, run: str, round_id: int, taken: Taken) -> None:
         if self._taken.setdefault((run, round_id, taken.step), taken) is not taken:
             raise SecureSumError(f"step {taken.step!r} of round {round_id} of run {run!r} was taken before")
-
-    def forget(self, run: str, round_id: int) -> None:
-        for place, taken in self._taken.items():
-            if place[:2] == (run, round_id):
-                self._taken[place] = dataclasses.replace(taken, kept=b"")
+        if taken.step == STEPS[-1]:
+            for place, one in self._taken.items():
+                if place[:2] == (run, round_id):
+                    self._taken[place] = dataclasses.replace(one, kept=b"")
 
 
 class SqliteJournal(Journal):
@@ -97,23 +108,35 @@ class SqliteJournal(Journal):
 
     def taken(self, run: str, round_id: int, step: Step) -> Taken | None:
         row = self._db.execute(
-            "SELECT context, request, reply, kept FROM sum_step WHERE run = ? AND round = ? AND step = ?",
+            "SELECT context, request, reply, kept FROM sum_step LEFT JOIN sum_secret USING (run, round, step) "
+            "WHERE run = ? AND round = ? AND step = ?",
             (run, round_id, step),
         ).fetchone()
         if row is None:
             return None
-        return Taken(step=step, context=row[0], request=row[1], reply=bytes(row[2]), kept=bytes(row[3]))
+        return Taken(step=step, context=row[0], request=row[1], reply=bytes(row[2]), kept=bytes(row[3] or b""))
+
+    def kept(self, run: str, round_id: int, step: Step) -> bytes:
+        row = self._db.execute(
+            "SELECT kept FROM sum_secret WHERE run = ? AND round = ? AND step = ?", (run, round_id, step)
+        ).fetchone()
+        return b"" if row is None else bytes(row[0])
 
     def keep(self, run: str, round_id: int, taken: Taken) -> None:
-        row = (run, round_id, taken.step, taken.context, taken.request, taken.reply, taken.kept)
-        try:
-            self._db.execute("INSERT INTO sum_step VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-        except sqlite3.IntegrityError as error:
-            raise SecureSumError(f"step {taken.step!r} of round {round_id} of run {run!r} was taken before") from error
+        place = (run, round_id, taken.step)
+        with self._transaction():
+            try:
+                row = (*place, taken.context, taken.request, taken.reply)
+                self._db.execute("INSERT INTO sum_step VALUES (?, ?, ?, ?, ?, ?)", row)
+            except sqlite3.IntegrityError as error:
+                raise SecureSumError(
+                    f"step {taken.step!r} of round {round_id} of run {run!r} was taken before"
+                ) from error
+            if taken.step == STEPS[-1]:
+                self._db.execute("DELETE FROM sum_secret WHERE run = ? AND round = ?", (run, round_id))
+            else:
+                self._db.execute("INSERT OR REPLACE INTO sum_secret VALUES (?, ?, ?, ?)", (*place, taken.kept))
 
-    def forget(self, run: str, round_id: int) -> None:
-        with contextlib.suppress(sqlite3.OperationalError):  # a busy file: the secrets stay until the next sum is over
-            self._db.execute(
-                "UPDATE sum_step SET kept = x'' WHERE length(kept) > 0 AND EXISTS (SELECT 1 FROM sum_step AS last "
-                "WHERE last.run = sum_step.run AND last.round = sum_step.round AND last.step = 'reveal')"
-            )
+    def _transaction(self) -> contextlib.AbstractContextManager[None]:
+        """One of our own, unless the caller has one open."""
+        return contextlib.nullcontext() if self._db.in_transaction else transaction(self._db)

@@ -72,8 +72,6 @@ class SumSite:
             self._keep(taken)
         else:
             keep(lambda: self._keep(taken), reply)
-        if step == STEPS[-1]:
-            self.journal.forget(self.opening.run, self.opening.round)
         return reply
 
     def _take(self, step: Step, request: Rows, numbers: MakeNumbers | None) -> tuple[Kept, bytes]:
@@ -98,10 +96,10 @@ class SumSite:
     def _before(self, step: Step) -> Kept:
         """What the site kept in the step before this one."""
         earlier = STEPS[STEPS.index(step) - 1]
-        taken = self.journal.taken(self.opening.run, self.opening.round, earlier)
-        if taken is None or not taken.kept:
+        kept = self.journal.kept(self.opening.run, self.opening.round, earlier)
+        if not kept:
             raise SecureSumError(f"expected step {earlier!r} of this sum before step {step!r}; it was not taken here")
-        return kept_from_bytes(taken.kept)
+        return kept_from_bytes(kept)
 
     def _check_opening(self) -> None:
         first = self.journal.taken(self.opening.run, self.opening.round, STEPS[0])
