@@ -24,6 +24,7 @@ from populace.engines.segment import Plan, coordinator_of, read_status
 from populace.engines.site_file import read_site_file
 from populace.federation.coordinator import Federation, read_proposal
 from populace.federation.site import Hosting, SiteFolder
+from populace.federation.sum_keys import public_sum_key, roster_of
 from populace.federation.supervisor import Options, Supervisor
 from populace.methods.base import ImageShape
 from populace.privacy.sqlite_ledger import SqliteLedger
@@ -84,16 +85,24 @@ class TestFederation:
             ImageShape(shape=tuple(table.shape), classes=table.classes) if isinstance(table, Images) else table.schema
         )
         self.federation = Federation(folder / "federation")
-        agreements = [Agreement(protocol=protocol, schema=self.schema) for protocol in self.protocols]
+        self.sites = {site: SiteFolder(folder / site) for site in SITES}
+        requests = {}
+
+        def request(number: int) -> None:
+            site = SITES[number]
+            requests[site] = self.sites[site].request(name=site, org=f"org{number}", federation=name)
+
+        with ThreadPoolExecutor(len(SITES)) as pool:
+            list(pool.map(request, range(len(SITES))))
+        agreements = [self.agreement(protocol) for protocol in self.protocols]
         self.fingerprint = self.federation.create(agreements[0], name=name, host="localhost", port=free_port())
         self._make_hostile()
-        self.sites = {site: SiteFolder(folder / site) for site in SITES}
         edges = (0, len(table) // 2, 3 * len(table) // 4, len(table))
 
         def set_up(number: int) -> None:
             site = SITES[number]
             place = self.sites[site]
-            _, signed = self.federation.approve(place.request(name=site, org=f"org{number}", federation=name))
+            _, signed = self.federation.approve(requests[site])
             part = table.take(np.arange(edges[number], edges[number + 1]))
             data = folder / f"{site}.{'npz' if isinstance(part, Images) else 'parquet'}"
             if isinstance(part, Images):
@@ -111,6 +120,12 @@ class TestFederation:
 
         with ThreadPoolExecutor(len(SITES)) as pool:
             list(pool.map(set_up, range(len(SITES))))
+
+    def agreement(self, protocol) -> Agreement:
+        """What is agreed on a method; with the sites' keys, where its sums are secure."""
+        keys = [f"{site}={public_sum_key(place.sum_key)}" for site, place in self.sites.items()]
+        secure = getattr(protocol, "trust", "") == "secure-sum"
+        return Agreement(protocol=protocol, schema=self.schema, roster=roster_of(protocol, keys if secure else ()))
 
     def _make_hostile(self) -> None:
         """A coordinator that lets itself do everything: what is refused then, the sites refuse."""
@@ -141,7 +156,7 @@ class TestFederation:
 
     def plan(self, protocol, run: str, *, timeout: float = 30.0, least: int = 3) -> Path:
         place = self.federation.run_folder(run)
-        agreement = Agreement(protocol=protocol, schema=self.schema)
+        agreement = self.agreement(protocol)
         Plan(run=run, agreement=agreement, seed=self.seed, least=least, timeout=timeout).save(place)
         return place
 
