@@ -49,9 +49,9 @@ def long_table():
 
 
 @contextlib.contextmanager
-def started(folder, seed):
+def started(folder, seed, protocols=(CENSUS, MOMENTS), names=SITES):
     with environment():
-        made = TestFederation(folder, long_table(), [CENSUS, MOMENTS], seed=seed, by="site")
+        made = TestFederation(folder, long_table(), protocols, seed=seed, by="site", names=names)
         try:
             made.start()
             yield made
@@ -92,6 +92,19 @@ def test_seeded_sites_end_where_a_simulation_ends_bit_for_bit(tmp_path):
             alone = simulation.run(protocol, split_silos(long_table(), SIZES), root=make_key(5))
             assert_same_numbers(federation.state(places[name]), alone.state)
             assert federation.charges(f"run-{name}") == {site: [stages_of(protocol)] for site in SITES}
+
+
+def test_ten_sites_end_where_a_simulation_ends_bit_for_bit(tmp_path):
+    """Two may collude and one may be missing; nobody is."""
+    names = tuple(f"site-{number}" for number in range(10))
+    protocols = tuple(dataclasses.replace(one, colluders=2, dropouts=1) for one in (CENSUS, MOMENTS))
+    with started(tmp_path, 5, protocols, names) as federation:
+        places = federation.run_all(dict(zip(("census", "moments"), protocols, strict=True)))
+        for name, protocol in zip(("census", "moments"), protocols, strict=True):
+            alone = simulation.run(protocol, split_silos(long_table(), (ROWS // 10,) * 10), root=make_key(5))
+            assert_same_numbers(federation.state(places[name]), alone.state)
+            rounds = alone.rounds
+            assert federation.charges(f"run-{name}") == {site: [rounds] for site in names}
 
 
 def kill_and_restart(federation, site):

@@ -61,7 +61,7 @@ class SumRound:
         self._coordinator, self._ask, self._round, self._heard = coordinator, ask, round_id, heard
         self._roster = checked_roster(coordinator)
         self._opening = Opening(
-            run=coordinator.run, round=round_id, roster=self._roster, size=shares.mechanism.size,
+            run=coordinator.run, round=round_id, roster=self._roster, size=shares.mechanism.size, bits=shares.bits,
             question=common_digest(ask.common),
         )  # fmt: skip
         self._like: ArrayTree = shapes_of(coordinator.agreement.protocol, coordinator.population, round_id).reply

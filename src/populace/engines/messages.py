@@ -155,15 +155,16 @@ def _sum_fields(message: Message) -> tuple[str, int, str, Step]:
 
 
 def _check_sum_reply(message: Message, agreements: Mapping[str, Agreement]) -> bytes:
-    """A step of a secure sum, rebuilt: rows of the step's own width, or numbers of 64 bits, and nothing else."""
+    """A step of a secure sum, rebuilt: rows of the step's own width, or masked numbers, and nothing else."""
     run, round_id, digest, step = _sum_fields(message)
     _check_run(run)
     if digest not in agreements or agreements[digest].roster is None:
         raise WireError("a step of a secure sum that the site has not agreed to does not leave it")
     if step == "mask":
         numbers = message.arrays.get("numbers")
-        if numbers is None or set(message.arrays) != {"numbers"} or numbers.dtype != np.uint64 or numbers.ndim != 1:
-            raise WireError("masked numbers are 64 bits wide, and go alone")
+        wide = numbers is not None and numbers.dtype in (np.dtype(np.uint32), np.dtype(np.uint64)) and numbers.ndim == 1
+        if numbers is None or not wide or set(message.arrays) != {"numbers"}:
+            raise WireError("masked numbers are 32 or 64 bits wide, and go alone")
         taken = wire.pack(Message(kind=step, arrays={"numbers": numbers}))
     else:
         taken = wire.pack(Message(kind=step, arrays=row_arrays(read_rows(message.arrays, REPLY_BYTES[step]))))

@@ -44,8 +44,9 @@ def answer_step(site: Site, request: Request, step: Step) -> bytes:
     roster, signing_key = _roster(site, agreement, population)
     shares = _shares(agreement, population, request, roster)
     opening = Opening(
-        run=request.run, round=request.round, roster=roster, size=shares.mechanism.size, question=request.question
-    )
+        run=request.run, round=request.round, roster=roster, size=shares.mechanism.size, bits=shares.bits,
+        question=request.question,
+    )  # fmt: skip
     place = [member.key for member in roster.members].index(signing_public(signing_key).hex())
     with SqliteLedger(site.ledger_path, site.budget, create=False) as ledger:
         journal = SqliteJournal(ledger.connection)

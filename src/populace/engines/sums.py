@@ -37,14 +37,15 @@ def numbers_of(reply: ArrayTree) -> NumpyArray:
 
 
 def with_share(reply: ArrayTree, shares: NoiseShares, source: Source) -> NumpyArray:
-    """A client's numbers with its share of the noise, modulo 2^64: what it masks.
+    """A client's numbers with its share of the noise, modulo 2^bits: what it masks.
 
     Guarantee: one share, drawn here and now from the client's source; called once for a client and round.
     """
     numbers = numbers_of(reply)
     if numbers.shape != (shares.mechanism.size,):
         raise SpecError(f"expected {shares.mechanism.size} numbers in a reply, got {len(numbers)}")
-    return (numbers + np.asarray(shares.draw(source), np.int64)).view(np.uint64)
+    noised = (numbers + np.asarray(shares.draw(source), np.int64)).view(np.uint64)
+    return noised if shares.bits == 64 else noised.astype(np.uint32)
 
 
 def opened_replies(
@@ -53,7 +54,8 @@ def opened_replies(
     """An opened sum as what is absorbed: in the shape of one reply, 64 bits wide and signed."""
     leaves, structure = jax.tree.flatten(like)
     ends = np.cumsum([int(np.prod(leaf.shape)) for leaf in leaves])
-    parts = np.split(np.asarray(total, np.uint64).view(np.int64), ends[:-1])
+    signed = total.view(np.int32).astype(np.int64) if total.dtype == np.uint32 else total.view(np.int64)
+    parts = np.split(signed, ends[:-1])
     values = jax.tree.unflatten(structure, [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)])
     return Replies(clients=np.asarray(clients, np.int32), present=np.asarray(present, bool), values=values, opened=True)
 
@@ -62,7 +64,7 @@ def add_up(replies: Replies, shares: NoiseShares, source_of: ShareSource) -> Rep
     """The sum of simulated clients' replies and shares, as it would be opened; nothing is masked, on one machine."""
     clients, present = np.asarray(replies.clients), np.asarray(replies.present)
     values = jax.tree.map(np.asarray, replies.values)
-    total = np.zeros(shares.mechanism.size, np.uint64)
+    total = np.zeros(shares.mechanism.size, f"uint{shares.bits}")
     for slot in np.flatnonzero(present):
         one = jax.tree.map(lambda rows, slot=slot: rows[slot], values)
         total += with_share(one, shares, source_of(int(clients[slot])))
@@ -80,7 +82,7 @@ def open_in_process(replies: Replies, shares: NoiseShares, source_of: ShareSourc
         for client, key in zip(clients, keys, strict=True)
     )
     roster = SumRoster(members=members, threshold=shares.least_survivors, colluders=shares.colluders)
-    opening = Opening(run="debug", round=round_id, roster=roster, size=shares.mechanism.size)
+    opening = Opening(run="debug", round=round_id, roster=roster, size=shares.mechanism.size, bits=shares.bits)
     sites = [
         SumSite(opening=opening, place=place, signing_key=key, journal=MemoryJournal())
         for place, key in enumerate(keys)

@@ -26,12 +26,14 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
+from typing import Literal
 
 from populace.errors import out_of_range
 from populace.privacy.accounting import epsilon_of
 from populace.privacy.events import Event, Gaussian
 from populace.privacy.gaussian import NOISE_DISTANCE, GaussianSum
 from populace.privacy.guarantee import upwards
+from populace.privacy.secure_random import REACH
 from populace.privacy.source import Source
 from populace.types import Array
 
@@ -51,9 +53,9 @@ class SumSites:
     def __post_init__(self) -> None:
         check_sites(clients=self.clients, colluders=self.colluders, dropouts=self.dropouts)
 
-    def shares(self, mechanism: GaussianSum) -> NoiseShares:
-        """The noise of one sum over these sites."""
-        return NoiseShares(mechanism=mechanism, **dataclasses.asdict(self))
+    def shares(self, mechanism: GaussianSum, *, most: float = math.inf) -> NoiseShares:
+        """The noise of one sum over these sites, whose total without noise is at most `most` grid units in any coordinate."""
+        return NoiseShares(mechanism=mechanism, most=most, **dataclasses.asdict(self))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,9 +76,16 @@ class NoiseShares:
     clients: int
     colluders: int = 0
     dropouts: int = 0
+    most: float = math.inf
 
     def __post_init__(self) -> None:
         check_sites(clients=self.clients, colluders=self.colluders, dropouts=self.dropouts)
+
+    @property
+    def bits(self) -> Literal[32, 64]:
+        """The width of numbers modulo which the sum is taken: 32 where total and noise fit. Too few cost accuracy, never
+        privacy: numbers modulo 2^32 are post-processing of the numbers."""
+        return 32 if self.most + REACH * self.summed(self.clients).deviation < 2**31 else 64
 
     @property
     def least_survivors(self) -> int:

@@ -163,6 +163,35 @@ def test_sums_beyond_32_bits_and_negative_numbers_are_exact():
         np.testing.assert_array_equal(opened.values["a"], values.sum(axis=0, dtype=np.int64) + noise)
 
 
+@pytest.mark.parametrize(
+    ("most", "bits"), [(math.inf, 64), (2.0**31, 64), (2.0**31 - 1, 64), (2.0**30, 32), (10.0, 32)]
+)
+def test_numbers_are_as_wide_as_their_sum_needs(most, bits):
+    shares = dataclasses.replace(SHARES, most=most)
+    assert shares.bits == bits
+    values = np.array([[1000, -7, 0, 2**28, -(2**28), 3]] * 3, np.int32)
+
+    def source(client):
+        return Keyed(jax.random.key(client))
+
+    noise = sum(np.asarray(SHARES.draw(source(client)), np.int64) for client in range(3))
+    for opened in (
+        add_up(replies_of(values), shares, source),
+        open_in_process(replies_of(values), shares, source, round_id=0),
+    ):
+        assert opened.values["a"].dtype == np.int64
+        np.testing.assert_array_equal(opened.values["a"], values.sum(axis=0, dtype=np.int64) + noise)
+
+
+def test_census_takes_narrow_numbers_where_counts_are_small(clients):
+    population = population_of(clients)
+    protocol = method_of("census")
+    ask = protocol.ask(protocol.begin(population, jax.random.key(0)), population, Keyed(jax.random.key(1)))
+    assert protocol.sum_shares(ask, population).bits == 32
+    many = dataclasses.replace(population, records=2**27)
+    assert protocol.sum_shares(ask, many).bits == 64
+
+
 def test_replies_that_are_no_whole_numbers_or_of_another_length_are_refused():
     with pytest.raises(SpecError, match="whole numbers"):
         numbers_of({"a": np.zeros(6, np.float32)})

@@ -147,6 +147,7 @@ class Census(ComposedMethod):
         release = StagedRelease(
             unit=self.unit, trust=self.trust, delta=delta, lists=budget.lists, spare=budget.spare,
             sites=sum_sites(self.trust, population.clients, colluders=self.colluders, dropouts=self.dropouts),
+            most=float(population.clients * population.records * contribution.most * heaviest),
             wording=self._wording(first, tables, budget, chosen_delta, contribution),
             mechanisms=tuple(
                 GaussianSum(bound=contribution.most * bound, noise_multiplier=multiplier, size=size, whole=True)

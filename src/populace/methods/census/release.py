@@ -36,6 +36,7 @@ class StagedRelease(Release):
     mechanisms: tuple[GaussianSum, ...]
     blocks: int = 1  # exchanges of a stage
     lists: ValueLists | None = None  # what each silo released before the first stage, to find categories
+    most: float = math.inf  # what a count of all silos can be: how wide the numbers of a secure sum are
     spare: tuple[Gaussian, ...] = ()  # what was paid for before it was known that it would not be released
 
     def __post_init__(self) -> None:
@@ -66,7 +67,9 @@ class StagedRelease(Release):
         return lists + each * sum(mechanism.size for mechanism in self.mechanisms)
 
     def shares(self, number: int) -> NoiseShares | None:
-        return None if self.sites is None else self.sites.shares(self.mechanisms[number // self.blocks])
+        if self.sites is None:
+            return None
+        return self.sites.shares(self.mechanisms[number // self.blocks], most=self.most)
 
     def known(self, shares: int) -> Event:
         if self.sites is None:
