@@ -131,7 +131,8 @@ def read_hosted(file: SiteFile, schema: Schema | ImageShape) -> Hosted:
         if tuple(data.shape) != schema.shape:
             raise DataError(f"the images in {file.data} are {data.shape}, the agreement is about {schema.shape}")
     else:
-        also = (str(file.client_column),) if file.by == "column" else ()
+        named = (file.client_column if file.by == "column" else None, file.person)
+        also = tuple(dict.fromkeys(name for name in named if name is not None))
         data, frame = read_coded(file.data, schema, also=also)
     accounts: tuple[str, ...]
     if file.by == "site":
