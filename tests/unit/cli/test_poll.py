@@ -89,7 +89,7 @@ COLLECT = {
     "two stages": ([*GOOD, "--set", "stages=2"], "stages"),
     "unknown target": ([*GOOD, "--target", "zz"], "the target 'zz' is not a column"),
     "both splits": ([*GOOD, "--client-column", "a", "--records-per-client", "2"], "not both"),
-    "no such column": ([*GOOD, "--client-column", "who"], "no client column 'who'"),
+    "no such column": ([*GOOD, "--client-column", "who"], "no client or person column 'who'"),
     "a column of the schema": ([*GOOD, "--client-column", "size"], "also a column of the schema"),
     "records": ([*GOOD, "--records-per-client", "0"], "records-per-client of at least 1"),
     "too few clients": ([*GOOD, "--clients", "599"], "expected clients in [600,"),

@@ -84,7 +84,7 @@ def grouped(column: Column, counts: NumpyArray, deviation: float) -> Grouping:
         cells, weights = _ranked(counts[:levels], wanted - int(column.nullable))
         if column.domain == "released" and known_codes(column):
             doubtful[:levels] = counts[:levels] < LIKELY * deviation
-            weights = np.where(doubtful[:levels], 0.0, weights)
+            weights = _likeliest(cells, np.where(doubtful[:levels], 0.0, weights), counts[:levels])
     if column.nullable:
         cells, weights = np.append(cells, wanted - 1), np.append(weights, max(counts[-1], 1.0))
     totals = np.bincount(cells, weights, minlength=wanted)
@@ -133,6 +133,15 @@ def _nearest(cells: NumpyArray, weights: NumpyArray) -> NumpyArray:
     for cell in np.setdiff1d(cells, cells[held]):
         where = np.flatnonzero(cells == cell)
         found[where[far[where] < far[where].min() + SHORT_GAP]] = 1.0
+    return found
+
+
+def _likeliest(cells: NumpyArray, weights: NumpyArray, counts: NumpyArray) -> NumpyArray:
+    """The weights, where a cell without any has that of its most frequent code: the others are likelier to be noise."""
+    found = weights.copy()
+    for cell in np.setdiff1d(cells, cells[weights > 0]):
+        where = np.flatnonzero(cells == cell)
+        found[where[np.argmax(counts[where])]] = 1.0
     return found
 
 

@@ -166,7 +166,7 @@ class CensusLearner(Learner):
             counts / records,
             deviations,
             *self._single_columns(state, first * whole),
-            self._cell_shares(state, first * whole),
+            self._cell_shares(state, weights, first * whole),
         )
 
     def _records(self, state: Sums, counts: NumpyArray, inverse: NumpyArray) -> tuple[float, float]:
@@ -184,12 +184,20 @@ class CensusLearner(Learner):
             first = second = (precision * second + noise**-2 * first) / (precision + noise**-2)
         return max(1.0, second), max(1.0, first)
 
-    def _cell_shares(self, state: Sums, records: float) -> dict[int, tuple[NumpyArray, NumpyArray]]:
-        """Noisy shares of the cells of long columns, from the first stage, and their noise."""
+    def _cell_shares(
+        self, state: Sums, weights: NumpyArray, records: float
+    ) -> dict[int, tuple[NumpyArray, NumpyArray]]:
+        """Noisy shares of the cells of long columns, from the first stage, and their noise. Cells of a list were made by the
+        rank of these very counts, which favours some: they count only where no table of a list has a weight."""
         if not self.first.long:
             return {}
+        paired = {column for pair, weight in zip(self.tables.pairs, weights, strict=True) if weight for column in pair}
         counts = self.first.cell_counts(np.asarray(state.one_way), self._groupings(state), self._first_noise(state))
-        return {column: (held / records, noise / records) for column, (held, noise) in counts.items()}
+        return {
+            column: (held / records, noise / records)
+            for column, (held, noise) in counts.items()
+            if self.schema.columns[column].is_ordered or column not in paired
+        }
 
     def _single_columns(self, state: Sums, records: float) -> tuple[NumpyArray, NumpyArray]:
         """Noisy shares of the columns that were counted with the target, and their noise; infinite for all others."""
