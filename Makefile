@@ -46,6 +46,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.gaussian
 	$(BIN)/python -m benchmarks.streaming
 	$(BIN)/python -m benchmarks.census_counting
+	$(BIN)/python -m benchmarks.secure_sum
 	$(BIN)/python -m benchmarks.vae
 	$(BIN)/python -m benchmarks.wae
 	$(BIN)/python -m benchmarks.federation

@@ -24,6 +24,7 @@ from populace.engines.segment import Plan, coordinator_of, read_status
 from populace.engines.site_file import read_site_file
 from populace.federation.coordinator import Federation, read_proposal
 from populace.federation.site import Hosting, SiteFolder
+from populace.federation.sum_keys import public_sum_key, roster_of
 from populace.federation.supervisor import Options, Supervisor
 from populace.methods.base import ImageShape
 from populace.privacy.sqlite_ledger import SqliteLedger
@@ -77,23 +78,32 @@ class TestFederation:
         seed: int | None = 5,
         records: int = 1,
         by: str = "rows",
+        names: tuple[str, ...] = SITES,
     ) -> None:
         self.folder, self.table, self.protocols, self.seed, self.records = folder, table, list(protocols), seed, records
-        self.by = by
+        self.by, self.names = by, names
         self.schema = (
             ImageShape(shape=tuple(table.shape), classes=table.classes) if isinstance(table, Images) else table.schema
         )
         self.federation = Federation(folder / "federation")
-        agreements = [Agreement(protocol=protocol, schema=self.schema) for protocol in self.protocols]
+        self.sites = {site: SiteFolder(folder / site) for site in names}
+        requests = {}
+
+        def request(number: int) -> None:
+            site = names[number]
+            requests[site] = self.sites[site].request(name=site, org=f"org{number}", federation=name)
+
+        with ThreadPoolExecutor(len(SITES)) as pool:
+            list(pool.map(request, range(len(names))))
+        agreements = [self.agreement(protocol) for protocol in self.protocols]
         self.fingerprint = self.federation.create(agreements[0], name=name, host="localhost", port=free_port())
         self._make_hostile()
-        self.sites = {site: SiteFolder(folder / site) for site in SITES}
-        edges = (0, len(table) // 2, 3 * len(table) // 4, len(table))
+        edges = self._edges()
 
         def set_up(number: int) -> None:
-            site = SITES[number]
+            site = names[number]
             place = self.sites[site]
-            _, signed = self.federation.approve(place.request(name=site, org=f"org{number}", federation=name))
+            _, signed = self.federation.approve(requests[site])
             part = table.take(np.arange(edges[number], edges[number + 1]))
             data = folder / f"{site}.{'npz' if isinstance(part, Images) else 'parquet'}"
             if isinstance(part, Images):
@@ -110,7 +120,20 @@ class TestFederation:
             )
 
         with ThreadPoolExecutor(len(SITES)) as pool:
-            list(pool.map(set_up, range(len(SITES))))
+            list(pool.map(set_up, range(len(names))))
+
+    def _edges(self) -> tuple[int, ...]:
+        """Where each site's rows begin: a half and two quarters of the table; of more sites, even parts."""
+        rows = len(self.table)
+        if len(self.names) == len(SITES):
+            return (0, rows // 2, 3 * rows // 4, rows)
+        return tuple(int(edge) for edge in np.linspace(0, rows, len(self.names) + 1))
+
+    def agreement(self, protocol) -> Agreement:
+        """What is agreed on a method; with the sites' keys, where its sums are secure."""
+        keys = [f"{site}={public_sum_key(place.sum_key)}" for site, place in self.sites.items()]
+        secure = getattr(protocol, "trust", "") == "secure-sum"
+        return Agreement(protocol=protocol, schema=self.schema, roster=roster_of(protocol, keys if secure else ()))
 
     def _make_hostile(self) -> None:
         """A coordinator that lets itself do everything: what is refused then, the sites refuse."""
@@ -124,7 +147,7 @@ class TestFederation:
         self.federation.start()
         for site in self.sites.values():
             site.start()
-        self.wait_for(SITES)
+        self.wait_for(self.names)
 
     def wait_for(self, sites, seconds: float = 60.0) -> None:
         link = self.federation.connect()
@@ -141,7 +164,7 @@ class TestFederation:
 
     def plan(self, protocol, run: str, *, timeout: float = 30.0, least: int = 3) -> Path:
         place = self.federation.run_folder(run)
-        agreement = Agreement(protocol=protocol, schema=self.schema)
+        agreement = self.agreement(protocol)
         Plan(run=run, agreement=agreement, seed=self.seed, least=least, timeout=timeout).save(place)
         return place
 
@@ -191,7 +214,7 @@ class TestFederation:
     def hosted(self) -> dict[str, int]:
         if self.by == "site":
             return dict.fromkeys(self.sites, 1)
-        edges = (0, len(self.table) // 2, 3 * len(self.table) // 4, len(self.table))
+        edges = self._edges()
         return {site: -(-(edges[i + 1] - edges[i]) // self.records) for i, site in enumerate(self.sites)}
 
     def kill(self, kit: Path) -> None:

@@ -27,7 +27,10 @@ def init(
     method: str | None = typer.Option(None, "--method", help="A method; see `populace methods`."),
     delta: float | None = typer.Option(None, "--delta", help="Only for methods with an approximate guarantee."),
     target: str | None = typer.Option(None, "--target", help="The column that matters most."),
-    trust: str | None = typer.Option(None, "--trust", help="silo or central, for methods that offer both."),
+    trust: str | None = typer.Option(None, "--trust", help="silo, secure-sum or central, where the method offers it."),
+    sum_keys: list[str] = typer.Option(
+        [], "--sum-key", help="For secure-sum: a site and its key, as its request showed it.", metavar="NAME=KEY"
+    ),
     person: bool = typer.Option(
         False,
         "--person",
@@ -43,6 +46,7 @@ def init(
     from populace.cli import show
     from populace.federation.coordinator import Federation
     from populace.federation.propose import propose
+    from populace.federation.sum_keys import roster_in_words
 
     agreement = propose(
         schema=schema,
@@ -53,10 +57,13 @@ def init(
         trust=trust,
         person=person,
         settings=show.settings(pairs),
+        sum_keys=sum_keys,
     )
     federation = Federation(folder)
     fingerprint = federation.create(agreement, name=name, host=host, port=port)
     show.say(f"{federation.proposal_path}  the proposal; send it to every site")
+    if agreement.roster is not None:
+        show.say(roster_in_words(agreement.roster))
     show.say(
         f"fingerprint of the root certificate; send it to every site over another channel, such as a call:\n{fingerprint}"
     )

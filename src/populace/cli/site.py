@@ -40,9 +40,11 @@ def request(
     """Make a private key, which stays here, and a request to send to the coordinator."""
     from populace.cli import show
     from populace.federation.site import SiteFolder
+    from populace.federation.sum_keys import public_sum_key
 
     made = SiteFolder(folder).request(name=name, org=org, federation=federation)
     show.say(f"{made}  send it to the coordinator; it holds no private key")
+    show.say(f"key for secure sums, to tell the coordinator and the other sites:\n{public_sum_key(folder / 'sum.key')}")
 
 
 @app.command()
@@ -131,12 +133,15 @@ def _agree(place: SiteFolder, signed: Path, proposal: Path, hosting: Hosting, fi
     """Set the site up, and say what was agreed to and what one run gives."""
     from populace.cli import show
     from populace.federation.coordinator import read_proposal
+    from populace.federation.sum_keys import roster_in_words
     from populace.privacy.relation import SEEN_WITHOUT_NOISE
 
     agreed = read_proposal(proposal)
     claim = place.set_up(signed, agreed, hosting, fingerprint=fingerprint, say=show.say)
     if claim.trust in SEEN_WITHOUT_NOISE:
         show.say("the coordinator sees your clients' messages without noise: you said that you trust it with them")
+    if agreed.agreement.roster is not None:
+        show.say(roster_in_words(agreed.agreement.roster))
     show.say(
         f"agreed to {agreed.agreement.method} with {_settings(agreed.agreement.parameters)}; one run gives:\n{claim}\n"
     )

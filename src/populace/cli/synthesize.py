@@ -30,7 +30,7 @@ def command(
     delta: float | None = typer.Option(None, "--delta", help="Only for methods with an approximate guarantee."),
     schema: str | None = typer.Option(None, "--schema", help="A declared schema (TOML), or SDV metadata (JSON)."),
     target: str | None = typer.Option(None, "--target", help="The column that matters most."),
-    trust: str | None = typer.Option(None, "--trust", help="silo or central, for methods that offer both."),
+    trust: str | None = typer.Option(None, "--trust", help="silo, secure-sum or central, where the method offers it."),
     records_per_client: int | None = typer.Option(
         None,
         "--records-per-client",

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from populace.engines import wire
+from populace.engines.secure_sum.roster import SumRoster, sum_roster_from_json
 from populace.errors import PopulaceError, RunError, SpecError
 from populace.methods.base import ImageShape, Population, Protocol, Shard
 from populace.methods.registry import METHODS
@@ -28,10 +29,14 @@ OLD_HOME = "populace.protocols."  # of all methods, up to version 0.2.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """A method with its parameters over a schema. Each side builds its own from its own file; only `terms` travel."""
+    """A method with its parameters over a schema. Each side builds its own from its own file; only `terms` travel.
+
+    `roster` are the sites of its secure sums, with their keys; None where a method opens none.
+    """
 
     protocol: Protocol
     schema: Schema | ImageShape
+    roster: SumRoster | None = None
 
     @property
     def method(self) -> str:
@@ -44,11 +49,13 @@ class Agreement:
     @functools.cached_property
     def terms(self) -> JsonObject:
         """What a request names, so that a site can tell which part it has not agreed to."""
+        roster = {} if self.roster is None else {"roster": self.roster.digest}
         return {
             "version": __version__,
             "method": self.method,
             "parameters": self.parameters,
             "schema": schema_digest(self.schema),
+            **roster,
         }
 
     @functools.cached_property
@@ -66,6 +73,7 @@ class Agreement:
             "method": self.method,
             "class": f"{cls.__module__}:{cls.__qualname__}",
             "parameters": self.parameters,
+            **({} if self.roster is None else {"roster": self.roster.to_json()}),
             "images" if image else "schema": (
                 dataclasses.asdict(self.schema) if isinstance(self.schema, ImageShape) else self.schema.to_dict()
             ),
@@ -94,11 +102,12 @@ def agreement_from_json(document: object, *, where: str) -> Agreement:
         else:
             schema = schema_from_dict(document["schema"])
         protocol = cls(**cls.settings_from_file(parameters))
+        roster = sum_roster_from_json(document["roster"]) if "roster" in document else None
     except PopulaceError:
         raise
     except (KeyError, AttributeError, TypeError, ValueError, ImportError) as error:
         raise RunError(f"{where} holds a damaged agreement: {error!r}") from error
-    return Agreement(protocol=protocol, schema=schema)
+    return Agreement(protocol=protocol, schema=schema, roster=roster)
 
 
 def _present_home(document: Mapping[str, str]) -> str:

@@ -33,6 +33,28 @@ class Asked:
     questions: Sequence[str]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Batch(Asked):
+    """A request whose clients are known: their places in the data, and their accounts."""
+
+    places: NumpyArray
+    accounts: Sequence[str]
+
+
+def is_permutation(order: NumpyArray, size: int) -> bool:
+    if len(order) != size or order.min() < 0 or order.max() >= size:
+        return False
+    return bool(np.bincount(order, minlength=size).max() == 1)
+
+
+def common_digest(common: ArrayTree) -> str:
+    """A hash of what all sites of a sum are asked."""
+    found = hashlib.sha256()
+    for name, array in wire.leaves(common, "common").items():
+        found.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
+    return found.hexdigest()
+
+
 def read_ask(request: Request, shapes: Shapes, *, hosted: int) -> Asked:
     """Read the content of an ask for a site with `hosted` clients; raises WireError or RefusedError for anything else."""
     arrays = request.message.arrays

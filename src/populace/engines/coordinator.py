@@ -18,7 +18,9 @@ import numpy as np
 from populace.engines import messages, wire
 from populace.engines.agreement import Agreement, shapes_of
 from populace.engines.checkpoint import Checkpoint
+from populace.engines.coordinator_sums import SumRound, checked_roster, decided_path
 from populace.engines.link import Link
+from populace.engines.link import QuorumError as QuorumError
 from populace.engines.roster import Roster
 from populace.engines.runtime import Keys, Traffic, new_ledger
 from populace.errors import RunError, SpecError, WireError
@@ -27,10 +29,6 @@ from populace.privacy.ledger import MemoryLedger
 from populace.privacy.source import Keyed, Source, System
 from populace.tables.files import read_json, write_json
 from populace.types import Array, ArrayTree, NumpyArray
-
-
-class QuorumError(RunError):
-    """Too few replies came for a round to be absorbed; the same round can be asked again later."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,6 +89,8 @@ class Coordinator:
                 f"method {protocol.facts.name!r} with these settings draws cohorts that must stay secret, which a run over "
                 "sites does not keep; ask every client in every round (sampling_rate 1)"
             )
+        if protocol.guarantee(population).trust == "secure-sum":
+            checked_roster(self)
         keys = Keys(saved.root() if saved.exists() else self.root)
         ledger = new_ledger(protocol, population)
         state, heard = protocol.begin(population, keys.begin()), {"heard": np.zeros(population.clients, np.int32)}
@@ -147,13 +147,18 @@ class Coordinator:
                 root=keys.root, rounds=done, state=state, memory={"heard": heard}, ledger=ledger, traffic=traffic
             )
             self._note_released(done)
+            decided_path(self.checkpoint.path, done - 1).unlink(missing_ok=True)
             going = watch(self._round(done, time.monotonic() - began, gathered, ledger, traffic))
         return Progressed(over=False, rounds=done, state=state, ledger=ledger, traffic=traffic)
 
-    def _gather(self, ask: Ask, round_id: int, heard: NumpyArray) -> _Gathered:
+    def _gather(self, ask: Ask, round_id: int, heard: NumpyArray) -> _Gathered | SumRound:
         """Ask until the quorum is reached; sites that have answered are not asked again."""
         protocol, population = self.agreement.protocol, self.population
         self._check_sendable(ask, round_id)
+        if (shares := protocol.sum_shares(ask, population)) is not None:
+            sums = SumRound(self, ask, round_id, heard, shares)
+            sums.gather()
+            return sums
         gathered = _Gathered(np.asarray(ask.cohort), shapes_of(protocol, population, round_id).reply)
         until = time.monotonic() + self.patience
         while True:
@@ -200,7 +205,9 @@ class Coordinator:
             )  # fmt: skip
         return asks
 
-    def _round(self, done: int, seconds: float, gathered: _Gathered, ledger: MemoryLedger, traffic: Traffic) -> Round:
+    def _round(
+        self, done: int, seconds: float, gathered: _Gathered | SumRound, ledger: MemoryLedger, traffic: Traffic
+    ) -> Round:
         present = set(gathered.cohort[gathered.present].tolist())
         replies = {
             seat.site: sum(seat.first <= client < seat.first + seat.clients for client in present)

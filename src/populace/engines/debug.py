@@ -1,11 +1,13 @@
 """One client at a time, uncompiled: slow, and every error names the client and the step.
 
 It also takes the operating system's randomness instead of keys, and then makes the very replies a deployed client would.
+Secure sums are opened under their real masks, by a site for every client.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 
 import jax
@@ -24,6 +26,7 @@ from populace.engines.runtime import (
     padded_shard,
     population_of,
 )
+from populace.engines.sums import check_everybody, open_in_process
 from populace.errors import PopulaceError
 from populace.methods.base import Ask, Population, Protocol, Replies
 from populace.privacy.source import Keyed, Source, System
@@ -64,6 +67,11 @@ def run(
         members = np.asarray(ask.cohort)
         ledger.book(members[members >= 0], protocol.charge(ask, population), round_id=rounds)
         replies = answer_one_by_one(protocol, ask, clients, population, keys, rounds, memories, exact=exact)
+        if (shares := protocol.sum_shares(ask, population)) is not None:
+            check_everybody(ask, population)
+            share_of = functools.partial(_share_source, keys, rounds)
+            with step("secure sum", rounds):
+                replies = open_in_process(replies, shares, share_of, round_id=rounds)
         with step("absorb", rounds):
             state = protocol.absorb(state, ask, replies, keys.source(keys.absorb(rounds)))
         traffic = traffic.plus(*protocol.reply_bytes(ask, population), int(working_slots(protocol, ask).sum()))
@@ -75,6 +83,10 @@ def run(
         generator=generator, guarantee=protocol.guarantee(population), ledger=ledger, traffic=traffic, rounds=rounds,
         state=state, noise=keys.noise,
     )  # fmt: skip
+
+
+def _share_source(keys: Keys, round_id: int, client: int) -> Source:
+    return System() if keys.exact else Keyed(keys.share(round_id, client))
 
 
 def answer_one_by_one(

@@ -8,11 +8,15 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Mapping
 
-from populace.errors import PopulaceError
+from populace.errors import PopulaceError, RunError
 
 
 class LinkClosedError(PopulaceError):
     """The link closed during an exchange; nothing of the round is absorbed."""
+
+
+class QuorumError(RunError):
+    """Too few replies came for a round to be absorbed; the same round can be asked again later."""
 
 
 class Link(abc.ABC):

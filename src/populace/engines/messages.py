@@ -1,4 +1,4 @@
-"""The four messages of a federation, each with exactly its fields and arrays: ask, reply, facts, refusal.
+"""The messages of a federation, each with exactly its fields and arrays: ask, reply, facts, refusal, and steps of sums.
 
 A reader here raises WireError for anything else. What a site may send is checked by `check_outgoing` once more, by a filter of
 its own, just before it leaves.
@@ -15,14 +15,15 @@ import numpy as np
 
 from populace.engines import wire
 from populace.engines.agreement import Agreement, shapes_of
+from populace.engines.secure_sum.messages import REPLY_BYTES, REQUEST_BYTES, STEPS, Rows, Step, read_rows, row_arrays
 from populace.engines.wire import Message
 from populace.errors import PopulaceError, WireError
 from populace.methods.base import Population
 from populace.types import ArrayTree, JsonObject, NumpyArray
 
 Code = Literal[
-    "malformed", "version", "method", "schema", "parameters", "population", "round", "changed", "repeated", "guarantee",
-    "budget", "rolled-back", "old-run", "failed",
+    "malformed", "version", "method", "schema", "parameters", "roster", "sum", "population", "round", "changed", "repeated",
+    "guarantee", "budget", "rolled-back", "old-run", "failed",
 ]  # fmt: skip
 #: What a client is at a site: so many rows, all rows with one value of a column, or the site itself.
 Hosts = Literal["rows", "column", "site"]
@@ -35,6 +36,8 @@ REASONS: dict[str, str] = {
     "method": "the site has not agreed to this method",
     "schema": "the site has not agreed to this schema",
     "parameters": "the site has not agreed to these parameters",
+    "roster": "the site has not agreed to these sites of a secure sum, or their keys",
+    "sum": "the site has taken this step of the secure sum for another request, or what it was shown is not what was agreed",
     "population": "the site does not host these clients, or others than when the run began, or allows no run as large",
     "round": "the method has no such round",
     "changed": "the site has answered another question in this round, or other terms in this run",
@@ -48,6 +51,8 @@ REASONS: dict[str, str] = {
 #: What a well-formed message may say; a site's own bounds are much lower.
 MOST_CLIENTS, MOST_RECORDS = 10**8, 10**7
 TERMS = ("version", "method", "parameters", "schema")
+OF_SUMS = ("roster",)  # what terms hold beside, where sums are secure
+DIGEST = re.compile(r"[0-9a-f]{64}")
 RUN = re.compile(r"[a-z0-9][a-z0-9.-]{0,79}")
 
 
@@ -61,7 +66,10 @@ class RefusedError(PopulaceError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """One round's question to the clients of one site, as it arrives."""
+    """One round's question to the clients of one site, as it arrives; with `step`, one step of a secure sum.
+
+    `question` is a digest of what all sites of that sum are asked, and `rows` are what the step is about.
+    """
 
     run: str
     round: int
@@ -70,6 +78,9 @@ class Request:
     records: int
     first: int
     message: Message
+    step: Step | None = None
+    question: str = ""
+    rows: Rows = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,6 +121,56 @@ def make_ask(
     )
 
 
+def make_sum_request(
+    ask: bytes | None, agreement: Agreement, population: Population, *, run: str, round_id: int, first: int, step: Step,
+    question: str, rows: Rows,
+) -> bytes:  # fmt: skip
+    """One step of a secure sum, for one site; with the `ask` that its numbers answer, where it is asked for them."""
+    fields = {
+        "run": run, "round": round_id, "terms": agreement.terms, "clients": population.clients, "records": population.records,
+        "first": first, "step": step, "question": question,
+    }  # fmt: skip
+    arrays = {} if ask is None else dict(wire.unpack(ask).arrays)
+    return wire.pack(Message(kind="sum?", fields=fields, arrays={**arrays, **row_arrays(rows)}))
+
+
+def make_sum_reply(agreement: str, *, run: str, round_id: int, step: Step, taken: bytes) -> bytes:
+    """What a site sends of a step that it took: the arrays of the step's own reply, under run, round and agreement."""
+    fields = {"run": run, "round": round_id, "agreement": agreement, "step": step}
+    return wire.pack(Message(kind="sum", fields=fields, arrays=wire.unpack(taken).arrays))
+
+
+def read_sum_reply(data: bytes, agreement: Agreement, *, run: str, round_id: int, step: Step) -> bytes:
+    """The reply of a step as the site made it; raises RefusedError where the site said no, WireError for another's."""
+    message = _unpack_or_refuse(data, "sum")
+    if _sum_fields(message) != (run, round_id, agreement.digest, step):
+        raise WireError("a step of a secure sum belongs to another run, round, agreement or step")
+    return wire.pack(Message(kind=step, arrays=message.arrays))
+
+
+def _sum_fields(message: Message) -> tuple[str, int, str, Step]:
+    kinds: dict[str, type] = {"run": str, "round": int, "agreement": str, "step": str}
+    run, round_id, digest, step = wire.take_fields(message, kinds)
+    return run, round_id, digest, _step(step)
+
+
+def _check_sum_reply(message: Message, agreements: Mapping[str, Agreement]) -> bytes:
+    """A step of a secure sum, rebuilt: rows of the step's own width, or masked numbers, and nothing else."""
+    run, round_id, digest, step = _sum_fields(message)
+    _check_run(run)
+    if digest not in agreements or agreements[digest].roster is None:
+        raise WireError("a step of a secure sum that the site has not agreed to does not leave it")
+    if step == "mask":
+        numbers = message.arrays.get("numbers")
+        wide = numbers is not None and numbers.dtype in (np.dtype(np.uint32), np.dtype(np.uint64)) and numbers.ndim == 1
+        if numbers is None or not wide or set(message.arrays) != {"numbers"}:
+            raise WireError("masked numbers are 32 or 64 bits wide, and go alone")
+        taken = wire.pack(Message(kind=step, arrays={"numbers": numbers}))
+    else:
+        taken = wire.pack(Message(kind=step, arrays=row_arrays(read_rows(message.arrays, REPLY_BYTES[step]))))
+    return make_sum_reply(digest, run=run, round_id=round_id, step=step, taken=taken)
+
+
 def make_facts_request(agreement: Agreement, *, run: str) -> bytes:
     return wire.pack(Message(kind="facts?", fields={"run": run, "terms": agreement.terms}))
 
@@ -122,19 +183,41 @@ def read_request(data: bytes) -> Request | JsonObject:
         _check_run(run)
         _check_terms(terms)
         return dict(terms)
-    if message.kind != "ask":
+    if message.kind not in ("ask", "sum?"):
         raise WireError(f"expected an ask, got a {message.kind!r} message")
-    kinds = {"run": str, "round": int, "terms": dict, "clients": int, "records": int, "first": int}
-    run, round_id, terms, clients, records, first = wire.take_fields(message, kinds)
+    kinds: dict[str, type] = {"run": str, "round": int, "terms": dict, "clients": int, "records": int, "first": int}
+    more: dict[str, type] = {"step": str, "question": str} if message.kind == "sum?" else {}
+    run, round_id, terms, clients, records, first, *of_sum = wire.take_fields(message, {**kinds, **more})
     _check_run(run)
     _check_terms(terms)
     if not (
         0 <= round_id < 2**31 and 1 <= clients <= MOST_CLIENTS and 1 <= records <= MOST_RECORDS and 0 <= first < clients
     ):
         raise WireError("round, clients, records or first of an ask are out of range")
-    return Request(
+    request = Request(
         run=run, round=round_id, terms=terms, clients_in_all=clients, records=records, first=first, message=message
     )
+    return _step_of(request, *of_sum) if of_sum else request
+
+
+def _step_of(request: Request, name: str, question: str) -> Request:
+    """A request as a step of a secure sum: its rows apart, what is left in its message an ask where numbers are asked for."""
+    step = _step(name)
+    arrays = dict(request.message.arrays)
+    rows = read_rows({part: arrays.pop(part, np.zeros(0)) for part in ("members", "rows")}, REQUEST_BYTES[step])
+    if arrays and step != "mask":
+        raise WireError(f"step {step!r} of a secure sum holds more than its rows")
+    if not DIGEST.fullmatch(question):
+        raise WireError("a step of a secure sum names no question")
+    message = dataclasses.replace(request.message, arrays=arrays)
+    return dataclasses.replace(request, step=step, question=question, rows=rows, message=message)
+
+
+def _step(name: str) -> Step:
+    found = next((step for step in STEPS if step == name), None)
+    if found is None:
+        raise WireError("a secure sum has no such step")
+    return found
 
 
 def _check_run(run: str) -> None:
@@ -144,7 +227,7 @@ def _check_run(run: str) -> None:
 
 def _check_terms(terms: JsonObject) -> None:
     """Check that terms hold nothing but what they must: they are kept with the run."""
-    if set(terms) != set(TERMS):
+    if set(terms) - set(OF_SUMS) != set(TERMS):
         raise WireError(f"the terms of a request are {', '.join(TERMS)}, and nothing else")
 
 
@@ -240,6 +323,8 @@ def check_outgoing(data: bytes, agreements: Mapping[str, Agreement]) -> bytes:
         return make_refusal(read_code(message))
     if message.kind == "facts":
         return make_facts(read_facts(data))
+    if message.kind == "sum":
+        return _check_sum_reply(message, agreements)
     if message.kind != "reply":
         raise WireError(f"a {message.kind!r} message does not leave a site")
     run, round_id, digest, clients, records = _reply_fields(message)

@@ -114,6 +114,10 @@ class Keys:
     def answer(self, round_id: Array | int, client: Array | int) -> Array:
         return jax.random.fold_in(jax.random.fold_in(self._round(round_id), 2), client)
 
+    def share(self, round_id: Array | int, client: Array | int) -> Array:
+        """Of a client's share of the noise in a sum."""
+        return jax.random.fold_in(jax.random.fold_in(self._round(round_id), 3), client)
+
     def _round(self, round_id: Array | int) -> Array:
         return jax.random.fold_in(jax.random.fold_in(self.root, 4), round_id)
 

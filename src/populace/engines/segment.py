@@ -93,7 +93,9 @@ def coordinator_of(folder: Path, link: Link) -> Coordinator:
     roster = read_roster(folder)
     if roster is None:
         patience = max(plan.timeout, SECONDS_TO_ENROL)
-        roster = enrol(plan.agreement, link, run=plan.run, least=plan.least, timeout=patience)
+        of_sums = plan.agreement.roster
+        least = max(plan.least, 0 if of_sums is None else len(of_sums.members))
+        roster = enrol(plan.agreement, link, run=plan.run, least=least, timeout=patience)
         write_json(folder / "roster.json", roster.to_json())
     elif link.sites():
         # A site reads its data when the first request of a segment comes; a round's timeout is not meant for that.

@@ -31,9 +31,10 @@ from populace.engines.runtime import (
     population_of,
     whole_shard,
 )
+from populace.engines.sums import add_up
 from populace.methods.base import Ask, Population, Protocol, Replies, Shard
 from populace.privacy.ledger import Budget, MemoryLedger
-from populace.privacy.source import System
+from populace.privacy.source import Keyed, System
 from populace.tables.images import Images
 from populace.tables.partition import Clients
 from populace.types import Array, ArrayTree
@@ -283,9 +284,17 @@ class _RoundByRound:
                     self.protocol, self.population, self.keys, asked, held.records, held.mask, memory, held.persons
                 )
             whole = asked if self.protocol.working(ask) is None else ask  # who is skipped was asked all the same
+            replies = self._opened(ask, replies, round_id)
             state = self.protocol.absorb(state, whole, replies, self.keys.source(self.keys.absorb(round_id)))
             traffic = traffic.plus(down, up, int((np.asarray(asked.cohort) >= 0).sum()))
         return state, memory, traffic, rounds
+
+    def _opened(self, ask: Ask, replies: Replies, round_id: int) -> Replies:
+        """The replies, or, where a method sees sums alone, the sum of them and of the clients' shares of the noise."""
+        shares, keys = self.protocol.sum_shares(ask, self.population), self.keys
+        if shares is None:
+            return replies
+        return add_up(replies, shares, lambda client: System() if keys.exact else Keyed(keys.share(round_id, client)))
 
     def _one_by_one(self, ask: Ask) -> Replies:
         """Replies of a method that answers on the host: one client after the other, whose records nobody copies."""

@@ -18,7 +18,7 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import jax
@@ -27,7 +27,7 @@ import numpy as np
 
 from populace.engines import wire
 from populace.engines.agreement import Agreement, Shapes, shapes_of
-from populace.engines.asked import Asked, read_ask
+from populace.engines.asked import Asked, Batch, is_permutation, read_ask
 from populace.engines.messages import (
     Code,
     Facts,
@@ -40,6 +40,8 @@ from populace.engines.messages import (
     read_request,
 )
 from populace.engines.runtime import Keys, make_key, padded_shard, whole_shard
+from populace.engines.secure_sum.messages import SecureSumError
+from populace.engines.site_sums import answer_step
 from populace.engines.wire import Message
 from populace.errors import BudgetError, RunError, WireError
 from populace.methods.base import Ask, Population, Protocol
@@ -57,7 +59,7 @@ from populace.privacy.sqlite_ledger import (
     SqliteLedger,
 )
 from populace.tables.partition import Clients
-from populace.types import Array, ArrayTree, JsonObject, NumpyArray
+from populace.types import Array, ArrayTree, JsonObject
 
 #: Size of the runs a site takes part in, unless its own file says otherwise.
 MOST_CLIENTS, MOST_RECORDS = 10**7, 10**4
@@ -94,6 +96,7 @@ class Site:
     """A site's own state. With `root` its noise comes from that key: reproducible, not private; without, from the system.
 
     `most_clients` and `most_records` bound the runs it takes part in, so that no request can make it set more memory aside.
+    `signing_key` signs its steps of secure sums.
     """
 
     hosted: Hosted
@@ -104,14 +107,15 @@ class Site:
     log: Callable[[str], None] = lambda _: None
     most_clients: int = MOST_CLIENTS
     most_records: int = MOST_RECORDS
+    signing_key: bytes | None = None
 
     def reply(self, data: bytes) -> bytes:
         """The answer to one request, whatever it holds; never raises."""
         try:
             request = read_request(data)
             if isinstance(request, Request):
-                return self._answer(request)
-            self._agreed(request)
+                return self._answer(request) if request.step is None else answer_step(self, request, request.step)
+            self.agreed(request)
             hosted = self.hosted
             self.log("reported the public facts")
             facts = Facts(
@@ -124,19 +128,19 @@ class Site:
             self.log(sentence)
             return make_refusal(word)
 
-    def _agreed(self, terms: JsonObject) -> Agreement:
+    def agreed(self, terms: JsonObject) -> Agreement:
         """The site's own agreement that these terms name; says which part was not agreed to."""
         left = list(self.agreements.values())
-        for part in ("version", "method", "schema", "parameters"):
-            left = [agreement for agreement in left if agreement.terms[part] == terms.get(part)]
+        for part in ("version", "method", "schema", "parameters", "roster"):
+            left = [agreement for agreement in left if agreement.terms.get(part) == terms.get(part)]
             if not left:
                 raise RefusedError(part, f"the request names {part} {terms.get(part)!r}, which is not agreed")  # type: ignore[arg-type]
         return left[0]
 
     def _answer(self, request: Request) -> bytes:
-        agreement = self._agreed(request.terms)
-        population = self._population(agreement, request)
-        limit, relation = self._run_limit(agreement.protocol, population, request)
+        agreement = self.agreed(request.terms)
+        population = self.population(agreement, request)
+        limit, relation = self.run_limit(agreement.protocol, population, request)
         shapes = shapes_of(agreement.protocol, population, request.round)
         asked = read_ask(request, shapes, hosted=len(self.hosted.accounts))
         charge = agreement.protocol.charge(
@@ -173,8 +177,8 @@ class Site:
         relation: Relation,
     ) -> dict[int, bytes]:
         """Replies by slot: stored ones, and new ones that are charged before this returns."""
-        batch = self._batch(self._begun(ledger, request), request, asked)
-        replies, new_slots = self._look_up(ledger, request, batch, charge, limit)
+        batch = self.batch(self.begun(ledger, request), request, asked)
+        replies, new_slots = self.look_up(ledger, request, batch, charge, limit)
         if new_slots:
             ledger.check_relation(relation)
         able = self._able(ledger, batch, new_slots, charge)
@@ -183,7 +187,7 @@ class Site:
         keep = []
         for slot in able:
             memory = self._memory(ledger, agreement, population, request, batch, slot, shapes)
-            value, after = self._answer_one(agreement, population, request, batch, slot, memory)
+            value, after = self.answer_one(agreement, population, request, batch, slot, memory)
             reply = wire.pack(Message(kind="value", arrays=wire.leaves(value, "value")))
             kept = wire.leaves(after, "memory")
             stored = wire.pack(Message(kind="memory", arrays=kept)) if kept else None
@@ -195,9 +199,11 @@ class Site:
         )  # fmt: skip
         return replies
 
-    def _run_limit(self, protocol: Protocol, population: Population, request: Request) -> tuple[Budget, Relation]:
+    def run_limit(self, protocol: Protocol, population: Population, request: Request) -> tuple[Budget, Relation]:
         """The most this run may take of one account, and in which sense; refuses rounds the method does not have."""
         rounds, limit, relation = _rounds_and_limit(protocol, population)
+        if (relation.trust == "secure-sum") != (request.step is not None):
+            raise RefusedError("guarantee", "numbers of a secure sum leave under masks, step by step, and no others do")
         if limit.unit == "person" and self.hosted.clients.persons is None:
             raise RefusedError("guarantee", "persons are protected, and the site's file names no person column")
         if request.round >= rounds:
@@ -209,7 +215,7 @@ class Site:
             )
         return limit, relation
 
-    def _begun(self, ledger: SqliteLedger, request: Request) -> Begun:
+    def begun(self, ledger: SqliteLedger, request: Request) -> Begun:
         """What the run was begun with, or what it begins with now: its numbering is kept before anything is answered."""
         terms = {
             "terms": request.terms,
@@ -244,7 +250,7 @@ class Site:
             )
         return kept
 
-    def _population(self, agreement: Agreement, request: Request) -> Population:
+    def population(self, agreement: Agreement, request: Request) -> Population:
         hosted = self.hosted
         if request.clients_in_all > self.most_clients or request.records > self.most_records:
             raise RefusedError(
@@ -260,21 +266,21 @@ class Site:
             )
         return agreement.population(clients=request.clients_in_all, records=request.records)
 
-    def _batch(self, begun: Begun, request: Request, asked: Asked) -> _Batch:
+    def batch(self, begun: Begun, request: Request, asked: Asked) -> Batch:
         """The clients that the numbers of a request stand for in its run."""
         places = asked.numbers
         if begun.numbers:
             order = np.frombuffer(begun.numbers, NUMBERS)
-            if len(begun.numbers) % NUMBERS.itemsize or not _is_permutation(order, len(self.hosted.accounts)):
+            if len(begun.numbers) % NUMBERS.itemsize or not is_permutation(order, len(self.hosted.accounts)):
                 raise RunError(f"the numbers of the clients in run {request.run!r} are damaged in the ledger")
             places = order[asked.numbers].astype(np.int64)
-        return _Batch(
+        return Batch(
             **{field.name: getattr(asked, field.name) for field in dataclasses.fields(asked)},
             places=places, accounts=[self.hosted.accounts[place] for place in places],
         )  # fmt: skip
 
-    def _look_up(
-        self, ledger: SqliteLedger, request: Request, batch: _Batch, charge: Charge, limit: Budget
+    def look_up(
+        self, ledger: SqliteLedger, request: Request, batch: Batch, charge: Charge, limit: Budget
     ) -> tuple[dict[int, bytes], dict[int, int]]:
         """Stored replies by slot, and for the other slots how many charges their accounts have in this run.
 
@@ -304,7 +310,7 @@ class Site:
             raise RefusedError("guarantee", str(error)) from error
         return replies, new_slots
 
-    def _able(self, ledger: SqliteLedger, batch: _Batch, slots: Iterable[int], charge: Charge) -> list[int]:
+    def _able(self, ledger: SqliteLedger, batch: Batch, slots: Iterable[int], charge: Charge) -> list[int]:
         """The slots whose accounts can pay under the site's limit; the log says how many cannot, and why for one of them."""
         able, unable = [], []
         for slot in slots:
@@ -325,7 +331,7 @@ class Site:
         agreement: Agreement,
         population: Population,
         request: Request,
-        batch: _Batch,
+        batch: Batch,
         slot: int,
         shapes: Shapes,
     ) -> ArrayTree:
@@ -337,12 +343,12 @@ class Site:
             population, make_key(None) if self.root is None else Keys(self.root).memory(client)
         )
 
-    def _answer_one(
+    def answer_one(
         self,
         agreement: Agreement,
         population: Population,
         request: Request,
-        batch: _Batch,
+        batch: Batch,
         slot: int,
         memory: ArrayTree,
     ) -> tuple[ArrayTree, ArrayTree]:
@@ -377,6 +383,8 @@ def refusal_of(error: Exception) -> tuple[Code, str]:
         word = error.code
     elif isinstance(error, WireError):
         word = "malformed"
+    elif isinstance(error, SecureSumError):
+        word = "sum"
     elif isinstance(error, RolledBackError):
         word = "rolled-back"
     elif isinstance(error, BudgetError):
@@ -384,17 +392,3 @@ def refusal_of(error: Exception) -> tuple[Code, str]:
     else:
         return "failed", f"failed: {type(error).__name__}: {error}"
     return word, f"refused ({word}): {error}"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Batch(Asked):
-    """A request whose clients are known: their places in the data, and their accounts."""
-
-    places: NumpyArray
-    accounts: Sequence[str]
-
-
-def _is_permutation(order: NumpyArray, size: int) -> bool:
-    if len(order) != size or order.min() < 0 or order.max() >= size:
-        return False
-    return bool(np.bincount(order, minlength=size).max() == 1)

@@ -46,7 +46,7 @@ class SiteFile:
 
     `records` is the most records one client may hold; it is public, as is the number of clients, and `records_declared` where
     it was not read from the data. `most_clients` and `most_records` bound the runs the site takes part in. `person` is the
-    column that says whose each row is, where persons are protected.
+    column that says whose each row is, where persons are protected. `sum_key` is the file of the key that signs secure sums.
     """
 
     name: str
@@ -67,6 +67,7 @@ class SiteFile:
     most_records: int = MOST_RECORDS
     records_declared: bool = False
     person: str | None = None
+    sum_key: str | None = None
 
     @property
     def budget(self) -> Budget:
@@ -112,8 +113,14 @@ def open_site(path: Path) -> Site:
     return Site(
         hosted=hosted, agreements=agreements, ledger_path=Path(file.ledger), budget=file.budget,
         root=None if file.seed is None else make_key(file.seed), log=_log(Path(file.log)),
-        most_clients=file.most_clients, most_records=file.most_records,
+        most_clients=file.most_clients, most_records=file.most_records, signing_key=_signing_key(file),
     )  # fmt: skip
+
+
+def _signing_key(file: SiteFile) -> bytes | None:
+    if file.sum_key is None or not Path(file.sum_key).is_file():
+        return None
+    return Path(file.sum_key).read_bytes()
 
 
 def read_hosted(file: SiteFile, schema: Schema | ImageShape) -> Hosted:
@@ -124,7 +131,8 @@ def read_hosted(file: SiteFile, schema: Schema | ImageShape) -> Hosted:
         if tuple(data.shape) != schema.shape:
             raise DataError(f"the images in {file.data} are {data.shape}, the agreement is about {schema.shape}")
     else:
-        also = (str(file.client_column),) if file.by == "column" else ()
+        named = (file.client_column if file.by == "column" else None, file.person)
+        also = tuple(dict.fromkeys(name for name in named if name is not None))
         data, frame = read_coded(file.data, schema, also=also)
     accounts: tuple[str, ...]
     if file.by == "site":

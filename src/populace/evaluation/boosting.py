@@ -22,6 +22,7 @@ from populace.types import NumpyArray
 
 BOOSTING = "gradient boosting"
 ROUNDS = 100
+PENALTY = 1.0  # L2, on leaves: without one a single row among many that are predicted surely can outweigh all others
 MOST_CATEGORIES = (
     30  # of one column, those most frequent in the training rows; the rest are one, or boosting overfits them
 )
@@ -38,14 +39,16 @@ class Features:
 
 def boosting_classifier(categorical: NumpyArray, seed: int) -> Any:
     return HistGradientBoostingClassifier(
-        max_iter=ROUNDS, early_stopping=False, categorical_features=categorical, random_state=seed
-    )
+        max_iter=ROUNDS, early_stopping=False, l2_regularization=PENALTY, categorical_features=categorical,
+        random_state=seed,
+    )  # fmt: skip
 
 
 def boosting_regressor(categorical: NumpyArray, seed: int) -> Any:
     return HistGradientBoostingRegressor(
-        max_iter=ROUNDS, early_stopping=False, categorical_features=categorical, random_state=seed
-    )
+        max_iter=ROUNDS, early_stopping=False, l2_regularization=PENALTY, categorical_features=categorical,
+        random_state=seed,
+    )  # fmt: skip
 
 
 def value_features(train: ValueTable, test: ValueTable, without: str) -> Features:

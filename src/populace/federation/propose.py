@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from populace.engines.agreement import Agreement
 from populace.errors import SchemaError, SpecError
+from populace.federation.sum_keys import roster_of
 from populace.runs.spec import ANY_COLUMN, make_method, make_spec
 from populace.tables.schema import load_schema
 from populace.tables.universal import released
@@ -21,10 +22,12 @@ def propose(
     trust: str | None = None,
     person: bool = False,
     settings: Mapping[str, str],
+    sum_keys: Sequence[str] = (),
 ) -> Agreement:
     """The proposal; refuses domains that were read from data or found in them: no site's rows may shape what all agree to.
 
     With `person` it protects persons with all their rows at a site; each site says which of its columns names them.
+    `sum_keys` are the sites of secure sums, NAME=KEY each.
     """
     declared = load_schema(schema).with_target(target)
     if declared.read_from_data:
@@ -50,4 +53,4 @@ def propose(
         )
     if "table" not in protocol.facts.kinds:
         raise SpecError(f"method {protocol.facts.name!r} takes no tables; `populace methods` lists what does")
-    return Agreement(protocol=protocol, schema=declared)
+    return Agreement(protocol=protocol, schema=declared, roster=roster_of(protocol, sum_keys))

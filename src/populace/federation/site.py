@@ -2,6 +2,7 @@
 
 request/    the private key and the request made with it
 kit/        FLARE's startup kit; kit/local/populace.json is the site's own file
+sum.key     the private key that signs the site's steps of secure sums
 ledger.sqlite, ledger.sqlite.head, data.json, site.log
 """
 
@@ -28,6 +29,7 @@ from populace.engines.site_file import (
 )
 from populace.errors import BudgetError, InputError, RunError
 from populace.federation.coordinator import Proposal
+from populace.federation.sum_keys import check_own_seat, make_sum_key, seats_of
 from populace.methods.base import ImageShape
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Budget
@@ -74,6 +76,10 @@ class SiteFolder:
     def file_path(self) -> Path:
         return self.kit / "local" / policy.SITE_FILE
 
+    @property
+    def sum_key(self) -> Path:
+        return self.path / "sum.key"
+
     def request(self, *, name: str, org: str, federation: str) -> Path:
         """A private key that stays here, and a request to send to the coordinator."""
         kits.check_name(name, "a site's name")
@@ -83,6 +89,7 @@ class SiteFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         self.path.chmod(0o700)
         request = kits.request_site(self.path, federation=federation, name=name, org=org)
+        make_sum_key(self.sum_key)
         write_json(self.path / "site.json", {"name": name, "org": org, "federation": federation})
         return request
 
@@ -114,6 +121,8 @@ class SiteFolder:
             raise InputError(
                 f"the proposal is of {proposal.federation!r}, this site asked to join {who['federation']!r}"
             )
+        if proposal.agreement.roster is not None:
+            check_own_seat(proposal.agreement.roster, who["name"], self.sum_key)
         file = self._file(proposal.agreement, hosting)
         hosted = read_hosted(file, proposal.agreement.schema)
         for remark in getattr(hosted.clients.data, "remarks", ()):
@@ -124,7 +133,10 @@ class SiteFolder:
         file = dataclasses.replace(
             file, most_records=max(file.most_records, 10 * file.records), records_declared=hosting.records is not None
         )
-        claim = _check_affordable(proposal.agreement, file.budget, clients=len(hosted.accounts), records=file.records)
+        if proposal.agreement.roster is not None and len(hosted.accounts) != 1:
+            raise InputError("a site is one client in a secure sum: join with --whole")
+        clients = seats_of(proposal.agreement, len(hosted.accounts))
+        claim = _check_affordable(proposal.agreement, file.budget, clients=clients, records=file.records)
         _check_trust(claim, hosting)
         if processes.alive(self.kit) is not None:
             raise RunError(f"site {who['name']} is running; stop it before joining again")
@@ -194,7 +206,7 @@ class SiteFolder:
             ledger=str(self.path / "ledger.sqlite"), log=str(self.path / "site.log"), by=hosting.by,
             records_per_client=hosting.records_per_client, client_column=hosting.client_column,
             records=hosting.records if hosting.records is not None else 2**31 - 1, epsilon=hosting.epsilon,
-            delta=hosting.delta, unit=unit, seed=hosting.seed, person=hosting.person,
+            delta=hosting.delta, unit=unit, seed=hosting.seed, person=hosting.person, sum_key=str(self.sum_key),
             agreed=(*(one for one in (earlier.agreed if earlier else ()) if one != new), new),
             most_clients=earlier.most_clients if earlier else MOST_CLIENTS,
             most_records=earlier.most_records if earlier else MOST_RECORDS,
@@ -269,7 +281,8 @@ def _check_one_relation(file: SiteFile, *, clients: int) -> None:
     """Refuse agreements whose charges would not add up in one ledger."""
     found: dict[tuple[str, ...], str] = {}
     for agreement in file.agreements().values():
-        claim = agreement.protocol.guarantee(agreement.population(clients=clients, records=file.records))
+        population = agreement.population(clients=seats_of(agreement, clients), records=file.records)
+        claim = agreement.protocol.guarantee(population)
         found.setdefault((claim.unit, *relation_of(claim).kind), f"{agreement.method} (per {claim.unit}, `{claim.neighbours}`, "
                          f"trust `{claim.trust}`)")  # fmt: skip
     if len(found) > 1:

@@ -29,6 +29,7 @@ from populace.methods.blocks.settings import check_settings, fields_of
 from populace.privacy.events import Event
 from populace.privacy.guarantee import Guarantee, Trust, Unit
 from populace.privacy.ledger import Charge
+from populace.privacy.noise_shares import NoiseShares
 from populace.privacy.source import Keyed, Source
 from populace.tables.schema import Schema
 from populace.types import Array, JsonObject
@@ -121,11 +122,15 @@ class Ask:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Replies:
-    """Replies in the order of `clients`; an absent one (`present` false) is padding and must not count."""
+    """Replies in the order of `clients`; an absent one (`present` false) is padding and must not count.
+
+    Where `opened`, `values` are the sum over those present alone, 64 bits wide, with the noise in it: all that anybody saw.
+    """
 
     clients: Array
     present: Array
     values: Any
+    opened: bool = dataclasses.field(default=False, metadata={"static": True})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -267,6 +272,12 @@ class Protocol(abc.ABC):
         """The fewest replies an exchange is absorbed with; with fewer, the same is asked again."""
         del ask, population
         return 1
+
+    def sum_shares(self, ask: Ask, population: Population) -> NoiseShares | None:
+        """The noise of an exchange in shares of the clients, where the server needs nothing but the sum of all replies (trust
+        `secure-sum`): an engine adds a share to each reply, whole numbers, and absorbs the opened sum. None elsewhere."""
+        del ask, population
+        return None
 
     def together(self, ask: Ask, population: Population) -> bool:
         """`vectorises` of this exchange."""

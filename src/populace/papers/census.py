@@ -52,6 +52,13 @@ EPSILONS = (0.3, 1.0, 2.0, 4.0, 8.0)
 SILOS, OTHER_SILOS = 6, (3, 20, 50)
 EPSILON = 1.0  # at which the numbers of silos, skew and a missing silo are compared
 TRUSTS = {"silo": "noise at each silo", "central": "one noise draw"}
+SUMS = (
+    (1.0, 0),
+    (1.0, 1),
+    (1.0, 3),
+    (4.0, 0),
+)  # epsilon, and silos that may collude with the server, under secure sums
+IN_SHARES = "secure sum"
 SKEW = 0.3  # of the Dirichlet distribution of labels
 REAL = "real rows"
 FEW = {"components": 4, "members": 2, "fit_steps": 20}
@@ -139,7 +146,17 @@ def cells(setting: Setting, quick: bool, seeds: int) -> list[Cell]:
         range(seeds if quick else max(seeds, SEEDS)), parts, TRUSTS
     ):
         grid.append({"part": part, "trust": trust, "epsilon": epsilon, **how, "scale": scale, "seed": seed})
+    for seed, (epsilon, colluders) in itertools.product(range(0 if quick else max(seeds, SEEDS)), SUMS):
+        shares = {"part": IN_SHARES, "trust": "secure-sum", "epsilon": epsilon, **usual, "colluders": colluders}
+        grid.append({**shares, "scale": scale, "seed": seed})
     return grid
+
+
+def _noise(cell: Cell) -> str:
+    """Who added the noise, in words; nobody to real rows."""
+    if cell.get("trust") != "secure-sum":
+        return TRUSTS.get(str(cell.get("trust")), REAL)
+    return IN_SHARES if not cell["colluders"] else f"{IN_SHARES}, {cell['colluders']} may collude"
 
 
 def measure(setting: Setting, cell: Cell) -> Result:
@@ -175,6 +192,7 @@ def _in_cells(setting: Setting, cell: Cell, small: bool) -> Result:
         "epsilon": float(cell["epsilon"] or 0),
         "delta": DELTA,
         "trust": str(cell["trust"]),
+        "colluders": int(cell.get("colluders") or 0),
     }
     protocol = make_protocol("census", given)
     seed = int(cell["seed"] or 0)
@@ -235,8 +253,8 @@ def _raw(setting: Setting, cell: Cell, small: bool) -> Result:
     result = synthesize_csv(
         silo_frames(rows, cell, persons, setting.person), rows.schema if cell["domains"] == "declared" else None,
         method="census", epsilon=float(cell["epsilon"] or 0), delta=DELTA, trust=str(cell["trust"]), target=rows.schema.target,
-        rows=SMALL_ROWS if small else ROWS, seed=int(cell["seed"] or 0), settings=dict(FEW) if small else {},
-        limit=tables.LIMIT, person=person,
+        rows=SMALL_ROWS if small else ROWS, seed=int(cell["seed"] or 0), limit=tables.LIMIT, person=person,
+        settings={**(FEW if small else {}), **({"colluders": cell["colluders"]} if cell.get("colluders") else {})},
     )  # fmt: skip
     claim = result.run.guarantee
     about = {
@@ -272,17 +290,27 @@ def _row(setting: Setting, values: Result) -> list[str]:
     return [text(values.get(key), 1 if key == "seconds_run" else 4) for key in setting.metrics]
 
 
+def _named(results: Sequence[Result]) -> list[Result]:
+    """The results that there are, whose cells say in words who added the noise."""
+    return [
+        {**result, "cell": {**result["cell"], "noise": _noise(result["cell"])}}
+        for result in results
+        if "refused" not in result
+    ]
+
+
 def views(setting: Setting, results: Sequence[Result]) -> list[View]:
-    done = [result for result in results if "refused" not in result]
-    by, full = ("part", "trust", "epsilon", "silos", "split", "domains"), largest(results) == "full"
+    done = _named(results)
+    by, full = ("part", "noise", "epsilon", "silos", "split", "domains"), largest(results) == "full"
+    trusts = {words: trust for trust, words in TRUSTS.items()}
     rows = []
-    for (part, trust, epsilon, silos, split, domains), values in mean_over_seeds(done, setting.metrics, by).items():
+    for (part, noise, epsilon, silos, split, domains), values in mean_over_seeds(done, setting.metrics, by).items():
         if part == "baseline":
             rows.append([REAL, *["-"] * 4, *_row(setting, values), ""])
             continue
-        reach = setting.reach.get((trust, epsilon), "") if full and part == "epsilon" else ""
+        reach = setting.reach.get((trusts.get(noise, ""), epsilon), "") if full and part == "epsilon" else ""
         how = f"{silos}, {split}"
-        rows.append([TRUSTS[trust], f"{epsilon:g}", how, domains, str(_seeds(done, part, trust, epsilon, silos)),
+        rows.append([noise, f"{epsilon:g}", how, domains, str(_seeds(done, part, noise, epsilon, silos)),
                      *_row(setting, values), reach])  # fmt: skip
     header = ["noise", "epsilon", "silos", "domains", "seeds", *(METRICS[key] for key in setting.metrics), "to reach"]
     refused = [[str(r["cell"]), str(r["refused"])] for r in results if "refused" in r]
@@ -292,18 +320,14 @@ def views(setting: Setting, results: Sequence[Result]) -> list[View]:
     return [*found, View(title="\nrefused", header=["cell", "why"], rows=refused)] if refused else found
 
 
-def _seeds(results: Sequence[Result], part: object, trust: object, epsilon: object, silos: object) -> int:
-    wanted = {"part": part, "trust": trust, "epsilon": epsilon, "silos": silos}
+def _seeds(results: Sequence[Result], part: object, noise: object, epsilon: object, silos: object) -> int:
+    wanted = {"part": part, "noise": noise, "epsilon": epsilon, "silos": silos}
     return len({r["cell"]["seed"] for r in results if wanted.items() <= r["cell"].items()})
 
 
 def charts(setting: Setting, results: Sequence[Result]) -> list[Chart]:
     """Figures by epsilon for both trusts, and the error by the number of silos for both."""
-    done = [
-        {**result, "cell": {**result["cell"], "noise": TRUSTS[str(result["cell"]["trust"])]}}
-        for result in results
-        if "refused" not in result and result["cell"]["part"] != "baseline"
-    ]
+    done = [result for result in _named(results) if result["cell"]["part"] != "baseline"]
     real = [result for result in results if result["cell"]["part"] == "baseline" and "refused" not in result]
     plots = []
     by_epsilon = [r for r in done if r["cell"]["part"] == "epsilon"]

@@ -80,6 +80,7 @@ class Guarantee:
     `simulated` runs had all records on one machine, which drew all noise, and in a `rehearsal` all sites stood on one machine:
     `trust` is then that of a deployment. A run of a `sole_holder`, one silo with all records, is no simulation of anything:
     whether the silo or the server adds the noise makes no difference to it.
+    `claims` are sentences on what is claimed to whom, where that differs: of secure sums to the world and to a coalition.
     `shuffles` is true where each client reports once, in an order that the server draws and may keep secret.
 
     Edge cases: epsilon is inf when nothing is guaranteed, and `reason` then says why; delta 0 means pure.
@@ -106,6 +107,7 @@ class Guarantee:
     sole_holder: bool = False
     seeded: bool = False
     reason: str = ""
+    claims: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.epsilon > 0:
@@ -167,8 +169,8 @@ class Guarantee:
             return "no guarantee (epsilon = inf)"
         name = "LDP" if self.trust == "local" else "DP"
         if self.pure:
-            return f"{_upwards(self.epsilon)}-{name}"
-        return f"({_upwards(self.epsilon)}, {_upwards(self.delta)})-{name}"
+            return f"{upwards(self.epsilon)}-{name}"
+        return f"({upwards(self.epsilon)}, {upwards(self.delta)})-{name}"
 
     @property
     def trust_in_words(self) -> str:
@@ -203,9 +205,10 @@ class Guarantee:
         else:
             lines = [
                 ("guarantee", f"{self.bound} for {self.unit_in_words} ({self.unit} level)"),
-                ("epsilon", _upwards(self.epsilon)),
-                ("delta", "0: a pure guarantee" if self.pure else _upwards(self.delta)),
+                ("epsilon", upwards(self.epsilon)),
+                ("delta", "0: a pure guarantee" if self.pure else upwards(self.delta)),
             ]
+        lines += [("claim", claim) for claim in self.claims]
         lines += [("trust", self.trust_in_words), ("neighbours", self.neighbours_in_words)]
         lines.append(("mechanism", self.mechanism))
         lines += [("NOT covered", f"read from the data: {what}") for what in self.not_covered]
@@ -225,6 +228,7 @@ class Guarantee:
             lines = [f"No guarantee (epsilon = inf): {self.reason}"]
         else:
             lines = [f"{self.bound} for {self.unit_in_words} ({self.unit} level)"]
+        lines += [f"claim {claim}" for claim in self.claims]
         lines.append(f"trust: {self.trust_in_words}")
         lines.append(f"neighbours: {self.neighbours_in_words}")
         lines.append(f"mechanism: {self.mechanism}")
@@ -272,6 +276,8 @@ class Guarantee:
             document["sole_holder"] = True
         if self.reason:
             document["reason"] = self.reason
+        if self.claims:
+            document["claims"] = list(self.claims)
         return document
 
 
@@ -292,7 +298,7 @@ def _names(columns: tuple[str, ...]) -> str:
     return f"{', '.join(columns[:NAMED])} and {len(columns) - NAMED} more"
 
 
-def _upwards(number: float) -> str:
+def upwards(number: float) -> str:
     """A number in at most six digits, rounded up, so that no statement rounds in its own favour; to_json keeps all digits."""
     shown = repr(float(number)).removesuffix(".0")
     if len(shown) <= MOST_SHOWN:
@@ -330,4 +336,5 @@ def guarantee_from_json(document: JsonObject) -> Guarantee:
         simulated=bool(document.get("simulated", any("simulated on" in line for line in document["assumptions"]))),
         seeded=bool(document.get("seeded", document["randomness"] == REPRODUCIBLE)),
         reason=document.get("reason", ""),
+        claims=tuple(document.get("claims", ())),
     )

@@ -106,10 +106,11 @@ def noised_steps(
     return NoisedSteps(mechanism=mechanism, count=count, probability=probability, steps=steps, beside=beside)
 
 
-def sampled_delta(delta: float, epsilon: float, draws: int) -> float:
-    """delta with what sampling adds to it: each number drawn is only within `NOISE_DISTANCE` of its law.
+def sampled_delta(delta: float, epsilon: float, draws: int, distance: float = 0.0) -> float:
+    """delta with what sampling adds to it: each number drawn is only within `NOISE_DISTANCE` of its law, and what is made of
+    them all within `distance` of the law that was accounted.
 
     If two laws are within t in total variation, (epsilon, delta) for one is (epsilon, delta + (1 + e^epsilon) t) for the other.
     Edge cases: what is added may be less than the last digit of delta (a relative 2^-53), and is then not shown.
     """
-    return delta + (1 + math.exp(epsilon)) * draws * NOISE_DISTANCE
+    return delta + (1 + math.exp(epsilon)) * (draws * NOISE_DISTANCE + distance)

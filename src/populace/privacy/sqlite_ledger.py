@@ -12,7 +12,7 @@ import functools
 import json
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from populace.errors import BudgetError, RunError
@@ -99,7 +99,7 @@ class SqliteLedger:
                 f"the ledger {path} is gone, and with it what was spent; put it back, nothing is answered without"
             )
         try:
-            self._db = open_file(self.path, restored=restored)
+            self._db = self.connection = open_file(self.path, restored=restored)  # also for what is kept beside
             kept = self._db.execute("SELECT epsilon, delta, unit FROM budget").fetchone()
         except (OSError, sqlite3.Error) as error:
             raise RunError(f"cannot open the ledger {path}: {error}") from error
@@ -202,12 +202,14 @@ class SqliteLedger:
         limit: Budget | None = None,
         before: Sequence[int] | None = None,
         relation: Relation | None = None,
+        beside: Callable[[], None] | None = None,
     ) -> None:
         """All of a site's hosted clients at once: (account, question, reply, memory) each; all are booked or none.
 
         `limit` is what the run guarantees. `before` says how many charges each account had in the run when its reply was made:
         where another process has booked since, OvertakenError. `relation` is that of the run's guarantee; where it is not
-        given, it is taken from the event. How far the ledger is stands beside it before this returns.
+        given, it is taken from the event. `beside` writes more, in the same transaction. How far the ledger is stands beside it
+        before this returns.
         """
         if not replies:
             return
@@ -234,6 +236,8 @@ class SqliteLedger:
                     )
                     if memory is not None:
                         self._db.execute("INSERT OR REPLACE INTO memory VALUES (?, ?, ?)", (account, run, memory))
+                if beside is not None:
+                    beside()
             self.keep_head()
         except sqlite3.Error as error:
             raise RunError(f"cannot write the ledger {self.path}: {error}; nothing was released") from error

@@ -68,7 +68,7 @@ def _wanted(found: list[str], schema: Schema, also: tuple[str, ...], path: Path)
         if found.count(name) > 1:
             raise DataError(f"{path} has two columns named {name!r}; rename or drop one")
         if name not in found:
-            what = "client column" if name in also else "column"
+            what = "client or person column" if name in also else "column"
             raise DataError(f"no {what} {name!r} in {path}; its columns are {', '.join(found)}")
     return list(dict.fromkeys((*schema.names, *also)))
 

@@ -63,7 +63,7 @@ def test_a_proposal_says_that_persons_are_protected_and_names_no_column(folder):
 def test_a_site_joins_with_its_own_person_column_only(folder):
     with pytest.raises(InputError, match=r"say which column of your table names them, with --person COLUMN"):
         set_up(folder, proposal(folder, person=True), hosting(folder))
-    with pytest.raises(DataError, match="no person column 'patient'"):
+    with pytest.raises(DataError, match="no client or person column 'patient'"):
         set_up(folder, proposal(folder, person=True), hosting(folder, "bare.parquet", person="patient"))
     with pytest.raises(InputError, match="the proposal protects one record, not persons"):
         set_up(folder, proposal(folder), hosting(folder, person="patient"))

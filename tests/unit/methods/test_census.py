@@ -321,7 +321,7 @@ def test_bounds_of_the_mechanisms_are_those_of_the_messages(table):
 
 def test_trust_of_the_release_is_checked(table):
     release = protocol_of().parts(population_of(split_even(table, clients=2, seed=0))).release
-    with pytest.raises(SpecError, match="silo, central"):
+    with pytest.raises(SpecError, match="silo, secure-sum, central"):
         dataclasses.replace(release, trust="local")
 
 
@@ -337,7 +337,7 @@ def test_the_statement_says_who_adds_noise_and_what_a_person_with_more_records_h
 
 @pytest.mark.parametrize(
     ("wrong", "words"),
-    [({"epsilon": 0.0}, "epsilon"), ({"delta": 1.0}, "delta"), ({"trust": "local"}, "silo, central"),
+    [({"epsilon": 0.0}, "epsilon"), ({"delta": 1.0}, "delta"), ({"trust": "local"}, "silo, secure-sum, central"),
      ({"domain_share": 0.0}, "domain_share"), ({"domain_share": 1.0}, "domain_share"), ({"components": 0}, "components"),
      ({"members": 0}, "members"), ({"fit_steps": 0}, "fit_steps"), ({"prior_precision": -1.0}, "prior_precision"),
      ({"prior_precision": math.inf}, "prior_precision"), ({"message_megabytes": 0.0}, "message_megabytes")],

@@ -43,7 +43,7 @@ def parts(schedule, trust="silo"):
 def test_a_release_that_would_add_no_noise_or_be_paid_for_once_is_refused():
     parts(OneShot(clients=5, block=2))
     parts(Passes(clients=5, cohort_size=2))
-    with pytest.raises(SpecError, match="silo, central"):
+    with pytest.raises(SpecError, match="silo, secure-sum, central"):
         parts(OneShot(clients=5, block=2), trust="local")
     again = Passes(clients=5, cohort_size=2, passes=3)
     for schedule in (again, Sampled(clients=5, wanted=2), Sampled(clients=5, wanted=1, sampling_rate=0.5)):

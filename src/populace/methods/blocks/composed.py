@@ -18,184 +18,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.errors import SpecError
-from populace.methods.base import Ask, Plan, Population, Protocol, Replies, Shard, not_private
+from populace.methods.base import Ask, Plan, Population, Protocol, Replies, Shard
 from populace.methods.blocks.generator import Synthesizer
+from populace.methods.blocks.releases import GaussianRelease as GaussianRelease
+from populace.methods.blocks.releases import LocalRelease as LocalRelease
+from populace.methods.blocks.releases import Release as Release
+from populace.methods.blocks.releases import Unprotected as Unprotected
+from populace.methods.blocks.releases import Wording as Wording
 from populace.methods.blocks.schedules import Cohort, Schedule
-from populace.privacy.accounting import contains_non_private, epsilon_of
-from populace.privacy.events import Event, NonPrivate, Repeated
-from populace.privacy.gaussian import GaussianSum
-from populace.privacy.guarantee import Guarantee, Trust, Unit
+from populace.privacy.accounting import contains_non_private
+from populace.privacy.events import Event
+from populace.privacy.guarantee import Guarantee
 from populace.privacy.ledger import Charge
-from populace.privacy.noised_steps import sampled_delta
+from populace.privacy.noise_shares import NoiseShares
 from populace.privacy.source import Source
 from populace.types import Array, ArrayTree
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Wording:
-    """The sentences of a guarantee that follow from a method's arithmetic."""
-
-    mechanism: str
-    derivation: tuple[str, ...]
-    assumptions: tuple[str, ...]
-    reason: str = ""  # why nothing is guaranteed, where nothing is
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Release(abc.ABC):
-    """What one client's participation costs, and what is guaranteed in the end. Neighbours differ in one unit zeroed out."""
-
-    unit: Unit
-    trust: Trust
-    delta: float
-    wording: Wording
-
-    @property
-    @abc.abstractmethod
-    def whole(self) -> Event:
-        """What the client that is asked most often pays over a whole run."""
-
-    @abc.abstractmethod
-    def event(self, number: int) -> Event:
-        """What one reply in exchange `number` costs."""
-
-    @property
-    @abc.abstractmethod
-    def draws(self) -> int:
-        """Numbers drawn for noise about one unit: what their sampling adds to delta is counted."""
-
-    @property
-    def noise_multiplier(self) -> float:
-        """The noise multiplier, where the release is Gaussian and has one."""
-        raise SpecError("this release has no single noise multiplier, and its method cannot be the second of a chain")
-
-    @property
-    def replies(self) -> int:
-        """How many replies of one client `whole` covers."""
-        return 1
-
-    @property
-    def amplified(self) -> bool:
-        """Whether `whole` is about clients that are drawn in secret."""
-        return False
-
-    def guarantee(self, population: Population) -> Guarantee:
-        """The statement: epsilon of the whole run at this delta, by privacy loss distributions, and the sentences."""
-        epsilon = epsilon_of(self.whole, delta=self.delta)
-        private = not contains_non_private(self.whole)
-        delta = sampled_delta(self.delta, epsilon, self.draws) if private else 0.0
-        return Guarantee(
-            epsilon=epsilon,
-            delta=delta,
-            sampling_delta=delta - self.delta if private else 0.0,
-            unit=self.unit,
-            units=population.clients * (1 if self.unit == "client" else population.records),
-            neighbours="zero-out",
-            trust=self.trust,
-            mechanism=self.wording.mechanism,
-            read_from_data=population.read_from_data,
-            domain_sources=population.domain_sources,
-            derivation=self.wording.derivation,
-            assumptions=self.wording.assumptions,
-            reason=self.wording.reason,
-        )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GaussianRelease(Release):
-    """One sum of whole numbers with Gaussian noise: each client's own sum (`silo`), or the sum of all (`central`)."""
-
-    mechanism: GaussianSum
-
-    def __post_init__(self) -> None:
-        if self.trust not in ("silo", "central"):
-            raise SpecError(f"expected the trust of a Gaussian release in silo, central, got {self.trust!r}")
-
-    @property
-    def whole(self) -> Event:
-        return self.mechanism.event
-
-    def event(self, number: int) -> Event:
-        return self.mechanism.event
-
-    @property
-    def draws(self) -> int:
-        return self.mechanism.size
-
-    @property
-    def noise_multiplier(self) -> float:
-        return self.mechanism.noise_multiplier
-
-    def at_client(self, units: Array, source: Source) -> Array:
-        """What a client sends of its sum, in units of the grid."""
-        return units + self.mechanism.noise(source) if self.trust == "silo" else units
-
-    def at_server(self, units: Array, number: int, source: Source) -> Array:
-        """The server's total after an exchange; noise that is the server's to add is in it from the first exchange on."""
-        if self.trust == "central" and number == 0:
-            return units + np.asarray(self.mechanism.noise(source), np.int64)
-        return units
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LocalRelease(Release):
-    """Reports that are epsilon-LDP, pure, each by itself: `most_replies` of them share `epsilon`. Neighbours differ in
-    everything one client holds."""
-
-    unit: Unit = "client"
-    trust: Trust = "local"
-    delta: float = 0.0
-    epsilon: float
-    report: Event
-    most_replies: int = 1
-    shuffles: bool = False  # whether a central statement by shuffling may be made
-
-    @property
-    def whole(self) -> Event:
-        return self.report if self.most_replies == 1 else Repeated(self.report, self.most_replies)
-
-    def event(self, number: int) -> Event:
-        return self.report
-
-    @property
-    def draws(self) -> int:
-        return 0
-
-    @property
-    def replies(self) -> int:
-        return self.most_replies
-
-    def guarantee(self, population: Population) -> Guarantee:
-        return Guarantee(
-            epsilon=float(self.epsilon), unit=self.unit, units=population.clients, neighbours="replace", trust=self.trust,
-            read_from_data=population.read_from_data, domain_sources=population.domain_sources, shuffles=self.shuffles,
-            mechanism=self.wording.mechanism, derivation=self.wording.derivation, assumptions=self.wording.assumptions,
-        )  # fmt: skip
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Unprotected(Release):
-    """What a baseline sends: nothing is guaranteed."""
-
-    unit: Unit = "client"
-    trust: Trust = "not-private"
-    delta: float = 0.0
-    wording: Wording = Wording(mechanism="none", derivation=(), assumptions=())
-    reason: str
-
-    @property
-    def whole(self) -> Event:
-        return NonPrivate(self.reason)
-
-    def event(self, number: int) -> Event:
-        return NonPrivate(self.reason)
-
-    @property
-    def draws(self) -> int:
-        return 0
-
-    def guarantee(self, population: Population) -> Guarantee:
-        return not_private(population, self.reason)
 
 
 class Learner(abc.ABC):
@@ -354,6 +191,9 @@ class ComposedMethod(Protocol):
     def charge(self, ask: Ask, population: Population) -> Charge:
         release = self.parts(population).release
         return Charge(event=release.event(int(ask.round)), unit=release.unit)
+
+    def sum_shares(self, ask: Ask, population: Population) -> NoiseShares | None:
+        return self.parts(population).release.shares(int(ask.round))
 
     def secret_cohorts(self, population: Population) -> bool:
         return self.parts(population).schedule.secret

@@ -102,13 +102,11 @@ class CensusLearner(Learner):
     def absorb(self, state: Sums, ask: Ask, replies: Replies, source: Source) -> Sums:
         number = int(ask.round)
         stage, block = self.schedule.stage(number)
-        present = np.asarray(replies.present)
-        values = np.asarray(replies.values)
-        total = values[present].sum(axis=0, dtype=np.int64)
+        total, answered = self.release.total(replies)
         if block == 0:
             total = self.release.at_server(stage, total, source)
         messages = np.array(state.messages)
-        messages[stage] += int(present.sum())
+        messages[stage] += answered
         state = dataclasses.replace(state, messages=messages)
         if not self._is_first(number):
             return dataclasses.replace(state, pairs=np.asarray(state.pairs) + total)

@@ -16,6 +16,7 @@ from populace.errors import SpecError, out_of_range
 from populace.methods.base import NUMBER, Facts, Population, check_counts, check_not_negative, check_shares
 from populace.methods.blocks.composed import ComposedMethod, Composition, Wording
 from populace.methods.blocks.schedules import Stages
+from populace.methods.blocks.sum_settings import check_sum_settings, sum_assumptions, sum_sites
 from populace.methods.census.cells import Coarse
 from populace.methods.census.first_stage import FirstStage
 from populace.methods.census.fit import Settings
@@ -38,12 +39,13 @@ COUNTED_ON_HOST = 2**12  # records of a silo from which on they are counted by N
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Census(ComposedMethod):
-    """Guarantee: (epsilon, delta)-DP for one record zeroed out: `silo`, each silo's messages by themselves, or `central`,
-    the sums of all messages, for whoever does not see the messages. A record adds a public weight to one cell of every table,
-    whatever cells a server asks for; weights that would change a message by more than the usual ones are not used. So the L2
-    sensitivity of a message is public and reached. With `unit="person"` the same holds for one person with all their rows
-    at a silo, zeroed out: rows count in whole units, of which a person has a fixed number (`census.persons` has the rules and
-    the proof), and the model is of persons, each of whom counts once.
+    """Guarantee: (epsilon, delta)-DP for one record zeroed out: `silo`, each silo's messages by themselves; `secure-sum`,
+    the opened sums, for the server with as many silos as may collude; or `central`, the sums of all messages, for whoever does
+    not see the messages. A record adds a public weight to one cell of every table, whatever cells a server asks for; weights
+    that would change a message by more than the usual ones are not used. So the L2 sensitivity of a message is public and
+    reached. With `unit="person"` the same holds for one person with all their rows at a silo, zeroed out: rows count in whole
+    units, of which a person has a fixed number (`census.persons` has the rules and the proof), and the model is of persons,
+    each of whom counts once.
 
     Edge cases: a silo without records sends noise (`silo`) or zeros. A silo that misses a stage is missing from that stage's
     sums alone. A target of more than `MOST_OUTCOMES` cells stands in pairs like any other column.
@@ -51,7 +53,9 @@ class Census(ComposedMethod):
 
     epsilon: float
     delta: float = 0.0
-    trust: Literal["silo", "central"] = "silo"
+    trust: Literal["silo", "secure-sum", "central"] = "silo"
+    colluders: int = 0
+    dropouts: int = 0
     target: str | None = ""
     domain_share: float = 0.1
     lists_share: float = 0.0
@@ -68,7 +72,7 @@ class Census(ComposedMethod):
         line="noisy tables of all pairs, by silos",
         title="noisy tables of all pairs of columns in one message per silo; a mixture of products at the server",
         paper="populace",
-        trust=("silo", "central"),
+        trust=("silo", "secure-sum", "central"),
         unit="record",
         kinds=("table",),
         traffic="one or two messages of at most 50 MB per silo",
@@ -78,7 +82,10 @@ class Census(ComposedMethod):
     meanings: ClassVar[Mapping[str, str]] = {
         "epsilon": "The privacy budget of one record.",
         "delta": "The probability with which epsilon may fail; 0: from the number of records, by a public rule.",
-        "trust": "Who adds the noise: each silo to its own message, or a trusted server once to the sum (central).",
+        "trust": "Who adds the noise: each silo to its own message, all silos in shares to a sum that nobody opens into its "
+        "parts (secure-sum), or a trusted server once to the sum (central).",
+        "colluders": "Under secure-sum: how many silos may work together with the server.",
+        "dropouts": "Under secure-sum: how many silos may be missing from a sum; every one costs noise.",
         "target": "The column that stands in every table: by default the schema's target, none for no target.",
         "domain_share": "The share of the budget for one-way counts, where columns are long or a table has many.",
         "lists_share": "The share of the budget for lists of categories that silos release first; 0: domains are declared.",
@@ -95,7 +102,8 @@ class Census(ComposedMethod):
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
         if self.trust not in self.facts.trust:
-            raise SpecError(f"expected trust in silo, central, got {self.trust!r}")
+            raise SpecError(f"expected trust in {', '.join(self.facts.trust)}, got {self.trust!r}")
+        check_sum_settings(self.trust, colluders=self.colluders, dropouts=self.dropouts)
         if self.unit not in ("record", "person"):
             raise SpecError(f"expected unit in record, person, got {self.unit!r}")
         if not 0 <= self.rows_per_person <= MOST_ROWS:
@@ -138,6 +146,8 @@ class Census(ComposedMethod):
         sums = (*(((first.bound, first.numbers),) if first.parts else ()), (tables.bound, tables.numbers))
         release = StagedRelease(
             unit=self.unit, trust=self.trust, delta=delta, lists=budget.lists, spare=budget.spare,
+            sites=sum_sites(self.trust, population.clients, colluders=self.colluders, dropouts=self.dropouts),
+            most=float(population.clients * population.records * contribution.most * heaviest),
             wording=self._wording(first, tables, budget, chosen_delta, contribution),
             mechanisms=tuple(
                 GaussianSum(bound=contribution.most * bound, noise_multiplier=multiplier, size=size, whole=True)
@@ -167,8 +177,12 @@ class Census(ComposedMethod):
         return PairTables(coarse.sizes, target, room)
 
     def _block(self, population: Population, tables: PairTables) -> int:
-        """Silos whose messages are held in memory together."""
-        return min(population.clients, max(1, AT_ONCE // tables.numbers))
+        """Silos whose messages are held in memory together: all of those whose sum is opened."""
+        return (
+            population.clients
+            if self.trust == "secure-sum"
+            else min(population.clients, max(1, AT_ONCE // tables.numbers))
+        )
 
     def _target(self, schema: Schema, sizes: tuple[int, ...]) -> int | None:
         name = None if self.target is None else self.target or schema.target
@@ -183,7 +197,8 @@ class Census(ComposedMethod):
         multipliers, found = budget.stages, any(map(is_open, first.schema.columns))
         public = "kinds, precision and how dates, truth values and missing values are written" if found else "kinds"
         at_silo = self.trust == "silo"
-        who = "each silo's own message" if at_silo else "the sum of all silos' messages, at the server"
+        by = "in shares of all silos" if self.trust == "secure-sum" else "at the server"
+        who = "each silo's own message" if at_silo else f"the sum of all silos' messages, {by}"
         one_way = (
             f"one-way counts of {len(first.long) + len(first.short)} columns, of single codes and of groups of them: "
             f"{Gaussian(multipliers[0])}; a record adds a fixed number to at most one count of each of "
@@ -204,7 +219,7 @@ class Census(ComposedMethod):
             ),
             assumptions=(
                 f"column names, {public}, the number of silos and the most records of one are public",
-                *(() if at_silo else ("the server adds the noise to the sum and shows nobody a message without it",)),
+                *sum_assumptions(self.trust),
                 *rule.assumptions,
                 *chosen_delta,
             ),

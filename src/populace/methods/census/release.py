@@ -18,6 +18,7 @@ from populace.privacy.accounting import epsilon_of, noise_multiplier_for
 from populace.privacy.events import Composed, Event, Gaussian, NoisyLists
 from populace.privacy.gaussian import GaussianSum
 from populace.privacy.guarantee import Unit
+from populace.privacy.noise_shares import NoiseShares
 from populace.privacy.partition import ValueLists
 from populace.privacy.source import Source
 from populace.types import Array
@@ -29,16 +30,20 @@ MARGIN = 1.0005  # of noise, where rounding in the composition of stages would t
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagedRelease(Release):
-    """One sum of whole numbers in each stage, with noise at each client (`silo`) or once on the sum of all (`central`)."""
+    """One sum of whole numbers in each stage, with noise at each client (`silo`), or once on the sum of all: by the server
+    (`central`), or in shares of the clients (`secure-sum`), which an engine adds."""
 
     mechanisms: tuple[GaussianSum, ...]
     blocks: int = 1  # exchanges of a stage
     lists: ValueLists | None = None  # what each silo released before the first stage, to find categories
+    most: float = math.inf  # what a count of all silos can be: how wide the numbers of a secure sum are
     spare: tuple[Gaussian, ...] = ()  # what was paid for before it was known that it would not be released
 
     def __post_init__(self) -> None:
-        if self.trust not in ("silo", "central"):
-            raise SpecError(f"expected the trust of sums in stages in silo, central, got {self.trust!r}")
+        if self.trust not in ("silo", "secure-sum", "central"):
+            raise SpecError(f"expected the trust of sums in stages in silo, secure-sum, central, got {self.trust!r}")
+        if (self.sites is not None) != (self.trust == "secure-sum"):
+            raise SpecError("expected the sites of a sum where the trust is secure-sum, and only there")
 
     @property
     def _before(self) -> tuple[NoisyLists | Gaussian, ...]:
@@ -58,7 +63,24 @@ class StagedRelease(Release):
     @property
     def draws(self) -> int:
         lists = 0 if self.lists is None else self.lists.columns
-        return lists + sum(mechanism.size for mechanism in self.mechanisms)
+        each = 1 if self.sites is None else self.sites.clients
+        return lists + each * sum(mechanism.size for mechanism in self.mechanisms)
+
+    def shares(self, number: int) -> NoiseShares | None:
+        if self.sites is None:
+            return None
+        return self.sites.shares(self.mechanisms[number // self.blocks], most=self.most)
+
+    def known(self, shares: int) -> Event:
+        if self.sites is None:
+            return super().known(shares)
+        events = (*self._before, *(self.sites.shares(each).known_event(shares) for each in self.mechanisms))
+        return events[0] if len(events) == 1 else Composed(events)
+
+    @property
+    def distance(self) -> float:
+        sites = self.sites
+        return 0.0 if sites is None else math.fsum(each.size * sites.shares(each).distance for each in self.mechanisms)
 
     @property
     def noise_multiplier(self) -> float:
@@ -84,6 +106,8 @@ class StagedRelease(Release):
 
     def deviation(self, stage: int, messages: int) -> float:
         """The standard deviation of noise in the sum of so many messages."""
+        if self.sites is not None:
+            return self.sites.shares(self.mechanisms[stage]).share.scale * math.sqrt(max(messages, 1))
         draws = max(messages, 1) if self.trust == "silo" else 1
         return self.mechanisms[stage].scale * math.sqrt(draws)
 

@@ -21,6 +21,7 @@ from populace.methods.base import Ask, Facts, ImageShape, Population, Replies, S
 from populace.methods.blocks.composed import ComposedMethod, Composition, GaussianRelease, Learner, Wording
 from populace.methods.blocks.generator import Synthesizer
 from populace.methods.blocks.schedules import OneShot
+from populace.methods.blocks.sum_settings import check_sum_settings, sum_assumptions, sum_sites
 from populace.methods.moments.features import MOVES, Features, ImageFeatures, TableFeatures, estimate
 from populace.methods.moments.generator import ImageGaussians, RowGaussians, fit
 from populace.methods.moments.sums import DIAGONAL, LARGEST, Layout, layout_of, summed, unpacked
@@ -85,17 +86,15 @@ class MomentsLearner(Learner):
         return self.release.at_client(rescaled(sums, self.shift), source)
 
     def absorb(self, state: Totals, ask: Ask, replies: Replies, source: Source) -> Totals:
-        present = np.asarray(replies.present)
-        messages = np.where(present[:, None], np.asarray(replies.values), 0)
-        total = np.asarray(state.total) + messages.sum(axis=0, dtype=np.int64)
+        added, answered = self.release.total(replies)
+        total = np.asarray(state.total) + added
         return Totals(
             total=self.release.at_server(total, int(ask.round), source),
-            messages=np.asarray(state.messages) + present.sum(dtype=np.int32),
+            messages=np.asarray(state.messages) + np.int32(answered),
         )
 
     def finish(self, state: Totals, key: Array) -> Synthesizer:
-        releases = int(state.messages) if self.release.trust == "silo" else 1
-        noise = self.mechanism.scale * math.sqrt(releases)
+        noise = self.release.deviation(int(state.messages))
         sums = unpacked(self.layout, state.total * self.mechanism.grid, noise)
         estimates = estimate(sums, self.features.groups)
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
@@ -134,8 +133,9 @@ class MomentsLearner(Learner):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Moments(ComposedMethod):
-    """Guarantee: (epsilon, delta)-DP for one record zeroed out: `silo`, each silo's message by itself, or `central`, the
-    sum of all messages, for whoever does not see the messages. One release; its L2 sensitivity is `Layout.bound`, exactly: all
+    """Guarantee: (epsilon, delta)-DP for one record zeroed out: `silo`, each silo's message by itself; `secure-sum`, the opened
+    sum, for the server with as many clients as may collude; or `central`, the sum of all messages, for whoever does not see the
+    messages. One release; its L2 sensitivity is `Layout.bound`, exactly: all
     sums are of whole numbers, and features longer than allowed after rounding count as 0.
 
     Edge cases: a client without records sends noise (`silo`) or zeros. `side` frequencies of an image in each direction, 0 by
@@ -146,7 +146,9 @@ class Moments(ComposedMethod):
 
     epsilon: float
     delta: float = 0.0
-    trust: Literal["silo", "central"] = "silo"
+    trust: Literal["silo", "secure-sum", "central"] = "silo"
+    colluders: int = 0
+    dropouts: int = 0
     side: int = 0
     tilt: float = 0.5
     covariance: Literal["by noise", "class", "shared"] = "by noise"
@@ -158,7 +160,7 @@ class Moments(ComposedMethod):
         line="noisy class means and covariances",
         title="counts, means and covariances per class in one noisy message; Gaussians at the server",
         paper="populace",
-        trust=("silo", "central"),
+        trust=("silo", "secure-sum", "central"),
         unit="record",
         kinds=("table", "images"),
         traffic="one message of some hundred kilobytes per client, one round",
@@ -169,7 +171,9 @@ class Moments(ComposedMethod):
     meanings: ClassVar[Mapping[str, str]] = {
         "epsilon": "privacy loss of one record over the whole run",
         "delta": "probability with which epsilon may be exceeded; 0 chooses one below 1 / records",
-        "trust": "silo: each client adds the noise; central: a trusted server adds it once",
+        "trust": "silo: each client adds the noise; secure-sum: all in shares; central: a trusted server adds it once",
+        "colluders": "Under secure-sum: how many clients may work together with the server.",
+        "dropouts": "Under secure-sum: how many clients may be missing from the sum; every one costs noise.",
         "side": "frequencies of an image in each direction; 0 chooses by the noise",
         "tilt": "how much less high frequencies weigh",
         "covariance": "second moments of each class, or shared by all classes",
@@ -186,7 +190,8 @@ class Moments(ComposedMethod):
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
         if self.trust not in self.facts.trust:
-            raise SpecError(f"expected trust in silo, central, got {self.trust!r}")
+            raise SpecError(f"expected trust in {', '.join(self.facts.trust)}, got {self.trust!r}")
+        check_sum_settings(self.trust, colluders=self.colluders, dropouts=self.dropouts)
         if self.covariance not in ("by noise", "class", "shared"):
             raise SpecError(f"expected covariance in by noise, class, shared, got {self.covariance!r}")
         if self.deformations not in ("by noise", *MOVED):
@@ -204,6 +209,7 @@ class Moments(ComposedMethod):
         delta, chosen_delta = resolved_delta(self.delta, population.clients * population.records)
         multiplier = noise_multiplier_for(epsilon=self.epsilon, delta=delta)
         classes = _classes(population)
+        sites = sum_sites(self.trust, population.clients, colluders=self.colluders, dropouts=self.dropouts)
         noise = self._in_total(population, multiplier) / _per_class(population, classes)
         shared = classes == 1 or (
             self.covariance == "shared" if self.covariance != "by noise" else noise > SHARED_ABOVE
@@ -212,14 +218,14 @@ class Moments(ComposedMethod):
         layout = layout_of(features, shared=shared, records=population.records)
         release = GaussianRelease(
             unit="record", trust=self.trust, delta=delta, wording=self._wording(layout, multiplier, chosen_delta),
-            mechanism=GaussianSum(bound=layout.bound, noise_multiplier=multiplier, size=layout.numbers),
+            mechanism=GaussianSum(bound=layout.bound, noise_multiplier=multiplier, size=layout.numbers), sites=sites,
         )  # fmt: skip
         learner = MomentsLearner(
             population=population, features=features, layout=layout, release=release, tilt=self.tilt,
             noise_in_total=self._in_total(population, release.mechanism.scale),
             deformations=_deformations(self.deformations, population, shared),
         )  # fmt: skip
-        if self.trust == "central":
+        if self.trust != "silo":
             _check_room(learner, population.records)
         fitting = max(1, AT_ONCE // layout.numbers)  # messages that fit into memory
         schedule = OneShot(clients=population.clients, block=min(self.clients_per_batch, population.clients, fitting))
@@ -227,11 +233,14 @@ class Moments(ComposedMethod):
 
     def _in_total(self, population: Population, scale: float) -> float:
         """The standard deviation of noise in the total, where that of one release is `scale`."""
+        if self.trust == "secure-sum":
+            return scale * math.sqrt(population.clients / (population.clients - self.colluders - self.dropouts))
         return scale * (math.sqrt(population.clients) if self.trust == "silo" else 1.0)
 
     def _wording(self, layout: Layout, multiplier: float, chosen_delta: tuple[str, ...]) -> Wording:
         at_silo = self.trust == "silo"
-        who = "each client's own message" if at_silo else "the sum of all clients' messages, at the server"
+        by = "in shares of all clients" if self.trust == "secure-sum" else "at the server"
+        who = "each client's own message" if at_silo else f"the sum of all clients' messages, {by}"
         return Wording(
             mechanism=f"one Gaussian release of counts, means and second moments per class; noise on {who}",
             derivation=(
@@ -244,7 +253,7 @@ class Moments(ComposedMethod):
             ),
             assumptions=(
                 "the shape of the data, the classes, the number of clients and the most records of one are public",
-                *(() if at_silo else ("the server adds the noise to the total and shows nobody a message without it",)),
+                *sum_assumptions(self.trust, total="total"),
                 *chosen_delta,
             ),
         )
@@ -274,7 +283,7 @@ def _check_room(learner: MomentsLearner, records: int) -> None:
     each = LARGEST * learner.layout.unit**2 * 2 ** max(0, -learner.shift)
     if each * records > MOST_SUM:
         raise SpecError(
-            f"a client of up to {records:,} records does not fit into a message under central trust; split the records among "
+            f"a client of up to {records:,} records does not fit into a message without noise; split the records among "
             f"clients of at most {MOST_SUM // each:,}"
         )
 

@@ -34,7 +34,7 @@ FACTS = (
     "rehearsal", "sole_holder", "noise",
 )  # fmt: skip
 DOMAINS = ("read_from_data", "domain_sources")
-TEXTS = ("mechanism", "derivation", "assumptions", "reason")
+TEXTS = ("mechanism", "derivation", "assumptions", "reason", "claims")
 NAMES = {"read_from_data": "domains"}  # as privacy.json calls them
 NUMBER = re.compile(r"(\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?)")
 
