@@ -20,7 +20,7 @@ def assert_same(noise, probability, interval, deltas=(1e-2, 1e-5, 1e-10)):
     for epsilon in (0.0, 0.01, 0.3, 1.0, 5.0):
         one, other = found.get_delta_for_epsilon(epsilon), oracle.get_delta_for_epsilon(epsilon)
         assert one == pytest.approx(other, rel=1e-9, abs=1e-15)
-    for steps, within, least in ((1, 1e-9, 0.0), (7, 1e-6, 1e-6)):  # composed by Fourier transforms: their rounding shows
+    for steps, within, least in ((1, 1e-9, 1e-12), (7, 1e-6, 1e-6)):  # composed by Fourier transforms, which round
         one, other = (each.self_compose(steps) if steps > 1 else each for each in (found, oracle))
         for delta in deltas:
             wanted = pytest.approx(other.get_epsilon_for_delta(delta), rel=within, abs=least)
