@@ -69,7 +69,7 @@ def synthesize(*words):
 CASES = [
     (schema("nowhere.csv"), "no file nowhere.csv"),
     (schema("shop.csv", "nowhere.csv"), "no file nowhere.csv"),
-    (schema("."), "expected a table in one of .csv, .parquet, .arrow, .feather, got '.'"),
+    (schema("."), "expected a folder of Parquet files alone, which are one table, and . also holds 'bom.csv'; take it out"),
     (schema("shop.csv", "--drop", "zip", "--id", "nr"), "no column 'zip', 'nr' in the table; columns are order_no"),
     (schema("shop.csv", "--kind", "age=number"), "expected a kind in categorical, boolean"),
     (schema("shop.csv", "--kind", "age"), "expected --kind column=kind, got 'age'"),

@@ -156,6 +156,17 @@ def test_a_cell_without_codes_is_never_the_one_that_stays():
     assert present_cells(tables, clear, groupings)[0].tolist() == [True, True, False, False]
 
 
+def test_counts_that_made_the_cells_do_not_say_who_is_there():
+    """Of many codes that nobody has, noise lifts some into cells of their own; pairs, whose noise is new, decide alone."""
+    tables = PairTables((3, 2))
+    joint = np.repeat([0.5, 0.0, 0.02], 2)[None] / 2
+    lifted = {0: (np.array([0.5, 0.05, 0.02]), np.full(3, 0.01))}
+    seen = dataclasses.replace(observed(tables, joint, 0.005), cell_shares=lifted)
+    assert present_cells(tables, seen)[0].tolist() == [True, False, True]
+    alone = dataclasses.replace(seen, deviations=np.full(tables.entries, np.inf), shares=np.zeros_like(joint))
+    assert present_cells(tables, alone)[0].tolist() == [True, True, False]  # no pair shows the column
+
+
 @pytest.mark.parametrize("trust", ["central", "silo"])
 def test_noise_alone_on_a_universal_grid_leaves_a_model(trust):
     """Whatever noise says, also that there are fewer records than none: every column has a law."""

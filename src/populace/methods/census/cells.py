@@ -180,9 +180,15 @@ def _ranked(counts: NumpyArray, wanted: int) -> tuple[NumpyArray, NumpyArray]:
 
 def present_cells(tables: PairTables, observed: Observed, groupings: Sequence[Grouping] = ()) -> list[NumpyArray]:
     """For each column, which of its cells are clearly there; the largest is in any case. Cells that have no code, which
-    `groupings` tells, are not."""
+    `groupings` tells, are not.
+
+    Tables of pairs decide. The first stage's counts made the cells, the largest noise among them cells of its own: they would
+    find the same noise again, and are asked only about columns that no pair shows.
+    """
     found = []
-    for column, (mean, deviation) in enumerate(observed.one_way(tables)):
+    both = zip(dataclasses.replace(observed, cell_shares={}).one_way(tables), observed.one_way(tables), strict=True)
+    for column, (pairs, everything) in enumerate(both):
+        mean, deviation = pairs if np.isfinite(pairs[1]).all() else everything
         held = np.bincount(groupings[column].cell, minlength=len(mean)) > 0 if groupings else True
         found.append(_present(np.where(held, mean, -np.inf), deviation))
     return found
