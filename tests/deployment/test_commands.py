@@ -165,7 +165,7 @@ def test_whom_a_site_hosts(founded, rows, tmp_path):
         site.set_up(
             signed, proposal, hosting(data, by="column", client_column="ward", records=3), fingerprint=fingerprint
         )
-    with pytest.raises(DataError, match="no client column"):
+    with pytest.raises(DataError, match="no client or person column"):
         site.set_up(signed, proposal, hosting(data, by="column", client_column="bed"), fingerprint=fingerprint)
 
 
