@@ -174,3 +174,24 @@ def test_cells_in_which_nothing_shows_lie_next_to_what_is_there():
     below = np.flatnonzero((shares > 0) & (np.arange(900) < 440))
     assert len(np.unique(cells)) > 7
     assert len(below) == 0 or below.min() >= 440 - 2 * SHORT_GAP
+
+
+def test_a_cell_of_codes_that_noise_hides_is_that_of_its_most_frequent_one():
+    """Of a list of known codes: what may stand for such a cell is its likeliest code alone; others keep what is above noise."""
+    column = Column(
+        name="type_id", kind="categorical", categories=tuple(map(str, range(128))), dtype="integer", domain="released"
+    )
+    counts = np.random.default_rng(8).normal(0, 10.0, 128)
+    counts[:50] += 400.0
+    found = grouped(column, counts, 10.0)
+    assert not found.doubtful[:50].any()
+    for cell in np.unique(found.cell):
+        where = np.flatnonzero(found.cell == cell)
+        shown = where[~found.doubtful[where]]
+        if len(shown):
+            np.testing.assert_allclose(found.share[where] * counts[shown].sum(), np.where(
+                found.doubtful[where], 0, counts[where]), rtol=0.05)  # fmt: skip
+        else:
+            assert (found.share[where] == (where == where[np.argmax(counts[where])])).all()
+    hidden = [cell for cell in np.unique(found.cell) if found.doubtful[found.cell == cell].all()]
+    assert hidden

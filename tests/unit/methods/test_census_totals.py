@@ -169,3 +169,20 @@ def test_noise_that_hides_all_records_leaves_one():
             messages=np.array(messages, np.int32),
         )  # fmt: skip
         assert records_of(learner, below) == pytest.approx((1, 1), rel=1e-9)
+
+
+def test_counts_that_ranked_a_list_are_used_again_only_where_no_pair_shows_it():
+    """Its largest counts are those that noise favours; a scale is cut without regard to which code is largest."""
+    learner, schema = learner_of(SCHEMAS["wide"], epsilon=20.0), SCHEMAS["wide"]
+    codes = two_kinds(schema, LARGE).codes
+    scale, ranked = schema.index("cost"), schema.index("code")
+    state = sums_of(learner, codes, codes, messages=(2, 2))
+    assert learner._weights(state)[[ranked in pair for pair in learner.tables.pairs]].any()
+    assert list(learner.observed(state).cell_shares) == [scale]
+    codes = codes.copy()
+    codes[:, ranked] = 1  # of one value, so that no table with it is worth anything
+    state = sums_of(learner, codes, codes, messages=(2, 2))
+    assert not learner._weights(state)[[ranked in pair for pair in learner.tables.pairs]].any()
+    found = learner.observed(state).cell_shares
+    assert list(found) == [scale, ranked]
+    assert found[ranked][0][learner._groupings(state)[ranked].cell[1]] == pytest.approx(1, rel=1e-9)
