@@ -31,8 +31,8 @@ ANY_COLUMN = "any"
 #: The defaults up to version 0.2.0, whose run folders leave a default method unnamed.
 FORMER_DEFAULTS: dict[Kind, str] = {"table": "poll", "images": "moments"}
 REASONS: dict[Kind, str] = {
-    "table": "each file is a silo whose holder adds the noise, and one record is protected; --method poll asks every row as a "
-    "person of its own, who trusts nobody",
+    "table": "each file is a silo, and the statement says who adds the noise and who is protected; --method poll asks every "
+    "row as a person of its own, who trusts nobody",
     "images": "each file is a silo, which sends one noisy sum, and one image is protected",
 }
 
