@@ -149,7 +149,7 @@ def test_python_takes_a_person_column():
     run = pop.synthesize(people(), epsilon=2.0, person="patient", settings=SMALL, seed=1, rows=50)
     assert (run.method, run.guarantee.unit, run.parameters["unit"]) == ("census", "person", "person")
     assert "patient" not in run.sample(5).to_pandas().columns
-    assert "one person with all their rows is protected" in run.remarks[0]
+    assert "method: census, the default for tables" in run.remarks[0]
     made = pop.synthesize(people(), method=Census(epsilon=2.0, **SMALL), person="patient", seed=1, rows=50)
     assert made.guarantee.unit == "person"
     two = pop.synthesize(
