@@ -4,13 +4,12 @@ import contextlib
 import json
 import sqlite3
 import threading
-import time
 
 import numpy as np
 import pytest
 
 from builders import leaves
-from federation_for_tests import SITES, TestFederation, environment
+from federation_for_tests import SITES, started, wait_until
 from populace.engines import simulation
 from populace.engines.flare.session import write_job
 from populace.engines.runtime import make_key, population_of
@@ -20,11 +19,9 @@ from populace.federation.supervisor import Options, run_federation
 from populace.methods.census.protocol import Census
 from populace.report.statement import write_statement
 from populace.runs.verify.checks import read_papers, verify_papers
-from populace.tables.columns import Column
 from populace.tables.files import read_json
 from populace.tables.partition import split_silos
-from populace.tables.schema import Schema
-from populace.tables.table import from_codes
+from two_stages import two_stage_table
 
 pytest.importorskip("nvflare")
 pytestmark = [
@@ -35,53 +32,22 @@ pytestmark = [
 
 ROWS = 80
 SIZES = (40, 20, 20)  # of the sites
+TABLE = two_stage_table(ROWS)
 PROTOCOL = Census(epsilon=2.0, delta=1e-6, components=3, members=2, fit_steps=10)
-
-
-def long_table():
-    """A column with more codes than cells, so that there are at least two stages, and two short ones."""
-    schema = Schema(
-        columns=(
-            Column(name="cost", kind="integer", edges=tuple(float(edge) for edge in range(121)), source="invented"),
-            Column(name="ward", kind="categorical", categories=("north", "south", "east"), source="invented"),
-            Column(name="ill", kind="categorical", categories=("no", "yes"), source="invented"),
-        ),
-        target="ill",
-    )
-    rng = np.random.default_rng(3)
-    return from_codes(rng.integers(0, schema.sizes, (ROWS, 3)), schema, rng)
 
 
 @pytest.fixture(scope="module")
 def stages():
-    found = PROTOCOL.round_count(population_of(split_silos(long_table(), SIZES)))
+    found = PROTOCOL.round_count(population_of(split_silos(TABLE, SIZES)))
     assert found >= 2
     return found
-
-
-@contextlib.contextmanager
-def started(folder, seed):
-    with environment():
-        made = TestFederation(folder, long_table(), [PROTOCOL], seed=seed, by="site")
-        try:
-            made.start()
-            yield made
-        finally:
-            made.stop()
 
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory):
     """Sites whose noise is the operating system's: what was drawn again would be something else."""
-    with started(tmp_path_factory.mktemp("census"), None) as made:
+    with started(tmp_path_factory.mktemp("census"), TABLE, [PROTOCOL], seed=None, by="site") as made:
         yield made
-
-
-def wait_until(holds, place, seconds=90.0):
-    until = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < until, read_status(place)
-        time.sleep(0.05)
 
 
 def stop_after_first_stage(place):
@@ -104,11 +70,8 @@ def run_first_stage(federation, place):
 
 def kill_and_restart(federation, site):
     """kill -9, and wait until the server knows the new process."""
-    folder = federation.sites[site]
-    federation.kill(folder.kit)
-    mark = federation.mark_logs(folder.kit)
-    folder.start()
-    wait_until(lambda: "Successfully registered client" in federation.log_since(folder.kit, mark), folder.path)
+    federation.kill(federation.sites[site].kit)
+    federation.restart(site)
 
 
 def forget(place):
@@ -133,7 +96,7 @@ def assert_same_numbers(found, wanted):
 
 def test_a_site_killed_between_stages_leaves_no_trace_in_the_result(tmp_path, stages):
     """Seeded sites: the end is that of a simulation, in which nobody died."""
-    with started(tmp_path, 5) as federation:
+    with started(tmp_path, TABLE, [PROTOCOL], seed=5, by="site") as federation:
         place = federation.plan(PROTOCOL, "killed")
         run_first_stage(federation, place)
         kill_and_restart(federation, "site-2")
@@ -141,7 +104,7 @@ def test_a_site_killed_between_stages_leaves_no_trace_in_the_result(tmp_path, st
         assert read_status(place)["state"] == "finished"
         found = federation.state(place)
         assert federation.charges("killed") == {site: [stages] for site in SITES}
-    undisturbed = simulation.run(PROTOCOL, split_silos(long_table(), SIZES), root=make_key(5))
+    undisturbed = simulation.run(PROTOCOL, split_silos(TABLE, SIZES), root=make_key(5))
     assert_same_numbers(found, undisturbed.state)
 
 

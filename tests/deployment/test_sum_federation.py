@@ -3,13 +3,12 @@
 import contextlib
 import dataclasses
 import sqlite3
-import time
 
 import numpy as np
 import pytest
 
 from builders import leaves
-from federation_for_tests import SITES, TestFederation, environment
+from federation_for_tests import SITES, TestFederation, environment, started, wait_until
 from populace.engines import simulation
 from populace.engines.flare.session import write_job
 from populace.engines.runtime import make_key, population_of
@@ -17,10 +16,8 @@ from populace.engines.segment import read_status
 from populace.engines.site_file import read_site_file
 from populace.methods.census.protocol import Census
 from populace.methods.moments.protocol import Moments
-from populace.tables.columns import Column
 from populace.tables.partition import split_silos
-from populace.tables.schema import Schema
-from populace.tables.table import from_codes
+from two_stages import two_stage_table
 
 pytest.importorskip("nvflare")
 pytestmark = [
@@ -30,40 +27,13 @@ pytestmark = [
 
 ROWS = 80
 SIZES = (40, 20, 20)  # of the sites
+TABLE = two_stage_table(ROWS)
 CENSUS = Census(epsilon=2.0, delta=1e-6, trust="secure-sum", components=3, members=2, fit_steps=10)
 MOMENTS = Moments(epsilon=2.0, delta=1e-6, trust="secure-sum", colluders=1)
 
 
-def long_table():
-    """A column with more codes than cells, so that census has two stages."""
-    schema = Schema(
-        columns=(
-            Column(name="cost", kind="integer", edges=tuple(float(edge) for edge in range(121)), source="invented"),
-            Column(name="ward", kind="categorical", categories=("north", "south", "east"), source="invented"),
-            Column(name="ill", kind="categorical", categories=("no", "yes"), source="invented"),
-        ),
-        target="ill",
-    )
-    rng = np.random.default_rng(3)
-    return from_codes(rng.integers(0, schema.sizes, (ROWS, 3)), schema, rng)
-
-
-@contextlib.contextmanager
-def started(folder, seed, protocols=(CENSUS, MOMENTS), names=SITES):
-    with environment():
-        made = TestFederation(folder, long_table(), protocols, seed=seed, by="site", names=names)
-        try:
-            made.start()
-            yield made
-        finally:
-            made.stop()
-
-
-def wait_until(holds, place, seconds=90.0):
-    until = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < until, read_status(place)
-        time.sleep(0.01)
+def running(folder, seed, protocols=(CENSUS, MOMENTS), names=SITES):
+    return started(folder, TABLE, protocols, seed=seed, by="site", names=names)
 
 
 def steps_of(federation, run):
@@ -82,14 +52,14 @@ def assert_same_numbers(found, wanted):
 
 
 def stages_of(protocol):
-    return protocol.round_count(population_of(split_silos(long_table(), SIZES)))
+    return protocol.round_count(population_of(split_silos(TABLE, SIZES)))
 
 
 def test_seeded_sites_end_where_a_simulation_ends_bit_for_bit(tmp_path):
-    with started(tmp_path, 5) as federation:
+    with running(tmp_path, 5) as federation:
         places = federation.run_all({"census": CENSUS, "moments": MOMENTS})
         for name, protocol in (("census", CENSUS), ("moments", MOMENTS)):
-            alone = simulation.run(protocol, split_silos(long_table(), SIZES), root=make_key(5))
+            alone = simulation.run(protocol, split_silos(TABLE, SIZES), root=make_key(5))
             assert_same_numbers(federation.state(places[name]), alone.state)
             assert federation.charges(f"run-{name}") == {site: [stages_of(protocol)] for site in SITES}
 
@@ -98,50 +68,76 @@ def test_ten_sites_end_where_a_simulation_ends_bit_for_bit(tmp_path):
     """Two may collude and one may be missing; nobody is."""
     names = tuple(f"site-{number}" for number in range(10))
     protocols = tuple(dataclasses.replace(one, colluders=2, dropouts=1) for one in (CENSUS, MOMENTS))
-    with started(tmp_path, 5, protocols, names) as federation:
+    with running(tmp_path, 5, protocols, names) as federation:
         places = federation.run_all(dict(zip(("census", "moments"), protocols, strict=True)))
         for name, protocol in zip(("census", "moments"), protocols, strict=True):
-            alone = simulation.run(protocol, split_silos(long_table(), (ROWS // 10,) * 10), root=make_key(5))
+            alone = simulation.run(protocol, split_silos(TABLE, (ROWS // 10,) * 10), root=make_key(5))
             assert_same_numbers(federation.state(places[name]), alone.state)
             rounds = alone.rounds
             assert federation.charges(f"run-{name}") == {site: [rounds] for site in names}
 
 
-def kill_and_restart(federation, site):
-    folder = federation.sites[site]
-    federation.kill(folder.kit)
-    mark = federation.mark_logs(folder.kit)
-    folder.start()
-    wait_until(lambda: "Successfully registered client" in federation.log_since(folder.kit, mark), folder.path)
+def ledger_of(federation, site):
+    return read_site_file(federation.sites[site].file_path).ledger
 
 
-@pytest.mark.parametrize("moment", ["before masking", "after masking"])
+def has_taken(ledger, step):
+    """Whether a site's journal has this step of any sum."""
+    with contextlib.closing(sqlite3.connect(ledger, timeout=5.0)) as db, contextlib.suppress(sqlite3.Error):
+        return db.execute("SELECT 1 FROM sum_step WHERE step = ?", (step,)).fetchone() is not None
+    return False
+
+
+def assert_went_on(federation, place, run, before):
+    """A finished run in which every step, charge and opening happened once, those of before the kill with the same bytes."""
+    assert read_status(place)["state"] == "finished"
+    after = steps_of(federation, run)
+    for site in SITES:
+        assert set(before[site]) <= set(after[site])
+        assert len(after[site]) == 5 * stages_of(CENSUS)
+    assert federation.charges(run) == {site: [stages_of(CENSUS)] for site in SITES}
+    assert federation.state(place).learner.messages.tolist() == [3] * stages_of(CENSUS)
+
+
+@pytest.mark.parametrize("moment", ["before masking", "while masking", "after masking"])
 def test_a_site_killed_in_the_middle_of_a_sum_goes_on_with_its_stored_bytes(tmp_path, moment):
     """The noise is the operating system's: what was drawn or masked again would be something else."""
-    with started(tmp_path, None) as federation:
+    with running(tmp_path, None) as federation, contextlib.ExitStack() as locks:
         place = federation.plan(CENSUS, "killed", timeout=8.0)
-        ledger = read_site_file(federation.sites["site-2"].file_path).ledger
-        step = "share" if moment == "before masking" else "mask"
-
-        def taken():
-            with contextlib.closing(sqlite3.connect(ledger, timeout=5.0)) as db, contextlib.suppress(sqlite3.Error):
-                return db.execute("SELECT 1 FROM sum_step WHERE step = ?", (step,)).fetchone() is not None
-            return False
-
+        ledger = ledger_of(federation, "site-2")
         link = federation.federation.connect()
         link.submit(write_job(federation.folder / "job-killed", place))
-        wait_until(taken, place)
+        wait_until(lambda: has_taken(ledger, "mask" if moment == "after masking" else "share"), place)
         before = steps_of(federation, "killed")
-        kill_and_restart(federation, "site-2")
+        if moment == "while masking":
+            # The site computes its numbers, draws its share, and cannot write them: it dies with them in its hands.
+            held = locks.enter_context(contextlib.closing(sqlite3.connect(ledger, timeout=20.0, isolation_level=None)))
+            held.execute("BEGIN IMMEDIATE")
+            wait_until(lambda: has_taken(ledger_of(federation, "site-1"), "mask"), place)
+            assert not has_taken(ledger, "mask")
+        federation.kill(federation.sites["site-2"].kit)
+        locks.close()
+        federation.restart("site-2")
         link.close()
         federation.supervise(place)
-        assert read_status(place)["state"] == "finished"
-        after = steps_of(federation, "killed")
-        for site in SITES:
-            assert set(before[site]) <= set(after[site])
-            assert len(after[site]) == 5 * stages_of(CENSUS)
-        assert federation.charges("killed") == {site: [stages_of(CENSUS)] for site in SITES}
-        assert federation.state(place).learner.messages.tolist() == [3] * stages_of(CENSUS)
+        assert_went_on(federation, place, "killed", before)
+
+
+@pytest.mark.parametrize("step", ["share", "mask", "confirm", "reveal"])
+def test_a_coordinator_killed_in_the_middle_of_a_sum_goes_on_with_what_it_decided(tmp_path, step):
+    with running(tmp_path, None) as federation:
+        place = federation.plan(CENSUS, "orphan", timeout=8.0)
+        link = federation.federation.connect()
+        link.submit(write_job(federation.folder / "job-orphan", place))
+        wait_until(lambda: has_taken(ledger_of(federation, "site-2"), step), place)
+        federation.kill(federation.federation.server_kit)
+        before = steps_of(federation, "orphan")
+        link.close()
+        assert read_status(place)["state"] != "finished"
+        federation.federation.start()
+        federation.wait_for(SITES)
+        federation.supervise(place)
+        assert_went_on(federation, place, "orphan", before)
 
 
 def test_a_site_refuses_to_join_where_its_key_is_not_its_own(tmp_path):
@@ -150,7 +146,7 @@ def test_a_site_refuses_to_join_where_its_key_is_not_its_own(tmp_path):
     from populace.federation.site import Hosting
 
     with environment():
-        federation = TestFederation(tmp_path, long_table(), [CENSUS], seed=None, by="site")
+        federation = TestFederation(tmp_path, TABLE, [CENSUS], seed=None, by="site")
         site = federation.sites["site-1"]
         proposal = read_proposal(federation.federation.proposal_path)
         swapped = dataclasses.replace(

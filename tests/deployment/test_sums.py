@@ -23,10 +23,8 @@ from populace.methods.census.protocol import Census
 from populace.methods.moments.protocol import Moments
 from populace.privacy.ledger import Budget
 from populace.privacy.sqlite_ledger import SqliteLedger
-from populace.tables.columns import Column
 from populace.tables.partition import split_silos
-from populace.tables.schema import Schema
-from populace.tables.table import from_codes
+from two_stages import two_stage_table
 
 SIZES = (30, 20, 10)
 CENSUS = Census(epsilon=2.0, delta=1e-6, trust="secure-sum", components=3, members=2, fit_steps=10)
@@ -34,21 +32,7 @@ MOMENTS = Moments(epsilon=2.0, delta=1e-6, trust="secure-sum")
 KEYS = tuple(bytes([number + 1]) * 32 for number in range(3))
 
 
-def long_table():
-    """A column with more codes than cells, so that census has two stages."""
-    schema = Schema(
-        columns=(
-            Column(name="cost", kind="integer", edges=tuple(float(edge) for edge in range(121)), source="invented"),
-            Column(name="ward", kind="categorical", categories=("north", "south", "east"), source="invented"),
-            Column(name="ill", kind="categorical", categories=("no", "yes"), source="invented"),
-        ),
-        target="ill",
-    )
-    rng = np.random.default_rng(3)
-    return from_codes(rng.integers(0, schema.sizes, (sum(SIZES), 3)), schema, rng)
-
-
-TABLE = long_table()
+TABLE = two_stage_table(sum(SIZES))
 
 
 def roster_for(protocol, keys=KEYS):

@@ -31,6 +31,8 @@ METRICS = ("logistic", "mlp", "cnn", "frechet", "seconds_run", "seconds_sampling
 REAL = "real"
 EPSILONS = (10.0, 1.0, 0.2)
 TRUSTS = ("silo", "central")
+IN_SHARES = "secure-sum"
+COLLUDING = (0, 2)  # of the clients none, or every second one, may collude with the server
 CLIENTS = (6, 100, 500, 6_000)
 USUAL = {"mnist": 500, "fashion_mnist": 100}  # clients of the published experiments
 
@@ -78,6 +80,9 @@ def cells(data: str, quick: bool, seeds: int) -> list[Cell]:
             grid.append(_cell("full", trust, epsilon, clients, "even", seed))
         for trust, epsilon in itertools.product(TRUSTS, EPSILONS):
             grid.append(_cell("full", trust, epsilon, USUAL[data], "skewed", seed))
+        for epsilon, each in itertools.product(EPSILONS[:2], COLLUDING):
+            colluders = USUAL[data] // each if each else 0
+            grid.append({**_cell("full", IN_SHARES, epsilon, USUAL[data], "even", seed), "colluders": colluders})
     return grid
 
 
@@ -107,7 +112,10 @@ def measure(data: str, cell: Cell) -> Result:
 def synthesised(data: str, cell: Cell, scale: Scale) -> tuple[Images, Result]:
     """The images of a cell, made on the processor whatever else there is."""
     delta = DELTA if cell["scale"] == "full" else 0.0  # the house rule: 1e-5 is no small chance for few records
-    protocol = Moments(epsilon=float(cell["epsilon"] or 1.0), delta=delta, trust=cell["trust"])  # type: ignore[arg-type]
+    protocol = Moments(
+        epsilon=float(cell["epsilon"] or 1.0), delta=delta, trust=cell["trust"],  # type: ignore[arg-type]
+        colluders=int(cell.get("colluders") or 0),
+    )  # fmt: skip
     seed = int(cell["seed"] or 0)
     with jax.default_device(jax.devices("cpu")[0]):
         began = time.monotonic()
@@ -121,12 +129,22 @@ def synthesised(data: str, cell: Cell, scale: Scale) -> tuple[Images, Result]:
     }  # fmt: skip
 
 
+def _trust(cell: Cell) -> tuple[str, int]:
+    """The trust of a cell, and how many clients may collude with the server."""
+    return str(cell["trust"]), int(cell.get("colluders") or 0)
+
+
+def _trusts(results: Sequence[Result]) -> list[tuple[str, int]]:
+    shares = sorted({_trust(r["cell"]) for r in results if r["cell"]["trust"] == IN_SHARES})
+    return [(REAL, 0), *((trust, 0) for trust in TRUSTS), *shares]
+
+
 def views(data: str, results: Sequence[Result]) -> list[View]:
     """Each scale and trust by itself: two trusts never share a table."""
     sections = []
     by = ("epsilon", "clients", "spread")
-    for scale, trust in itertools.product(("full", "small"), (REAL, *TRUSTS)):
-        some = [r for r in results if (r["cell"]["scale"], r["cell"]["trust"]) == (scale, trust)]
+    for scale, (trust, colluders) in itertools.product(("full", "small"), _trusts(results)):
+        some = [r for r in results if (r["cell"]["scale"], *_trust(r["cell"])) == (scale, trust, colluders)]
         body = []
         for (epsilon, clients, spread), values in mean_over_seeds(some, METRICS, by).items():
             claim = next(r for r in some if tuple(r["cell"][name] for name in by) == (epsilon, clients, spread))
@@ -137,10 +155,11 @@ def views(data: str, results: Sequence[Result]) -> list[View]:
             )
         if body:
             size = FULL if scale == "full" else SMALL
+            may = f", {colluders} clients may collude" if colluders else ""
             sections.append(
                 View(
-                    title=f"{scale} scale, trust: {trust}; {size.rows:,} records, {size.images:,} synthetic images, accuracy "
-                    f"on {size.tested:,} real test images",
+                    title=f"{scale} scale, trust: {trust}{may}; {size.rows:,} records, {size.images:,} synthetic images, "
+                    f"accuracy on {size.tested:,} real test images",
                     header=["guarantee", "unit", "clients", "labels", "logistic", "MLP", "CNN", "Frechet", "s", "s sampling",
                             "kB"],
                     rows=body,
@@ -187,6 +206,7 @@ def pictures(data: str, results: Sequence[Result]) -> list[Picture]:
 
     def name(cell: Cell) -> str | None:
         usual = cell["clients"] in (USUAL[data], SMALL_CLIENTS, 0) and cell["spread"] == "even"
+        usual = usual and not cell.get("colluders")
         return f"moments-{data}-{cell['trust']}{epsilon_suffix(cell).replace('.', '-')}" if usual else None
 
     return class_pictures(results, name)
