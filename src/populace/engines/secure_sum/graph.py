@@ -1,9 +1,9 @@
 """A sparse graph of masks: each client has masks, and shares its secrets, with few neighbours instead of all others.
 
 Bell, Bonawitz, Gascon, Lepoint and Raykova 2020 ("Secure single-server aggregation with (poly)logarithmic overhead"), the form
-for a coordinator that follows the protocol. Clients stand in a circle in an even random order; each has the k/2 next ones on
-either side for its neighbours (a Harary graph with shuffled vertices). Of n clients up to c collude with the coordinator and up
-to d are missing. Three things must not happen, and how probable they are is computed, not guessed:
+for a coordinator that follows the protocol. Clients stand in a circle in a uniformly random order; each has the k/2 next ones
+on either side for its neighbours (a Harary graph with shuffled vertices). Of n clients up to c collude with the coordinator and
+up to d are missing. Three things must not happen, and how probable they are is computed, not guessed:
 
 (a) *The honest clients who are left fall apart*: then the coordinator would learn the sum of each part. Of a circle in which
     r = c + d clients are out, those left are in one piece if and only if at most one gap is k/2 or longer (`falls_apart`).
@@ -15,8 +15,9 @@ to d are missing. Three things must not happen, and how probable they are is com
 Guarantee: with (a) and (b) at most `secrecy` in all, a coordinator that follows the protocol learns with up to c clients, in
 one sum, the sum of the honest survivors' numbers and nothing else, but for that probability (it belongs into delta, once for
 every sum) and for what the cryptography is worth. The draw has to be independent of who colludes and of who is missing.
-Edge cases: a coordinator that *lies* is outside of it. Who chooses the order, or names clients as missing because of where they
-stand, can cut a client off from all honest neighbours. `SumRoster` with masks between all sites is for that.
+Edge cases: a client also keeps one share of its own secrets; the computation does without it. A coordinator that *lies* is
+outside of it. Who chooses the order, or names clients as missing because of where they stand, can cut a client off from all
+honest neighbours. `SumRoster` with masks between all sites is for that.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class MaskGraph:
 
 
 def drawn_order(clients: int) -> tuple[int, ...]:
-    """An even random order of so many clients, from the operating system's generator."""
+    """A uniformly random order of so many clients, from the operating system's generator."""
     order = list(range(clients))
     secrets.SystemRandom().shuffle(order)
     return tuple(order)
@@ -83,11 +84,11 @@ def falls_apart(*, clients: int, out: int, degree: int) -> float:
 
     Let h = degree / 2. With two gaps of h or more, there are two windows of h places that are all out and do not overlap. That
     event can only become more probable the more are out, so the most that can be out are counted. It means two long gaps, or
-    one of 2 h. The m gaps are an even draw among the ways of writing r as a sum of m numbers; two given ones are both long,
+    one of 2 h. The m gaps are a uniform draw among the ways of writing r as a sum of m numbers; two given ones are both long,
     or a given one doubly so, with the probability that 2 h given others of all clients are out: the product below. There are
     m (m - 1) / 2 such pairs and m single gaps.
     """
-    left = clients - out
+    left = max(clients - out, 0)
     every = math.prod(Fraction(out - i, clients - 1 - i) for i in range(min(degree, clients - 1)))
     return float(min(1, every * left * (left + 1) / 2))
 

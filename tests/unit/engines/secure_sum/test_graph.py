@@ -118,6 +118,22 @@ def test_no_smaller_graph_would_do(clients, share):
         assert less.leaks(colluders=many, dropouts=many) > SECRECY or less.fails(dropouts=many) > CORRECTNESS
 
 
+@pytest.mark.parametrize(
+    ("share", "degrees"),
+    [
+        (0.01, ((6, 3), (14, 9), (16, 10), (18, 11))),
+        (0.05, ((20, 11), (30, 17), (32, 19), (36, 21))),
+        (0.1, ((32, 18), (46, 26), (52, 29), (58, 33))),
+        (0.2, ((62, 34), (98, 54), (114, 62), (132, 71))),
+    ],
+)
+def test_the_table_of_the_documentation(share, degrees):
+    for clients, expected in zip((200, 1_000, 5_000, 100_000), degrees, strict=True):
+        many = round(share * clients)
+        graph = graph_for(clients=clients, colluders=many, dropouts=many)
+        assert (graph.degree, graph.threshold) == expected
+
+
 def test_neighbours_grow_with_the_logarithm_of_the_clients():
     degrees = [graph_of_claim(clients=n, colluders=0, dropouts=0).degree for n in (10**3, 10**4, 10**5)]
     assert degrees == sorted(degrees)
