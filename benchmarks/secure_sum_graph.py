@@ -5,10 +5,10 @@
 A tenth of the clients may collude and a tenth may be missing; nobody is missing here. All clients run in this process, one
 after the other. A client's seconds are its own work over all steps, drawing its share of the noise among it; the median over a
 sample is given. Clients of the sample keep their steps on disk as at a real site, the others in memory. Bytes are those of the
-messages; the network is not in it. Along the graph all clients take all steps and the sum is opened and compared with the
-plain one. With masks between all that is done for up to `ALL_PAIRS` clients. Above it, keys are those of all, one client takes
-every step with sealed boxes, signatures and lists as they would come from all the others, and the sum is not opened. (The
-library refuses masks between more than 1,000; the limit is lifted here to measure what it spares.)
+messages; the network is not in it. Along the graph all clients take all steps and the sum is opened; less the plain sum, it has
+to be noise of the right scale. With masks between all that is done for up to `ALL_PAIRS` clients. Above it, keys are those of
+all, one client takes every step with sealed boxes, signatures and lists as they would come from all the others, and the sum is
+not opened. (The library refuses masks between more than 1,000; the limit is lifted here to measure what it spares.)
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ Guarantee: with (a) and (b) at most `secrecy` in all, a coordinator that follows
 one sum, the sum of the honest survivors' numbers and nothing else, but for that probability (it belongs into delta, once for
 every sum) and for what the cryptography is worth. The draw has to be independent of who colludes and of who is missing.
 Edge cases: a client also keeps one share of its own secrets; the computation does without it. A coordinator that *lies* is
-outside of it. Who chooses the order, or names clients as missing because of where they stand, can cut a client off from all
-honest neighbours. `SumRoster` with masks between all sites is for that.
+outside of it. Who chooses the order, or tells clients different things about who is missing, can take all masks off one client.
+Masks between all sites (`SumRoster`) are for that.
 """
 
 from __future__ import annotations
@@ -31,10 +31,8 @@ from fractions import Fraction
 
 from populace.errors import out_of_range
 
-SECRECY, CORRECTNESS = (
-    2.0**-40,
-    2.0**-20,
-)  # at most, of one sum: that more is learnt; that a sum within its limits is lost
+SECRECY = 2.0**-40  # at most, in one sum: that more than the sum is learnt
+CORRECTNESS = 2.0**-20  # at most, in one sum: that it is lost, with no more missing than allowed for
 LEAST_SHARE = 0.1  # of all clients that a graph allows for, as colluders and as missing, where a claim says fewer
 
 
