@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 
 from populace.engines.secure_sum.journal import MemoryJournal
@@ -13,7 +15,7 @@ from populace.engines.secure_sum.site import SumSite
 
 
 def signing_key(place: int) -> bytes:
-    return bytes([place + 1]) * 32
+    return hashlib.sha256(place.to_bytes(4, "big")).digest()
 
 
 def make_roster(count: int, threshold: int, colluders: int = 0) -> SumRoster:

@@ -25,7 +25,8 @@ from populace.privacy.source import Keyed
 EPSILON = 2.0
 QUICK = {("independent", "local", "table"), ("krr", "local", "table"), ("lopub", "local", "table"),
          ("moments", "silo", "table"), ("moments", "central", "images"), ("l-dpd-vae", "silo", "table"),
-         ("census", "silo", "table"), ("census", "central", "table")}  # fmt: skip
+         ("census", "silo", "table"), ("census", "central", "table"),
+         ("census", "secure-sum", "table")}  # fmt: skip
 SMALL_VAE = {
     "participations": 1,
     "batch_size": 2,

@@ -18,6 +18,10 @@ CANARIES = (
     "delta named, where one run can be sure to 1 - 1e-6",
     "scale and `as Gaussian`: bounds on noise that is Gaussian, of unknown scale; whether it is Gaussian is tested apart",
 )
+SHARES = (
+    "secure sums: the noise in what is opened is judged to the world, which knows nobody's share, and to a coalition, which "
+    "knows its own, among the fewest survivors; the masks themselves are tested elsewhere",
+)
 RECORDED = (
     "recorded: run on neighbouring data sets with the same randomness and every release held fixed; flagged if un-noised sums "
     "differ by more than the noise covers, if anything else that leaves differs, or if noise or sampling are not as booked",
@@ -29,12 +33,13 @@ def document(found: Audits, claimed: JsonObject, *, command: str = "") -> JsonOb
     rows = [finding.row() for finding in found.findings]
     recorded = [each.row() for each in found.recorded]
     special = any("canaries" in row["what"] or "Gaussian" in row["event"] for row in rows)
+    shared = any(row.get("trust") == "secure-sum" for row in recorded)
     return {
         "claimed": claimed,
         "rows": rows,
         "recorded": recorded,
         "flagged": any(row["flagged"] for row in (*rows, *recorded)),
-        "notes": [*NOTES, *(CANARIES if special else ()), *(RECORDED if recorded else ())],
+        "notes": [*NOTES, *(CANARIES if special else ()), *(SHARES if shared else ()), *(RECORDED if recorded else ())],
         "command": command,
         "versions": versions(),
     }

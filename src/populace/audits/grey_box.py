@@ -5,6 +5,8 @@ Checked for every pair of neighbours:
 sensitivity   un-noised inputs of every Gaussian release differ by at most what its noise covers
 leaks         with all releases the same, replies (local, silo) or the server's state (central) are the same, bit by bit
 noise         every sum is released with noise its own mechanism drew for it, used once; its scale is the mechanism's
+shares        of a sum that is opened under masks: it is the replies' with one share of noise each; the shares of the honest
+              sites among the fewest survivors have the noise that was booked
 charge        what was booked is what was released: epsilons of reports add up, squared sensitivities over noise add up,
               sampling rates are those booked, and none of it depends on the records
 randomisers   values lie in the domain, and the worst ratio of their probabilities is within e^epsilon
@@ -23,6 +25,7 @@ from scipy import stats
 
 from populace.audits.gaussian_noise import Checked
 from populace.audits.recorder import Call, Recorder, recording
+from populace.audits.shares import check_opened, standard_parts
 from populace.audits.watched import Watched
 from populace.engines import debug
 from populace.methods.base import Population, Protocol
@@ -100,10 +103,14 @@ def audit_grey_box(
         distances += [distance / mechanism.bound for distance, mechanism in second.recorder.distances]
         drawn = [call for call in first.recorder.calls if call.kind == "noise"]
         used = [call for call in first.recorder.calls if call.kind == "sum"]
-        sums += sum(len(call.returned) for call in drawn)
+        opened = [call for call in used if call.shares is not None]
+        problems += [f"{pair.name}: {problem}" for problem in check_opened(opened)]
+        sums += sum(len(call.returned) for call in (*drawn, *opened))
         reports += sum(call.kind == "report" for call in first.recorder.calls)
         mechanisms.update({call.mechanism: None for call in drawn})
-        noise += [_standard(call.noise, call.mechanism) for call in used]
+        mechanisms.update({call.shares.share: None for call in opened if call.shares is not None})
+        noise += [standard_parts(call) for call in opened]
+        noise += [_standard(call.noise, call.mechanism) for call in used if call.shares is None]
         noise += [_standard(call.returned, call.mechanism) for call in drawn if not call.released]
     together = np.concatenate([part.reshape(-1) for part in noise]) if noise else np.zeros(0)
     problems += check_scale(together)

@@ -3,6 +3,7 @@
 local     messages about two contents of a client; recorded releases
 silo      messages with and without a record; canaries in one run; recorded releases
 central   canaries in one run; recorded releases
+secure-sum  the same, of the sums that are opened: to the world, and to a coalition that knows its shares of the noise
 
 Silo and central methods train: they are audited on small invented shapes with few steps, because what protects records is the
 same code at every size. Everything runs through `answer` and `absorb` by the engines that run the method.
@@ -34,7 +35,7 @@ Say = Callable[[str], None]
 
 CLIENTS = 10_000  # of a local method, with one record each
 SILOS, RECORDS = 2, 4
-NOT_AUDITED = ("not-private", "secure-sum")
+SUM_SILOS = 3
 #: Messages about each of two inputs. A message of a method that trains is a training.
 SAMPLES, TRAINED_SAMPLES, RELAYED_SAMPLES = 100_000, 8_000, 2_000
 RELAYED = ("fl-gan", "ufl-gan", "genfl", "chain")  # one client after the other, or two stages
@@ -90,8 +91,16 @@ class Subject:
         return harbour_schema() if large else shapes.shape_for(self.kind)
 
     @property
+    def silos(self) -> int:
+        """The silos of a method that trains; of a secure sum, enough for the colluders and dropouts that it allows for."""
+        if self.trust != "secure-sum":
+            return SILOS
+        colluders, dropouts = (int(str(self.settings.get(name, 0))) for name in ("colluders", "dropouts"))
+        return max(SUM_SILOS, colluders + 2 * dropouts + 2)
+
+    @property
     def population(self) -> Population:
-        clients, records = (SILOS, RECORDS) if self.trained else (CLIENTS, 1)
+        clients, records = (self.silos, RECORDS) if self.trained else (CLIENTS, 1)
         clients = TRAINED_SAMPLES if self.name in TRAINED_CLIENTS else clients
         return Population(
             schema=self.shape(), clients=clients if self.clients is None else self.clients,
@@ -124,14 +133,11 @@ class Audits:
 
 
 def audited_methods() -> list[tuple[str, str, Kind]]:
-    """(name, trust, kind of data) of everything built in that claims anything, in every way it can be run.
-
-    What is opened under a secure sum is the sum that `central` audits; the law of noise in shares has tests of its own.
-    """
+    """(name, trust, kind of data) of everything built in that claims anything, in every way it can be run."""
     found: list[tuple[str, str, Kind]] = []
     for name in BUILT_IN:
         facts = protocol_class(name).facts
-        trusts = [trust for trust in facts.trust if trust not in NOT_AUDITED]
+        trusts = [trust for trust in facts.trust if trust != "not-private"]
         found += [(name, trust, kind) for trust in trusts for kind in facts.kinds]
     return found
 
@@ -169,11 +175,6 @@ def check(subject: Subject) -> None:
     claim = subject.claim
     if math.isinf(claim.epsilon) or claim.trust == "not-private":
         raise SpecError(f"method {subject.name!r} claims nothing with these settings; there is no claim to refute")
-    if claim.trust == "secure-sum":
-        raise SpecError(
-            f"method {subject.name!r} has no audit under trust secure-sum: the recorder does not know noise in shares; audit "
-            "the same sum with trust central"
-        )
 
 
 def messages(subject: Subject, *, exact: bool = False, say: Say = lambda _: None) -> list[Finding]:
@@ -199,7 +200,8 @@ def canaries(subject: Subject) -> list[Finding]:
     """Audit one run with canaries, of one silo or of a few clients."""
     protocol, shape = subject.protocol(wide=True), subject.shape(wide=True)
     records = RECORDS if subject.records is None else subject.records
-    silos = 1 if protocol_class(subject.name).facts.unit == "record" else subject.clients or SILOS
+    several = subject.trust == "secure-sum" or protocol_class(subject.name).facts.unit != "record"
+    silos = subject.clients or subject.silos if several else 1
     held = [shapes.some_records(shape, records, seed=n) for n in range(silos)]
     clients = shapes.clients_of(shape, held, persons=protocol.protected_unit == "person")
     population = Population(schema=shape, clients=silos, records=records)
@@ -209,13 +211,18 @@ def canaries(subject: Subject) -> list[Finding]:
 
 def grey_box(subject: Subject, *, quick: bool = False) -> GreyBox:
     """Record runs on pairs of neighbours, by the debug engine; `quick` takes one pair of a method that trains."""
-    alone = quick and subject.name in (
-        "fl-gan",
-        "chain",
-        "genfl",
-        "dp-fl",
+    alone = (
+        quick
+        and subject.trust != "secure-sum"
+        and subject.name
+        in (
+            "fl-gan",
+            "chain",
+            "genfl",
+            "dp-fl",
+        )
     )  # other silos add nothing that ufl-gan has not
-    clients = subject.clients or (1 if alone else SILOS) if subject.trained else SILOS
+    clients = subject.clients or (1 if alone else subject.silos) if subject.trained else SILOS
     records = subject.records if subject.trained and subject.records else RECORDS
     shape = shapes.shape_for(subject.kind) if subject.schema is None else subject.schema
     small = dataclasses.replace(subject, schema=shape, clients=clients, records=records)

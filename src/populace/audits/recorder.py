@@ -5,10 +5,10 @@ arXiv 2602.17454). A run on a data set D is recorded. A run on a neighbour D' is
 primitive returning what it returned on D. Whatever differs in the second run is either the input of a primitive, which must
 lie within the sensitivity the primitive was told, or a leak around the primitives.
 
-Primitives: `GaussianSum.noise` and `.release`, `apply` of every local randomiser and of a choice by scores, and `coins` of a
-source (Poisson sampling). They are replaced on their classes while `recording` is open. Inside compiled code they pass through
-unseen, so what is to be recorded must run uncompiled, as the debug engine runs it; a release that was not seen shows as a leak
-and as an unbooked one.
+Primitives: `GaussianSum.noise` and `.release`, `NoiseShares.draw` and what an engine opens with it, `apply` of every local
+randomiser and of a choice by scores, and `coins` of a source (Poisson sampling). They are replaced on their classes while
+`recording` is open. Inside compiled code they pass through unseen, so what is to be recorded must run uncompiled, as the debug
+engine runs it; a release that was not seen shows as a leak and as an unbooked one.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import numpy as np
 
 from populace.privacy.exponential import ExponentialMechanism
 from populace.privacy.gaussian import GaussianSum
+from populace.privacy.noise_shares import NoiseShares
 from populace.privacy.randomizers.base import Randomizer
 from populace.privacy.randomizers.fedsel import FedSel
 from populace.privacy.randomizers.grr import GrrPanel
@@ -37,7 +38,7 @@ from populace.types import Array, ArrayTree, NumpyArray
 if TYPE_CHECKING:
     from populace.audits.release_canaries import Canaries
 
-Kind = Literal["noise", "sum", "report", "coins"]
+Kind = Literal["noise", "sum", "report", "coins", "share"]
 
 RANDOMIZERS: tuple[type, ...] = (Randomizer, SubsetPanel, GrrPanel, SignDS, SeveralSignDS, FedSel, ExponentialMechanism)
 WRAP = 2**32  # sums and noise are whole numbers modulo this
@@ -47,7 +48,8 @@ WRAP = 2**32  # sums and noise are whole numbers modulo this
 class Call:
     """One use of a primitive.
 
-    `given` is the un-noised sum in whole units of the grid (`sum`), the value or vector (`report`), or probability and shape
+    `given` is the un-noised sum in whole units of the grid (`sum`; of one opened under masks with its `shares`, and with every
+    site's share in `parts`), the value or vector (`report`), or probability and shape
     (`coins`); `returned` is its result. `released` says of noise whether it went into a `sum`: noise that did not was added
     by the method itself.
     """
@@ -59,6 +61,8 @@ class Call:
     returned: ArrayTree
     noise: ArrayTree = None
     released: bool = False
+    shares: NoiseShares | None = None
+    parts: NumpyArray | None = None
 
 
 class Recorder:
@@ -125,7 +129,7 @@ class Recorder:
 
     def noise(self, original: Callable[..., Array], mechanism: GaussianSum, *given: object, **named: object) -> Array:
         returned = original(mechanism, *given, **named)
-        if _traced(returned):
+        if self._inside or _traced(returned):
             return returned
         known = self.recorded("noise", mechanism)
         rows = _rows(returned, mechanism)
@@ -189,6 +193,45 @@ class Recorder:
                     f"neighbours differ by {distance:.6g} in what is released, and the noise covers {mechanism.sensitivity:.6g}"
                 )
 
+    def share(self, original: Callable[..., Array], shares: NoiseShares, source: Source) -> Array:
+        """One site's share of the noise of a sum that is opened under masks."""
+        self._inside = True
+        try:
+            returned = original(shares, source)
+        finally:
+            self._inside = False
+        if _traced(returned):
+            return returned
+        known, rows = self.recorded("share", shares), _rows(returned, shares.mechanism)
+        if known is not None and not np.array_equal(known.returned, rows):
+            self.complain("the same key gave another share of the noise than on the neighbour")
+        self.calls.append(Call(place=self.place, kind="share", mechanism=shares, given=None, returned=rows))
+        return returned
+
+    def opened(self, shares: NoiseShares, replied: NumpyArray, total: NumpyArray, *, drawn_at: str) -> NumpyArray:
+        """What the server goes on with of a sum that an engine opened; `replied` is what the sites' replies add up to."""
+        drawn = [call.returned for call in self.at(drawn_at, "share")]
+        parts = np.concatenate(drawn) if drawn else np.zeros((0, shares.mechanism.size), np.int64)
+        if len(parts) != shares.clients:
+            self.complain(f"{len(parts)} shares of noise were drawn, by {shares.clients} sites")
+        noise = parts.sum(axis=0, dtype=np.int64)
+        if np.any((replied + noise - total).view(np.uint64).astype(f"uint{shares.bits}")):
+            self.complain("what was opened is not the sum of the replies with one share of noise each")
+        known = self.recorded("sum", shares.mechanism)
+        self.calls.append(
+            Call(
+                place=self.place, kind="sum", mechanism=shares.mechanism, given=replied[None], returned=total[None],
+                noise=noise[None], released=True, shares=shares, parts=parts,
+            )
+        )  # fmt: skip
+        if self.canaries is not None:
+            total = total + self.canaries.add_opened(shares, parts)
+        if known is None:
+            return total
+        self.apart(shares.mechanism, known.given, replied[None])
+        result: NumpyArray = known.returned[0]
+        return result
+
     def scores_apart(self, mechanism: ExponentialMechanism, first: list[NumpyArray], second: list[NumpyArray]) -> None:
         """Compare the scores of a choice with what its mechanism allows for; what may be chosen must be the same."""
         gap = int(np.abs(first[0].astype(np.int64) - second[0].astype(np.int64)).max(initial=0))
@@ -237,6 +280,7 @@ def recording(recorder: Recorder) -> Iterator[Recorder]:
     """Make the primitives report to the recorder, and restore them afterwards."""
     hooks: list[tuple[type, str, Callable[..., Array]]] = [
         (GaussianSum, "noise", recorder.noise), (GaussianSum, "release", recorder.release),
+        (NoiseShares, "draw", recorder.share),
         (Keyed, "coins", recorder.coins), (System, "coins", recorder.coins),
         *((kind, "apply", recorder.report) for kind in RANDOMIZERS),
     ]  # fmt: skip

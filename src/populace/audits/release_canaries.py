@@ -4,7 +4,8 @@ A canary is a unit (record or client) whose clipped vector is as long as the bou
 most telling one there can be, for what a sum with noise shows of it. Each of m canaries is in the data by a fair coin of its
 own. A method runs once, by the debug engine; whenever it releases a noised sum, the canaries that are in, and that the method's
 own sampling drew for the step, are in the sum. The auditor knows all other records, and scores a canary by the ratio of the
-likelihoods of its coordinate with and without it, over all releases of the run.
+likelihoods of its coordinate with and without it, over all releases of the run. Of a sum that is opened with noise in shares
+there are two claims, and a run for each: what is left of the noise to the world, and to a coalition that knows its shares.
 
 Steinke, Nasr and Jagielski 2023 ("Privacy auditing with one (1) training run") bound epsilon by the number of right guesses,
 whatever the mechanism. Their bound has a term in m delta: at the usual delta no run is ever sure to 1 - 1e-6. The same events
@@ -21,6 +22,7 @@ import numpy as np
 
 from populace.audits.gaussian_noise import scale_finding
 from populace.audits.recorder import Recorder, recording
+from populace.audits.shares import claimed_event, claimed_law, left_over, view_in_words, views_of
 from populace.audits.watched import Watched
 from populace.engines import debug
 from populace.errors import SpecError
@@ -30,6 +32,7 @@ from populace.methods.base import Population, Protocol
 from populace.privacy.accounting import epsilon_of
 from populace.privacy.events import Composed, Event
 from populace.privacy.gaussian import GaussianSum
+from populace.privacy.noise_shares import NoiseShares
 from populace.tables.partition import Clients
 from populace.types import Array, NumpyArray
 
@@ -46,6 +49,7 @@ class Canaries:
 
     included: NumpyArray
     added_by_noise: frozenset[GaussianSum] = frozenset()
+    known: int = 0  # shares of the noise of an opened sum that the auditor knows
     scores: NumpyArray = dataclasses.field(init=False)
     noise: list[NumpyArray] = dataclasses.field(init=False)
     waiting: list[tuple[float, NumpyArray]] = dataclasses.field(init=False)
@@ -69,8 +73,21 @@ class Canaries:
         """Note which canaries each of the next releases samples."""
         self.waiting += [(self._rate, row) for row in coins.reshape(-1, len(self.included))]
 
-    def add(self, mechanism: GaussianSum, noise: NumpyArray) -> NumpyArray:
-        """What the canaries add to sums that are released with these rows of noise, in units of the grid."""
+    def add_opened(self, shares: NoiseShares, parts: NumpyArray) -> NumpyArray:
+        """What the canaries add to a sum that is opened with these shares of noise; they are units of one honest site.
+
+        The auditor sees the sum of the fewest survivors, and takes off the shares that it knows.
+        """
+        del self.waiting[1:]  # coins of the first site; those of others are of other units
+        rows = left_over(shares, parts, self.known)[None]
+        added: NumpyArray = self.add(claimed_law(shares, self.known), rows, terms=shares.least_survivors - self.known)[
+            0
+        ]
+        return added
+
+    def add(self, mechanism: GaussianSum, noise: NumpyArray, *, terms: int = 1) -> NumpyArray:
+        """What the canaries add to sums that are released with these rows of noise, in units of the grid; each is a sum of so
+        many rounded normals."""
         found: NumpyArray = np.zeros(noise.shape, np.int64)
         if mechanism.size < LEAST_SIZE:
             return found
@@ -79,7 +96,7 @@ class Canaries:
         for row, drawn in zip(found, noise, strict=True):
             rate, coins = self.waiting.pop(0) if self.waiting else (1.0, np.ones(len(self.included), bool))
             row[:count] = unit * (self.included & coins)[:count]
-            self.noise.append(drawn / math.hypot(mechanism.deviation, math.sqrt(1 / 12)))
+            self.noise.append(drawn / math.hypot(mechanism.deviation, math.sqrt(terms / 12)))
             seen = (drawn[:count] + row[:count]).astype(np.float64)
             ratio = (unit * seen - unit**2 / 2) / mechanism.deviation**2
             self.scores[:count] += np.logaddexp(math.log1p(-rate) if rate < 1 else -math.inf, math.log(rate) + ratio)
@@ -93,13 +110,37 @@ def audit_canaries(
 ) -> list[Finding]:
     """One run with canaries at every Gaussian release: a bound by right guesses, and one by the scale of all noise added.
 
-    `clients` is one silo where records are protected, so that all canaries are records of it.
+    `clients` is one silo where records are protected, so that all canaries are records of it. Of sums that are opened with
+    noise in shares both are given for each claim.
     """
-    claim = protocol.guarantee(population)
+    views = views_of(protocol, population)
     name = what or protocol.facts.name
+    if not views:
+        return _audit_once(protocol, clients, population, key=key, confidence=confidence, name=name)
+    found: list[Finding] = []
+    colluders = int(getattr(protocol, "colluders", 0))
+    for number, known in enumerate(views):
+        found += _audit_once(
+            protocol, clients, population, key=jax.random.fold_in(key, number), confidence=confidence,
+            name=f"{name}, {view_in_words(known, colluders)}", known=known,
+        )  # fmt: skip
+    return found
+
+
+def _audit_once(
+    protocol: Protocol,
+    clients: Clients,
+    population: Population,
+    *,
+    key: Array,
+    confidence: float,
+    name: str,
+    known: int = 0,
+) -> list[Finding]:
+    claim = protocol.guarantee(population)
     coins, runs = jax.random.split(key)
     included = np.asarray(jax.random.bernoulli(coins, 0.5, (MOST_CANARIES,)))
-    canaries = Canaries(included)
+    canaries = Canaries(included, known=known)
     run = _run(protocol, clients, population, runs, canaries)
     calls = run.recorder.calls
     summed = {call.place for call in calls if call.kind == "sum"}
@@ -111,10 +152,12 @@ def audit_canaries(
         raise SpecError(
             f"{name}: no Gaussian release of at least {LEAST_SIZE} numbers; there is nowhere to put canaries"
         )
-    event = charged(run)
+    opened = [call.shares for call in run.recorder.calls if call.shares is not None]
+    event = claimed_event(charged(run), opened, known)
+    claimed = claim.epsilon if event == charged(run) else epsilon_of(event, delta=claim.delta)
     scale = scale_finding(
         np.concatenate(canaries.noise), event, what=f"{name}, scale of the noise of {canaries.released} release(s)",
-        claimed=claim.epsilon, delta=claim.delta, confidence=confidence,
+        claimed=claimed, delta=claim.delta, confidence=confidence,
     )  # fmt: skip
     return [_guessed(canaries, event, name, confidence), scale]
 

@@ -8,20 +8,23 @@ import numpy as np
 from populace.audits.recorder import Recorder
 from populace.audits.wrapped import Nothing, Wrapped
 from populace.engines import wire
+from populace.engines.sums import numbers_of, opened_replies
 from populace.methods.base import Ask, Population, Protocol, Replies, Shard
 from populace.methods.blocks.generator import Synthesizer
 from populace.privacy.events import Event
 from populace.privacy.ledger import Charge
+from populace.privacy.noise_shares import NoiseShares
 from populace.privacy.source import Source
-from populace.types import Array, ArrayTree, JsonObject
+from populace.types import Array, ArrayTree, JsonObject, NumpyArray
 
 
 class Watched(Wrapped):
     """Runs a method, tells the recorder where in the run it is, and keeps questions, charges, replies and states.
 
     With a run `before`, what leaves must be the same as there: replies where clients or silos add the noise themselves, the
-    server's state where the server does. What the method noises itself (whole numbers plus `GaussianSum.noise`) may differ by
-    no more than the sensitivity. Differences are complained about once: the run goes on with what the first run had.
+    server's state where the server does, or where sums are opened with noise in shares. What the method noises itself (whole
+    numbers plus `GaussianSum.noise`), and what is opened, may differ by no more than the sensitivity. Differences are
+    complained about once: the run goes on with what the first run had.
     """
 
     def __init__(
@@ -29,11 +32,16 @@ class Watched(Wrapped):
     ) -> None:
         self.method, self.population, self.recorder, self.before = method, population, recorder, before
         self.trusts_server = method.guarantee(population).trust not in ("local", "silo")
+        self.opens_sums = method.guarantee(population).trust == "secure-sum"
         self.kept: JsonObject = {}
         self.charges: dict[str, tuple[Charge, tuple[str, ...]]] = {}
         self.others: dict[str, tuple[Charge, tuple[str, ...]]] = {}  # of further clients of a trusted server
         self._round, self._turn = 0, 0
         self._members: list[int] = []
+        self._shares: NoiseShares | None = None
+        self._replied: list[
+            NumpyArray
+        ] = []  # of a sum to be opened: what each client sends under masks, without its share
 
     def ask(self, state: ArrayTree, population: Population, source: Source) -> Ask | None:
         self.recorder.place = f"round {self._round}, ask"
@@ -45,7 +53,7 @@ class Watched(Wrapped):
             self._members = [
                 int(c) for c in np.asarray(asked.cohort)[there if work is None else there & np.asarray(work)]
             ]
-            self._turn = 0
+            self._turn, self._replied = 0, []
         return asked  # type: ignore[no-any-return]
 
     def charge(self, ask: Ask, population: Population) -> Charge:
@@ -68,13 +76,34 @@ class Watched(Wrapped):
         self.recorder.place = f"round {self._round}, client {self._members[self._turn]}"
         self._turn += 1
         reply, memory = self.method.answer(common, own, agreed, memory, source)
+        if self.opens_sums:
+            self._replied.append(numbers_of(reply))
         return (reply if self.trusts_server else self._leaves("the reply", reply)), memory
 
     def absorb(self, state: ArrayTree, ask: Ask, replies: Replies, source: Source) -> ArrayTree:
         self.recorder.place = f"round {self._round}, absorb"
+        replies = self._opened(replies)
         found = self._leaves("the server's state", self.method.absorb(state, ask, replies, source))
         self._round += 1
         return found
+
+    def sum_shares(self, ask: Ask, population: Population) -> NoiseShares | None:
+        self._shares = self.method.sum_shares(ask, self.population)
+        self.recorder.place = f"round {self._round}, secure sum"
+        return self._shares
+
+    def _opened(self, replies: Replies) -> Replies:
+        """Replies of which an engine opened the sum, as the recorder lets the server see it; others as they are."""
+        if self._shares is None or not replies.opened:
+            return replies
+        replied: NumpyArray = np.add.reduce(self._replied, axis=0)
+        total = self.recorder.opened(
+            self._shares, replied, numbers_of(replies.values), drawn_at=f"round {self._round}, secure sum"
+        )
+        like = jax.tree.map(np.asarray, replies.values)
+        return opened_replies(
+            total.view(np.uint64), like, clients=np.asarray(replies.clients), present=np.asarray(replies.present)
+        )
 
     def finish(self, state: ArrayTree, population: Population, key: Array) -> Synthesizer:
         """Nothing is made: what the server makes of its state needs no record."""

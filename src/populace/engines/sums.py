@@ -1,7 +1,8 @@
 """Exchanges of which only a sum is seen: each client's numbers with its share of the noise, and what becomes of the sum.
 
 Engines agree bit for bit: a client's share depends on the run's key, round and client alone, and masks cancel. A simulation
-adds the very shares that sites would draw, without masks; the debug engine and real sites open the sum under masks.
+adds the very shares that sites would draw, without masks; the debug engine and real sites open the sum under masks: between all
+sites, or, in the debug engine with many clients, along a sparse graph (`secure_sum.graph`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from populace.engines.secure_sum.graph import graph_of_claim
 from populace.engines.secure_sum.journal import MemoryJournal
 from populace.engines.secure_sum.messages import Rows, Step
 from populace.engines.secure_sum.opening import open_sum
@@ -24,6 +26,8 @@ from populace.methods.base import Ask, Population, Replies
 from populace.privacy.noise_shares import NoiseShares
 from populace.privacy.source import Source
 from populace.types import ArrayTree, NumpyArray
+
+SPARSE_ABOVE = 100  # clients in one process; up to here all pairs have masks
 
 ShareSource = Callable[[int], Source]  # of a client's share of the noise
 
@@ -73,7 +77,11 @@ def add_up(replies: Replies, shares: NoiseShares, source_of: ShareSource) -> Rep
 
 
 def open_in_process(replies: Replies, shares: NoiseShares, source_of: ShareSource, *, round_id: int) -> Replies:
-    """The same under the real masks, with a site in this process for every client."""
+    """The same under the real masks, with a site in this process for every client.
+
+    Edge cases: above `SPARSE_ABOVE` clients have masks with few neighbours each. Sums over a network never have: that form
+    holds for a coordinator that follows the protocol, as this process does.
+    """
     clients = [int(client) for client in np.asarray(replies.clients)]
     values = jax.tree.map(np.asarray, replies.values)
     keys = [secrets.token_bytes(KEY_BYTES) for _ in clients]
@@ -82,7 +90,14 @@ def open_in_process(replies: Replies, shares: NoiseShares, source_of: ShareSourc
         for client, key in zip(clients, keys, strict=True)
     )
     roster = SumRoster(members=members, threshold=shares.least_survivors, colluders=shares.colluders)
-    opening = Opening(run="debug", round=round_id, roster=roster, size=shares.mechanism.size, bits=shares.bits)
+    graph = (
+        graph_of_claim(clients=len(clients), colluders=shares.colluders, dropouts=shares.dropouts)
+        if len(clients) > SPARSE_ABOVE
+        else None
+    )
+    opening = Opening(
+        run="debug", round=round_id, roster=roster, size=shares.mechanism.size, bits=shares.bits, graph=graph
+    )
     sites = [
         SumSite(opening=opening, place=place, signing_key=key, journal=MemoryJournal())
         for place, key in enumerate(keys)

@@ -45,7 +45,9 @@ def roster_of(protocol: Protocol, keys: Sequence[str]) -> SumRoster | None:
             "--sum-key NAME=KEY for every site"
         )
     dropouts, colluders = getattr(protocol, "dropouts", 0), getattr(protocol, "colluders", 0)
-    return SumRoster(members=tuple(members), threshold=len(members) - dropouts, colluders=colluders)
+    roster = SumRoster(members=tuple(members), threshold=len(members) - dropouts, colluders=colluders)
+    roster.check_all_pairs()
+    return roster
 
 
 def check_own_seat(roster: SumRoster, name: str, key: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from builders import assert_same
-from populace.engines import debug, simulation
+from populace.engines import debug, simulation, sums
 from populace.engines.runtime import Keys, population_of
 from populace.engines.sums import add_up, numbers_of, open_in_process, with_share
 from populace.errors import SpecError
@@ -48,6 +48,41 @@ def test_masked_sums_and_simulated_ones_are_the_same_bit_for_bit(name, settings,
     assert simulated.ledger.entries == masked.ledger.entries
     assert simulated.guarantee == masked.guarantee
     assert simulated.guarantee.trust == "secure-sum"
+
+
+@pytest.fixture
+def openings(monkeypatch):
+    """The sums that are opened in this process."""
+    found, right = [], sums.Opening
+    monkeypatch.setattr(sums, "Opening", lambda **facts: found.append(right(**facts)) or found[-1])
+    return found
+
+
+def test_many_clients_open_their_sum_along_a_sparse_graph_of_masks(openings):
+    def source(client):
+        return Keyed(jax.random.key(client))
+
+    shares = dataclasses.replace(SHARES, clients=120, colluders=3, dropouts=2)
+    values = np.random.default_rng(0).integers(-1_000, 1_000, (120, 6))
+    masked, plain = (
+        open_in_process(replies_of(values), shares, source, round_id=0),
+        add_up(replies_of(values), shares, source),
+    )
+    np.testing.assert_array_equal(masked.values["a"], plain.values["a"])
+    assert openings[0].graph.degree < 30
+    assert openings[0].roster.threshold == 118
+    open_in_process(replies_of(values[:3]), SHARES, source, round_id=0)
+    assert openings[1].graph is None
+
+
+@pytest.mark.slow
+def test_moments_of_five_hundred_clients_are_the_same_under_masks_and_in_a_simulation(openings, small_table):
+    many = split(small_table.take(np.arange(500)), records_per_client=1)
+    protocol = method_of("moments", colluders=3, dropouts=2, clients_per_batch=500)
+    masked = debug.run(protocol, many, root=jax.random.key(5))
+    assert_same(simulation.run(protocol, many, root=jax.random.key(5)).state, masked.state)
+    (opening,) = openings
+    assert opening.graph.degree < 50
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -207,11 +242,3 @@ def test_absent_clients_add_nothing():
     noise = sum(np.asarray(SHARES.draw(Keyed(jax.random.key(client))), np.int64) for client in (0, 2))
     np.testing.assert_array_equal(opened.values["a"], 2 + noise)
     assert opened.clients.tolist() == [0, 2]
-
-
-def test_audits_of_a_secure_sum_are_refused_in_a_sentence():
-    from populace.audits.methods import Subject, audit_subject, audited_methods
-
-    assert not any(trust == "secure-sum" for _, trust, _ in audited_methods())
-    with pytest.raises(SpecError, match="no audit under trust secure-sum"):
-        audit_subject(Subject(name="census", epsilon=1.0, kind="table", settings={"trust": "secure-sum"}, clients=3))

@@ -3,6 +3,7 @@
 shamir       t-of-n shares of a secret
 primitives   keys, masks, sealed boxes and signatures, all from the package `cryptography`
 roster       who is in the sum, fixed by agreement; and which sum it is
+graph        which sites have masks with each other, where not all have: the numbers it takes, computed
 messages     what a site and the coordinator send each other in the five steps
 steps        the five steps of a site, as functions from what it keeps and a message to what it keeps and a reply
 journal      what a site keeps: each step of a sum once, on disk before anything is sent

@@ -6,6 +6,9 @@ share       the keys of all sites that sent some       sealed shares of its secr
 mask        the boxes sealed for it                    its numbers under masks
 confirm     the list of sites whose numbers came       its signature on that list
 reveal      the signatures of all who confirmed        one share for each site: of a survivor's self mask, a missing one's key
+
+With a sparse graph of masks a site hears of its neighbours alone, there is no step `confirm`, and `reveal` comes with the list
+of the neighbours whose numbers came.
 """
 
 from __future__ import annotations
@@ -45,6 +48,11 @@ class SecureSumError(PopulaceError):
     """A site does not take this step of a secure sum, or a sum cannot be opened; nothing was revealed."""
 
 
+def steps_of(opening: Opening) -> tuple[Step, ...]:
+    """The steps of one sum, in order."""
+    return STEPS if opening.graph is None else tuple(step for step in STEPS if step != "confirm")
+
+
 def row_arrays(rows: Rows) -> dict[str, NumpyArray]:
     """Rows as two arrays that travel, in the order of the places."""
     members = sorted(rows)
@@ -53,12 +61,12 @@ def row_arrays(rows: Rows) -> dict[str, NumpyArray]:
     return {"members": np.array(members, np.int32), "rows": joined.reshape(len(members), width)}
 
 
-def read_rows(arrays: Mapping[str, NumpyArray], width: int) -> dict[int, bytes]:
+def read_rows(arrays: Mapping[str, NumpyArray], width: int, *, most: int = MOST_MEMBERS) -> dict[int, bytes]:
     """The rows in two arrays; raises WireError unless places rise and every row has so many bytes."""
     members, rows = arrays.get("members"), arrays.get("rows")
     if members is None or rows is None or members.dtype != np.int32 or rows.dtype != np.uint8:
         raise WireError("a step of a secure sum does not hold places and rows")
-    if members.ndim != 1 or len(members) > MOST_MEMBERS or (np.diff(members) <= 0).any() or (members < 0).any():
+    if members.ndim != 1 or len(members) > most or (np.diff(members) <= 0).any() or (members < 0).any():
         raise WireError("the places in a step of a secure sum are not in order, each once")
     if rows.shape != (len(members), width if len(members) else rows.shape[-1]):
         raise WireError(f"the rows of a step of a secure sum are of shape {rows.shape}, expected {width} bytes each")

@@ -14,6 +14,7 @@ import numpy as np
 
 from populace.engines import wire
 from populace.engines.secure_sum import primitives, shamir, steps
+from populace.engines.secure_sum.graph import drawn_order
 from populace.engines.secure_sum.messages import (
     ADVERTISED_BYTES,
     REPLY_BYTES,
@@ -26,7 +27,7 @@ from populace.engines.secure_sum.messages import (
     unpack_numbers,
     unpack_rows,
 )
-from populace.engines.secure_sum.roster import Opening
+from populace.engines.secure_sum.roster import MOST_GRAPH_MEMBERS, Opening
 from populace.engines.secure_sum.steps import KEYS
 from populace.engines.wire import Message
 from populace.errors import SpecError, WireError
@@ -58,6 +59,7 @@ class Decided:
     Nothing in it is secret: the coordinator has seen it, and masks are still on.
     """
 
+    order: tuple[int, ...] = ()  # in which sites stand in the circle of a sparse graph of masks
     keys: Rows = dataclasses.field(default_factory=dict)
     boxes: Mapping[int, Rows] = dataclasses.field(default_factory=dict)
     survivors: tuple[int, ...] = ()
@@ -69,6 +71,8 @@ class Decided:
             arrays |= {f"boxes/{sender}/{name}": array for name, array in row_arrays(rows).items()}
         if self.masked is not None:
             arrays["masked"] = self.masked
+        if self.order:
+            arrays["order"] = np.array(self.order, np.int32)
         fields = {"survivors": list(self.survivors), "senders": sorted(self.boxes)}
         return wire.pack(Message(kind="decided", fields=fields, arrays=arrays))
 
@@ -78,11 +82,13 @@ def decided_from_bytes(data: bytes) -> Decided:
     survivors, senders = wire.take_fields(message, {"survivors": list, "senders": list})
 
     def rows(prefix: str, width: int) -> dict[int, bytes]:
-        return read_rows({name: message.arrays[f"{prefix}/{name}"] for name in ("members", "rows")}, width)
+        arrays = {name: message.arrays[f"{prefix}/{name}"] for name in ("members", "rows")}
+        return read_rows(arrays, width, most=MOST_GRAPH_MEMBERS)
 
     return Decided(
         keys=rows("keys", ADVERTISED_BYTES), boxes={sender: rows(f"boxes/{sender}", SEALED_BYTES) for sender in senders},
         survivors=tuple(survivors), masked=message.arrays.get("masked"),
+        order=tuple(message.arrays["order"].tolist()) if "order" in message.arrays else (),
     )  # fmt: skip
 
 
@@ -100,8 +106,10 @@ def open_sum(
     together are checked against what their sites advertised.
     Edge cases: `TooFewSitesError` where a step has to wait for more sites; called again with what was decided, it goes on.
     """
-    relay = _Relay(opening, exchange, note)
     decided = decided or Decided()
+    if opening.graph is not None and not decided.order:
+        decided = dataclasses.replace(decided, order=drawn_order(opening.graph.clients))
+    relay = _Relay(opening, exchange, note, _neighbours(opening, decided))
     if not decided.keys:
         decided = dataclasses.replace(decided, keys=relay.keys())
         save(decided)
@@ -112,8 +120,11 @@ def open_sum(
         survivors, masked = relay.masked(decided.boxes)
         decided = dataclasses.replace(decided, survivors=survivors, masked=masked)
         save(decided)
-    signatures = relay.signatures(decided)
-    revealed = relay.revealed(signatures, sorted(decided.boxes))
+    if opening.graph is None:
+        revealed = relay.revealed(dict.fromkeys(signatures := relay.signatures(decided), signatures), decided.boxes)
+    else:
+        listed = dict.fromkeys(decided.survivors, b"")
+        revealed = relay.revealed({place: relay.near(place, listed) for place in listed}, decided.boxes)
     return Opened(total=unmasked(opening, decided, revealed), survivors=decided.survivors)
 
 
@@ -126,29 +137,42 @@ def unmasked(opening: Opening, decided: Decided, revealed: Mapping[int, Rows]) -
     if decided.masked is None:
         raise SecureSumError("expected masked numbers to open, got none")
     masks: list[tuple[bytes, bool]] = []
+    neighbours, survived = _neighbours(opening, decided), set(decided.survivors)
     for place in sorted(decided.boxes):
-        secret, keys = _joined(opening, place, revealed), decided.keys[place]
-        if place in decided.survivors:
+        holders = revealed if neighbours is None else (place, *neighbours[place])
+        shares = {other + 1: revealed[other][place] for other in holders if other in revealed}
+        secret, keys = _joined(opening, place, shares), decided.keys[place]
+        if place in survived:
             if steps.commitment(opening, secret) != keys[KEYS - len(secret) : KEYS]:
                 raise _changed(opening, place)
             masks.append((steps.self_mask_key(opening, secret), True))
             continue
         if primitives.public_key(secret) != steps.mask_public(keys):
             raise _changed(opening, place)
-        for survivor in decided.survivors:
+        private = primitives.private_key(secret)
+        for survivor in decided.survivors if neighbours is None else sorted(neighbours[place] & survived):
             public = steps.mask_public(decided.keys[survivor])
-            key = steps.pair_mask_key(opening, secret, public, (place, survivor))
+            key = steps.pair_mask_key(opening, private, public, (place, survivor))
             masks.append((key, survivor < place))  # the site with the lower place added it
     total = decided.masked.copy()
     primitives.add_masks(total, masks)
     return total
 
 
-def _joined(opening: Opening, place: int, revealed: Mapping[int, Rows]) -> bytes:
+def _neighbours(opening: Opening, decided: Decided) -> Mapping[int, frozenset[int]] | None:
+    return None if opening.graph is None else opening.graph.neighbours(decided.order)
+
+
+def _joined(opening: Opening, place: int, shares: Rows) -> bytes:
     """A secret of one site, from as many revealed shares as it takes."""
-    shares = {other + 1: int.from_bytes(rows[place], "big") for other, rows in revealed.items()}
+    if len(shares) < opening.shares_needed:
+        raise TooFewSitesError(
+            f"expected {opening.shares_needed} shares of a secret of site {opening.roster.members[place].site}, got "
+            f"{len(shares)}: too many of its neighbours are missing; ask again when more are back"
+        )
     try:
-        return shamir.join_secret(dict(sorted(shares.items())[: opening.roster.threshold]))
+        enough = sorted(shares.items())[: opening.shares_needed]
+        return shamir.join_secret({where: int.from_bytes(row, "big") for where, row in enough})
     except SpecError as error:
         raise _changed(opening, place) from error
 
@@ -167,6 +191,13 @@ class _Relay:
     opening: Opening
     exchange: Exchange
     note: Note
+    neighbours: Mapping[int, frozenset[int]] | None = None  # in a sparse graph of masks
+
+    def near(self, place: int, rows: Mapping[int, T]) -> Mapping[int, T]:
+        """What concerns a site of the rows of all: all of it, or its own and its neighbours' in a sparse graph."""
+        if self.neighbours is None:
+            return rows
+        return {other: rows[other] for other in sorted((place, *self.neighbours[place])) if other in rows}
 
     def keys(self) -> Rows:
         rows = self._rows("advertise", {place: {} for place in range(len(self.opening.roster.members))})
@@ -179,11 +210,17 @@ class _Relay:
         return self._enough("advertise", found)
 
     def boxes(self, keys: Rows) -> Mapping[int, Rows]:
-        rows = self._rows("share", dict.fromkeys(keys, keys))
-        return self._enough("share", {place: row for place, row in rows.items() if set(row) == set(keys) - {place}})
+        requests = {place: self.near(place, keys) for place in keys}
+        rows = self._rows("share", requests)
+        return self._enough(
+            "share", {place: row for place, row in rows.items() if set(row) == set(requests[place]) - {place}}
+        )
 
     def masked(self, boxes: Mapping[int, Rows]) -> tuple[tuple[int, ...], NumpyArray]:
-        requests = {place: {other: boxes[other][place] for other in boxes if other != place} for place in boxes}
+        requests = {
+            place: {other: boxes[other][place] for other in self.near(place, boxes) if other != place}
+            for place in boxes
+        }
         total = np.zeros(self.opening.size, f"uint{self.opening.bits}")
         survivors: dict[int, bool] = {}
         for place, reply in self.exchange("mask", requests):
@@ -206,9 +243,11 @@ class _Relay:
                 self.note("confirm", place, "a signature on another list of survivors")
         return self._enough("confirm", found)
 
-    def revealed(self, signatures: Rows, sharers: list[int]) -> Mapping[int, Rows]:
-        rows = self._rows("reveal", dict.fromkeys(signatures, signatures))
-        return self._enough("reveal", {place: row for place, row in rows.items() if sorted(row) == sharers})
+    def revealed(self, requests: Mapping[int, Rows], boxes: Mapping[int, Rows]) -> Mapping[int, Rows]:
+        rows = self._rows("reveal", requests)
+        return self._enough(
+            "reveal", {place: row for place, row in rows.items() if set(row) == set(self.near(place, boxes))}
+        )
 
     def _rows(self, step: Step, requests: Mapping[int, Rows]) -> dict[int, dict[int, bytes]]:
         found = {}

@@ -21,6 +21,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from populace.errors import WireError
 from populace.types import NumpyArray
 
+PrivateKey = X25519PrivateKey
+
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 NONCE = bytes(12)  # of a sealed box: its key is used once
@@ -39,13 +41,18 @@ def public_key(private: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
-def agreed(private: bytes, public: bytes, *purpose: bytes) -> bytes:
+def private_key(private: bytes) -> PrivateKey:
+    """A private key, read once where many secrets are agreed on with it: reading it takes as long as agreeing."""
+    return X25519PrivateKey.from_private_bytes(private)
+
+
+def agreed(private: PrivateKey, public: bytes, *purpose: bytes) -> bytes:
     """A key for one purpose that both owners of two X25519 key pairs can make, and nobody else.
 
     Edge cases: a public key of low order, with which everybody could make it, is refused.
     """
     try:
-        secret = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
+        secret = private.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError as error:
         raise WireError("a site's public key is none that a secret can be agreed with") from error
     return derived(secret, *purpose)

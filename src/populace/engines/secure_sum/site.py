@@ -14,7 +14,14 @@ from collections.abc import Callable
 
 from populace.engines.secure_sum import primitives, steps
 from populace.engines.secure_sum.journal import Journal, Taken
-from populace.engines.secure_sum.messages import STEPS, Rows, SecureSumError, Step, pack_numbers, pack_rows
+from populace.engines.secure_sum.messages import (
+    Rows,
+    SecureSumError,
+    Step,
+    pack_numbers,
+    pack_rows,
+    steps_of,
+)
 from populace.engines.secure_sum.roster import Opening
 from populace.engines.secure_sum.steps import Kept, kept_from_bytes
 from populace.types import NumpyArray
@@ -44,7 +51,7 @@ class SumSite:
         taken = self.journal.taken(self.opening.run, self.opening.round, step)
         if taken is None:
             return None
-        if taken.request != _digest(step, request):
+        if taken.request != self._digest(step, request):
             raise SecureSumError(
                 f"this site has taken step {step!r} of round {self.opening.round} for another request, and takes it once"
             )
@@ -64,7 +71,7 @@ class SumSite:
         taken = Taken(
             step=step,
             context=self.opening.context.hex(),
-            request=_digest(step, request),
+            request=self._digest(step, request),
             reply=reply,
             kept=kept.to_bytes(),
         )
@@ -88,6 +95,8 @@ class SumSite:
                 raise SecureSumError("expected the numbers of this site for step 'mask', got none")
             kept, masked = steps.mask(opening, kept, request, numbers(), place=place)
             return kept, pack_numbers(masked)
+        if opening.graph is not None:
+            return kept, pack_rows(step, steps.reveal_listed(opening, kept, sorted(request), place=place))
         if step == "confirm":
             kept, signature = steps.confirm(opening, kept, sorted(request), place=place, signing_key=self.signing_key)
             return kept, pack_rows(step, {place: signature})
@@ -95,14 +104,17 @@ class SumSite:
 
     def _before(self, step: Step) -> Kept:
         """What the site kept in the step before this one."""
-        earlier = STEPS[STEPS.index(step) - 1]
+        order = steps_of(self.opening)
+        if step not in order:
+            raise SecureSumError(f"a sum with a sparse graph of masks has no step {step!r}")
+        earlier = order[order.index(step) - 1]
         kept = self.journal.kept(self.opening.run, self.opening.round, earlier)
         if not kept:
             raise SecureSumError(f"expected step {earlier!r} of this sum before step {step!r}; it was not taken here")
         return kept_from_bytes(kept)
 
     def _check_opening(self) -> None:
-        first = self.journal.taken(self.opening.run, self.opening.round, STEPS[0])
+        first = self.journal.taken(self.opening.run, self.opening.round, steps_of(self.opening)[0])
         if first is not None and first.context != self.opening.context.hex():
             raise SecureSumError(
                 f"round {self.opening.round} of run {self.opening.run!r} was begun with another roster, length or question"
@@ -111,10 +123,9 @@ class SumSite:
     def _keep(self, taken: Taken) -> None:
         self.journal.keep(self.opening.run, self.opening.round, taken)
 
-
-def _digest(step: Step, request: Rows) -> str:
-    """A hash of what a step was asked. What is revealed follows from the confirmed list, whoever else confirmed it."""
-    found = hashlib.sha256(step.encode())
-    for place in sorted(request) if step != "reveal" else ():
-        found.update(place.to_bytes(4, "big") + len(request[place]).to_bytes(4, "big") + request[place])
-    return found.hexdigest()
+    def _digest(self, step: Step, request: Rows) -> str:
+        """A hash of what a step was asked. What is revealed follows from the confirmed list, whoever else confirmed it."""
+        found = hashlib.sha256(step.encode())
+        for place in sorted(request) if step != "reveal" or self.opening.graph is not None else ():
+            found.update(place.to_bytes(4, "big") + len(request[place]).to_bytes(4, "big") + request[place])
+        return found.hexdigest()

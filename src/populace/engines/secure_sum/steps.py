@@ -4,6 +4,8 @@ Guarantee (Bonawitz et al. 2017, section 6.2, the active model): while at most `
 coordinator, whatever it relays, it learns of the other sites' numbers one sum over at least `threshold` sites, or nothing.
 That needs each step to be taken once in a sum, which `site` and its journal see to: a second list of survivors, or shares of
 both kinds of secret of one site, would open its numbers.
+With a sparse graph of masks all of this is among a site's neighbours, and the guarantee is that of `graph`: the coordinator has
+to follow the protocol.
 Edge cases: every refusal is a SecureSumError or a WireError, and leaves what is kept as it was.
 """
 
@@ -13,13 +15,13 @@ import dataclasses
 import hashlib
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from populace.engines.secure_sum import primitives, shamir
 from populace.engines.secure_sum.messages import SEALED_BYTES, Rows, SecureSumError
-from populace.engines.secure_sum.primitives import KEY_BYTES
+from populace.engines.secure_sum.primitives import KEY_BYTES, PrivateKey
 from populace.engines.secure_sum.roster import Opening
 from populace.engines.secure_sum.shamir import SHARE_BYTES
 from populace.types import NumpyArray
@@ -82,12 +84,12 @@ def advertise(opening: Opening, *, place: int, signing_key: bytes) -> tuple[Kept
 
 def share(opening: Opening, kept: Kept, keys: Rows, *, place: int) -> tuple[Kept, dict[int, bytes]]:
     """Shares of the site's mask key and self mask among all that advertised, each sealed for its receiver."""
-    check_keys(opening, keys)
+    check_keys(opening, keys, place=place)
     own = keys.get(place, b"")[:KEYS]
     if own != _own_keys(opening, kept):
         raise SecureSumError("expected this site's own keys among those relayed, got others or none")
     places = [other + 1 for other in keys]
-    threshold = opening.roster.threshold
+    threshold = opening.shares_needed
     of_key = shamir.split_secret(kept.mask_key, threshold=threshold, places=places)
     of_mask = shamir.split_secret(kept.self_mask, threshold=threshold, places=places)
     both = {
@@ -95,11 +97,9 @@ def share(opening: Opening, kept: Kept, keys: Rows, *, place: int) -> tuple[Kept
         for other in keys
     }
     kept = dataclasses.replace(kept, keys=dict(keys), held={place: both[place]})
-    sealed = {
-        other: primitives.seal(_sealing_key(opening, kept, place, other), both[other], bound_to=opening.context)
-        for other in keys
-        if other != place
-    }
+    receivers = [other for other in keys if other != place]
+    boxes = sealing_keys(opening, kept, [(place, other) for other in receivers])
+    sealed = {other: primitives.seal(boxes[place, other], both[other], bound_to=opening.context) for other in receivers}
     return kept, sealed
 
 
@@ -110,22 +110,23 @@ def mask(opening: Opening, kept: Kept, sealed: Rows, numbers: NumpyArray, *, pla
     others = set(sealed) - {place}
     if len(others) != len(sealed) or not others <= set(kept.keys):
         raise SecureSumError("expected sealed shares of other sites that sent keys, got some of others")
-    if len(sealed) + 1 < opening.roster.threshold:
-        raise SecureSumError(
-            f"expected shares of at least {opening.roster.threshold} sites, got {len(sealed) + 1}; the sum waits for them"
-        )
+    _check_enough(opening, {*others, place}, "shares")
     if numbers.dtype != np.dtype(f"uint{opening.bits}") or numbers.shape != (opening.size,):
         raise SecureSumError(
             f"expected {opening.size} numbers of {opening.bits} bits, got {numbers.dtype} of shape {numbers.shape}"
         )
     held = dict(kept.held)
+    keys = sealing_keys(opening, kept, [(other, place) for other in sealed])
     for other, box in sealed.items():
         if len(box) != SEALED_BYTES:
             raise SecureSumError(f"expected a sealed box of {SEALED_BYTES} bytes, got {len(box)}")
-        key = _sealing_key(opening, kept, other, place)
-        held[other] = primitives.unseal(key, box, bound_to=opening.context)
+        held[other] = primitives.unseal(keys[other, place], box, bound_to=opening.context)
     masked = numbers.copy()
-    pairs = [(_pair_key(opening, kept, place, other), place > other) for other in sorted(others)]
+    own = primitives.private_key(kept.mask_key)
+    pairs = [
+        (pair_mask_key(opening, own, mask_public(kept.keys[other]), (place, other)), place > other)
+        for other in sorted(others)
+    ]
     primitives.add_masks(masked, [(self_mask_key(opening, kept.self_mask), False), *pairs])
     return dataclasses.replace(kept, held=held, masked=True), masked
 
@@ -138,10 +139,7 @@ def confirm(
         raise SecureSumError("expected a list of survivors after this site's numbers, got it before")
     if kept.survivors and tuple(survivors) != kept.survivors:
         raise SecureSumError("this site has confirmed another list of survivors in this sum, and confirms one only")
-    if list(survivors) != sorted(set(survivors)) or not set(survivors) <= set(kept.held):
-        raise SecureSumError("expected survivors among the sites that shared their secrets, each once, got others")
-    if place not in survivors:
-        raise SecureSumError("expected this site among the survivors: its numbers were sent")
+    _check_survivors(kept, survivors, place)
     if len(survivors) < opening.roster.threshold:
         raise SecureSumError(f"expected at least {opening.roster.threshold} survivors, as agreed, got {len(survivors)}")
     kept = dataclasses.replace(kept, survivors=tuple(survivors))
@@ -167,27 +165,61 @@ def reveal(opening: Opening, kept: Kept, signatures: Rows) -> dict[int, bytes]:
         raise SecureSumError(
             f"expected confirmations of at least {opening.roster.threshold} sites, as agreed, got {len(signatures)}"
         )
+    return _one_of_both(kept, kept.survivors)
+
+
+def reveal_listed(opening: Opening, kept: Kept, survivors: Sequence[int], *, place: int) -> dict[int, bytes]:
+    """The same with a sparse graph of masks, of the site's neighbours and itself, on the coordinator's word who survived."""
+    if not kept.masked:
+        raise SecureSumError("expected a list of survivors after this site's numbers, got it before")
+    _check_survivors(kept, survivors, place)
+    _check_enough(opening, survivors, "numbers")
+    return _one_of_both(kept, survivors)
+
+
+def _one_of_both(kept: Kept, survivors: Sequence[int]) -> dict[int, bytes]:
+    """Of each site whose shares are held, the share of its self mask where it survived, and of its mask key elsewhere."""
     return {
-        place: both[SHARE_BYTES:] if place in kept.survivors else both[:SHARE_BYTES]
-        for place, both in kept.held.items()
+        place: both[SHARE_BYTES:] if place in survivors else both[:SHARE_BYTES] for place, both in kept.held.items()
     }
 
 
-def check_keys(opening: Opening, keys: Rows) -> None:
-    """Raise SecureSumError unless at least `threshold` sites of the roster signed these keys for this sum, all different."""
-    roster = opening.roster
-    for place, row in keys.items():
-        if not 0 <= place < len(roster.members):
-            raise SecureSumError(f"expected keys of sites of the agreed roster, got those of a site at place {place}")
-        if not is_advertised(opening, place, row):
+def _check_survivors(kept: Kept, survivors: Sequence[int], place: int) -> None:
+    if list(survivors) != sorted(set(survivors)) or not set(survivors) <= set(kept.held):
+        raise SecureSumError("expected survivors among the sites that shared their secrets, each once, got others")
+    if place not in survivors:
+        raise SecureSumError("expected this site among the survivors: its numbers were sent")
+
+
+def _check_enough(opening: Opening, places: Collection[int], what: str) -> None:
+    """Raise SecureSumError unless so many sites are there; with a graph, so many neighbours beside the site itself."""
+    if opening.graph is None:
+        if len(places) < opening.roster.threshold:
             raise SecureSumError(
-                f"the keys of site {roster.members[place].site} are not signed for this sum with the key that was agreed"
+                f"expected {what} of at least {opening.roster.threshold} sites, as agreed, got {len(places)}; the sum waits "
+                "for them"
+            )
+    elif not opening.graph.threshold <= len(places) - 1 <= opening.graph.degree:
+        raise SecureSumError(
+            f"expected {what} of {opening.graph.threshold} to {opening.graph.degree} neighbours in the graph of masks, got "
+            f"{len(places) - 1}"
+        )
+
+
+def check_keys(opening: Opening, keys: Rows, *, place: int) -> None:
+    """Raise SecureSumError unless enough sites of the roster signed these keys for this sum, all different."""
+    roster = opening.roster
+    for other, row in keys.items():
+        if not 0 <= other < len(roster.members):
+            raise SecureSumError(f"expected keys of sites of the agreed roster, got those of a site at place {other}")
+        if not is_advertised(opening, other, row):
+            raise SecureSumError(
+                f"the keys of site {roster.members[other].site} are not signed for this sum with the key that was agreed"
             )
     publics = [row[start : start + KEY_BYTES] for row in keys.values() for start in (0, KEY_BYTES)]
     if len(set(publics)) != len(publics):
         raise SecureSumError("expected keys that are all different, got one twice")
-    if len(keys) < roster.threshold:
-        raise SecureSumError(f"expected keys of at least {roster.threshold} sites, as agreed, got {len(keys)}")
+    _check_enough(opening, {*keys, place}, "keys")
 
 
 def is_advertised(opening: Opening, place: int, row: bytes) -> bool:
@@ -204,7 +236,7 @@ def self_mask_key(opening: Opening, self_mask: bytes) -> bytes:
     return primitives.derived(self_mask, b"self mask", opening.context)
 
 
-def pair_mask_key(opening: Opening, private: bytes, public: bytes, pair: tuple[int, int]) -> bytes:
+def pair_mask_key(opening: Opening, private: PrivateKey, public: bytes, pair: tuple[int, int]) -> bytes:
     """The key of the mask between two sites, which either of them can make."""
     low, high = sorted(pair)
     return primitives.agreed(private, public, b"pair mask", opening.context, _number(low), _number(high))
@@ -237,17 +269,18 @@ def _view(opening: Opening, keys: Rows) -> bytes:
     return found.digest()
 
 
-def _sealing_key(opening: Opening, kept: Kept, sender: int, receiver: int) -> bytes:
-    """The key of the box from one site to another, of which this site is one."""
+def sealing_keys(opening: Opening, kept: Kept, pairs: Sequence[tuple[int, int]]) -> dict[tuple[int, int], bytes]:
+    """The keys of boxes by sender and receiver, of which this site is one. With a graph, sites are shown different keys, and a
+    box is bound to those of its two."""
     mine = primitives.public_key(kept.sealing_key)
-    publics = {place: kept.keys[place][:KEY_BYTES] for place in (sender, receiver)}
-    other = publics[receiver] if publics[sender] == mine else publics[sender]
-    purpose = (b"shares", opening.context, _view(opening, kept.keys), _number(sender), _number(receiver))
-    return primitives.agreed(kept.sealing_key, other, *purpose)
-
-
-def _pair_key(opening: Opening, kept: Kept, place: int, other: int) -> bytes:
-    return pair_mask_key(opening, kept.mask_key, mask_public(kept.keys[other]), (place, other))
+    view = _view(opening, kept.keys) if opening.graph is None else b""
+    own, found = primitives.private_key(kept.sealing_key), {}
+    for pair in pairs:
+        rows = {place: kept.keys[place] for place in pair}
+        sender, receiver = (row[:KEY_BYTES] for row in rows.values())
+        purpose = (b"shares", opening.context, view or _view(opening, rows), *map(_number, pair))
+        found[pair] = primitives.agreed(own, receiver if sender == mine else sender, *purpose)
+    return found
 
 
 def _number(value: int) -> bytes:

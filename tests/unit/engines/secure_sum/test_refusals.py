@@ -10,7 +10,7 @@ from populace.engines.secure_sum import steps
 from populace.engines.secure_sum.journal import MemoryJournal, SqliteJournal, Taken
 from populace.engines.secure_sum.messages import SecureSumError, pack_rows, unpack_numbers, unpack_rows
 from populace.engines.secure_sum.opening import open_sum
-from populace.engines.secure_sum.primitives import KEY_BYTES, agreed, public_key
+from populace.engines.secure_sum.primitives import KEY_BYTES, agreed, private_key, public_key
 from populace.engines.secure_sum.roster import Member, SumRoster
 from populace.engines.secure_sum.site import SumSite
 from populace.errors import WireError
@@ -106,7 +106,7 @@ def test_own_keys_must_be_among_those_relayed_and_no_key_twice():
 
 def test_a_public_key_everybody_can_agree_with_is_refused():
     with pytest.raises(WireError, match="public key"):
-        agreed(b"\x05" * 32, bytes(32))
+        agreed(private_key(b"\x05" * 32), bytes(32))
 
 
 def test_a_changed_or_replayed_box_is_refused():

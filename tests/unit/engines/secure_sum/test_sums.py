@@ -106,7 +106,12 @@ def test_what_is_left_of_a_site_when_the_coordinator_used_what_was_revealed():
         for place in range(3):
             kept[place], keys[place] = steps.advertise(opening, place=place, signing_key=signing_key(place))
         pairs = [
-            (steps.pair_mask_key(opening, kept[0].mask_key, steps.mask_public(keys[other]), (0, other)), False)
+            (
+                steps.pair_mask_key(
+                    opening, primitives.private_key(kept[0].mask_key), steps.mask_public(keys[other]), (0, other)
+                ),
+                False,
+            )
             for other in (1, 2)
         ]
         own = [(steps.self_mask_key(opening, kept[0].self_mask), False)]
