@@ -70,8 +70,11 @@ class UpdatesLearner(Learner):
         """
         if self.release.sites is None:
             return jnp.asarray(own), source
+        probability = self.release.steps.probability
+        if probability == 1:
+            return jnp.asarray(True), source
         coin, rest = source.split(2)
-        return jnp.asarray(coin.coins(self.release.steps.probability, ())), rest
+        return jnp.asarray(coin.coins(probability, ())), rest
 
     def clipped(self, change: Array, here: Array, beside: Array | None = None) -> Array:
         """What a client sends of a change in units of the clipping norm; zeros unless it has something to send.
