@@ -41,7 +41,7 @@ from populace.engines.messages import (
 )
 from populace.engines.runtime import Keys, make_key, padded_shard, whole_shard
 from populace.engines.secure_sum.messages import SecureSumError
-from populace.engines.site_sums import answer_step
+from populace.engines.site_sums import answer_step, opens_sum, pack_memory
 from populace.engines.wire import Message
 from populace.errors import BudgetError, RunError, WireError
 from populace.methods.base import Ask, Population, Protocol
@@ -186,12 +186,10 @@ class Site:
             raise RefusedError("budget", f"nobody asked in round {request.round} of run {request.run} may answer")
         keep = []
         for slot in able:
-            memory = self._memory(ledger, agreement, population, request, batch, slot, shapes)
+            memory = self.memory(ledger, agreement, population, request, batch, slot, shapes)
             value, after = self.answer_one(agreement, population, request, batch, slot, memory)
             reply = wire.pack(Message(kind="value", arrays=wire.leaves(value, "value")))
-            kept = wire.leaves(after, "memory")
-            stored = wire.pack(Message(kind="memory", arrays=kept)) if kept else None
-            keep.append((batch.accounts[slot], batch.questions[slot], reply, stored))
+            keep.append((batch.accounts[slot], batch.questions[slot], reply, pack_memory(after)))
             replies[slot] = reply
         ledger.commit_many(
             keep, charge, run=request.run, round_id=request.round, limit=limit, before=[new_slots[slot] for slot in able],
@@ -202,12 +200,13 @@ class Site:
     def run_limit(self, protocol: Protocol, population: Population, request: Request) -> tuple[Budget, Relation]:
         """The most this run may take of one account, and in which sense; refuses rounds the method does not have."""
         rounds, limit, relation = _rounds_and_limit(protocol, population)
-        if (relation.trust == "secure-sum") != (request.step is not None):
+        if request.round >= rounds:
+            raise RefusedError("round", f"round {request.round} of run {request.run}, which has {rounds} rounds")
+        sums = relation.trust == "secure-sum" and opens_sum(protocol, population, request.round)
+        if sums != (request.step is not None):
             raise RefusedError("guarantee", "numbers of a secure sum leave under masks, step by step, and no others do")
         if limit.unit == "person" and self.hosted.clients.persons is None:
             raise RefusedError("guarantee", "persons are protected, and the site's file names no person column")
-        if request.round >= rounds:
-            raise RefusedError("round", f"round {request.round} of run {request.run}, which has {rounds} rounds")
         if protocol.secret_cohorts(population) and self.root is None:
             raise RefusedError(
                 "guarantee",
@@ -325,7 +324,7 @@ class Site:
             )
         return able
 
-    def _memory(
+    def memory(
         self,
         ledger: SqliteLedger,
         agreement: Agreement,
@@ -335,6 +334,7 @@ class Site:
         slot: int,
         shapes: Shapes,
     ) -> ArrayTree:
+        """What a client has kept at home in this run, or begins with."""
         stored = ledger.memory(batch.accounts[slot], run=request.run)
         if stored is not None:
             return wire.fill(shapes.memory, wire.unpack(stored).arrays, "memory")

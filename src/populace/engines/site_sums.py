@@ -1,8 +1,9 @@
 """A site's side of a secure sum over a network: which sums it takes part in, and the charge for the one vector it masks.
 
-Guarantee: of a run and round one vector is masked, with one share of the noise, drawn here; its charge, the masked bytes and
-the secrets behind them are on disk in one transaction before anything leaves (`secure_sum.site` has the steps). The sum's
-roster, threshold and colluders are those that were agreed at join, and the site's own key is in it.
+Guarantee: of a run and round one vector is masked, with one share of the noise, drawn here; its charge, what the client
+remembers, the masked bytes and the secrets behind them are on disk in one transaction before anything leaves
+(`secure_sum.site` has the steps). The sum's roster, threshold and colluders are those that were agreed at join, and the site's
+own key is in it.
 Edge cases: a site hosts one client in a sum, itself. A site that cannot pay refuses the first step, so that the others do not
 wait for it.
 """
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
+from populace.engines import wire
 from populace.engines.agreement import Agreement, shapes_of
 from populace.engines.asked import Batch, common_digest, read_ask
 from populace.engines.messages import RefusedError, Request, make_sum_reply
@@ -26,12 +28,13 @@ from populace.engines.secure_sum.primitives import signing_public
 from populace.engines.secure_sum.roster import Opening, SumRoster
 from populace.engines.secure_sum.site import SumSite
 from populace.engines.sums import with_share
-from populace.methods.base import Ask, Population
+from populace.engines.wire import Message
+from populace.methods.base import Ask, Population, Protocol
 from populace.privacy.ledger import Charge
 from populace.privacy.noise_shares import NoiseShares
 from populace.privacy.source import Keyed, Source, System
 from populace.privacy.sqlite_ledger import SqliteLedger
-from populace.types import NumpyArray
+from populace.types import ArrayTree, NumpyArray
 
 if TYPE_CHECKING:
     from populace.engines.site import Site
@@ -59,6 +62,18 @@ def answer_step(site: Site, request: Request, step: Step) -> bytes:
                 _check_paying(site, ledger, agreement, population, request)
             taken = own.answer(step, request.rows)
     return make_sum_reply(agreement.digest, run=request.run, round_id=request.round, step=step, taken=taken)
+
+
+def pack_memory(memory: ArrayTree) -> bytes | None:
+    """What a client keeps at home, as its ledger's file holds it; None for nothing."""
+    kept = wire.leaves(memory, "memory")
+    return wire.pack(Message(kind="memory", arrays=kept)) if kept else None
+
+
+def opens_sum(protocol: Protocol, population: Population, round_id: int) -> bool:
+    """Whether all that is seen of a round is a sum; other rounds of the same method have their whole noise at each client."""
+    cohort = np.arange(population.clients, dtype=np.int32)
+    return protocol.sum_shares(Ask(round=round_id, cohort=cohort, common=(), own=()), population) is not None
 
 
 def _roster(site: Site, agreement: Agreement, population: Population) -> tuple[SumRoster, bytes]:
@@ -132,15 +147,19 @@ def _mask(
     ledger.check_relation(relation)
     account, question = batch.accounts[0], batch.questions[0]
 
+    after: list[ArrayTree] = []  # what the client remembers from now on, once its numbers are made
+
     def keep(write: Callable[[], None], reply: bytes) -> None:
         paid = hashlib.sha256(reply).digest()  # the bytes themselves are kept with the step
         ledger.commit_many(
-            [(account, question, paid, None)], charge, run=request.run, round_id=request.round, limit=limit,
+            [(account, question, paid, pack_memory(after[-1]))], charge, run=request.run, round_id=request.round, limit=limit,
             before=[new[0]], relation=relation, beside=write,
         )  # fmt: skip
 
     def numbers() -> NumpyArray:
-        value, _ = site.answer_one(agreement, population, request, batch, 0, ())
+        before = site.memory(ledger, agreement, population, request, batch, 0, shapes)
+        value, memory = site.answer_one(agreement, population, request, batch, 0, before)
+        after.append(memory)
         return with_share(jax.tree.map(np.asarray, value), shares, _source(site, request, batch))
 
     return own.answer("mask", request.rows, numbers, keep=keep)

@@ -247,6 +247,11 @@ class Protocol(abc.ABC):
         """All that the client asked most often pays over a whole run, as one event; methods whose noise composes tell it."""
         raise SpecError(f"method {self.facts.name!r} tells its epsilon alone, and does not run as a part of a chain")
 
+    def spends_to(self, population: Population, shares: int) -> Event:
+        """The same to whoever knows so many sites' shares of the noise in opened sums; most methods open none."""
+        del shares
+        return self.spends(population)
+
     def calibrated_noise(self, population: Population) -> float:
         """Of the Gaussian noise of one release, for methods whose noise can be set."""
         raise SpecError(f"method {self.facts.name!r} has no noise that can be set, and cannot be the second of a chain")

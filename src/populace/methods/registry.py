@@ -42,7 +42,7 @@ BUILT_IN: dict[str, str] = {
     "c-dpd-vae": "populace.methods.vae.c_dpd_vae:CDpdVae",
     "fed-vae": "populace.methods.vae.fed_vae:FedVae",
     "central-vae": "populace.methods.vae.central_vae:CentralVae",
-    "chain": "populace.methods.chain:Chain",
+    "chain": "populace.methods.chain.protocol:Chain",
     "fl-gan": "populace.methods.gan.fl_gan:FlGan",
     "ufl-gan": "populace.methods.gan.fl_gan:UflGan",
     "fedavg-gan": "populace.methods.gan.fedavg_gan:FedAvgGan",

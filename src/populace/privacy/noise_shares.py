@@ -122,11 +122,11 @@ class NoiseShares:
         return self.mechanism.event
 
     @property
-    def world_event(self) -> Event:
+    def world_event(self) -> Gaussian:
         """What it costs to whoever knows nobody's share."""
         return self.known_event(0)
 
-    def known_event(self, known: int) -> Event:
+    def known_event(self, known: int) -> Gaussian:
         """What it costs to whoever knows so many sites' shares, of the fewest survivors."""
         others = self.least_survivors - known
         if others < 1:

@@ -13,6 +13,7 @@ from populace.errors import SpecError
 from populace.privacy.accounting import noise_multiplier_for, sampled_gaussian, steps_for
 from populace.privacy.events import Event
 from populace.privacy.gaussian import NOISE_DISTANCE, GaussianSum, count_sum, split_noise
+from populace.privacy.noise_shares import SumSites
 
 #: What DP-SGD assumes of compiled arithmetic; stated with every guarantee that rests on it.
 BATCHES = (
@@ -29,7 +30,8 @@ AT_A_SILO = (
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NoisedSteps:
     """`steps` sums of vectors clipped to length 1, each unit in one with `probability`; `count` of those that were short;
-    and `beside`, sums over all units, once each.
+    and `beside`, sums over all units, once each. Where `count_weight` is above 0, the count is the vector's last coordinate
+    instead, times this weight.
 
     Guarantee: the event is that of the very objects that make the noise.
     """
@@ -39,6 +41,24 @@ class NoisedSteps:
     probability: float
     steps: int
     beside: tuple[GaussianSum, ...] = ()
+    count_weight: float = 0.0
+
+    def in_one_vector(self) -> NoisedSteps:
+        """The same steps where one noise serves vector and count: the count is a coordinate, weighted to have as much noise.
+
+        A unit adds a vector of length 1 and, beside it, weight times the count's bound: together they are the bound of one
+        sum. Its noise multiplier is that of vector and count before, and each has the noise that it had.
+        """
+        if self.count is None:
+            return self
+        weight = (
+            self.mechanism.noise_multiplier * self.mechanism.bound / (self.count.noise_multiplier * self.count.bound)
+        )
+        mechanism = GaussianSum(
+            bound=math.hypot(self.mechanism.bound, weight * self.count.bound), noise_multiplier=self.noise_multiplier,
+            size=self.mechanism.size + 1,
+        )  # fmt: skip
+        return dataclasses.replace(self, mechanism=mechanism, count=None, count_weight=weight)
 
     @property
     def noise_multiplier(self) -> float:
@@ -58,6 +78,15 @@ class NoisedSteps:
             noise_multiplier=self.noise_multiplier, probability=self.probability, steps=self.steps,
             beside=tuple(sums.event for sums in self.beside),
         )  # fmt: skip
+
+    def known_to(self, sites: SumSites, shares: int) -> Event:
+        """What all steps cost to whoever knows so many of the sites' shares of the noise: each unit's coin stays its own."""
+        noise = sites.shares(self.mechanism).known_event(shares).noise_multiplier
+        return sampled_gaussian(noise_multiplier=noise, probability=self.probability, steps=self.steps)
+
+    def distance_in(self, sites: SumSites) -> float:
+        """Total variation distance of all steps' noise in shares from the law it is accounted as, samplers apart."""
+        return self.steps * self.mechanism.size * sites.shares(self.mechanism).distance
 
     @property
     def draws(self) -> int:

@@ -16,7 +16,8 @@ from populace.errors import SpecError
 from populace.methods.base import Replies
 from populace.methods.blocks.vae_generator import make_standard_law
 from populace.methods.blocks.vae_networks import BasisVae
-from populace.methods.chain import LARGER, Chain
+from populace.methods.chain.links import LARGER
+from populace.methods.chain.protocol import Chain
 from populace.methods.moments.protocol import Moments
 from populace.methods.registry import make_protocol, settings_from_file
 from populace.methods.vae import l_dpd_vae

@@ -11,7 +11,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -125,8 +125,10 @@ class Composition:
                 f"a client may be asked {self.schedule.participations:,} times, and the release covers "
                 f"{self.release.replies:,} replies"
             )
-        if self.schedule.secret != self.release.amplified:
+        if self.schedule.samples != self.release.amplified:
             raise SpecError("the schedule and the release disagree on whether clients are drawn in secret")
+        if self.schedule.secret and self.release.sites is not None:
+            raise SpecError("a secure sum shows the server whom it asks: clients are drawn by coins of their own")
 
 
 @jax.tree_util.register_dataclass
@@ -143,8 +145,10 @@ class RunState:
 class ComposedMethod(Protocol):
     """A method whose hooks follow from its parts. A subclass has settings, `facts` and `compose`."""
 
-    #: Whether its schedule is `Sampled`: `own` tells each client whether it is drawn, and the others' replies are zeros.
-    draws_clients: ClassVar[bool] = False
+    @property
+    def draws_clients(self) -> bool:
+        """Whether the server draws clients (`Sampled`): `own` tells each whether it is drawn, the others' replies are zeros."""
+        return False
 
     @abc.abstractmethod
     def compose(self, population: Population) -> Composition:
@@ -200,6 +204,10 @@ class ComposedMethod(Protocol):
 
     def spends(self, population: Population) -> Event:
         return self.parts(population).release.whole
+
+    def spends_to(self, population: Population, shares: int) -> Event:
+        release = self.parts(population).release
+        return release.whole if release.sites is None else release.known(shares)
 
     def calibrated_noise(self, population: Population) -> float:
         return self.parts(population).release.noise_multiplier

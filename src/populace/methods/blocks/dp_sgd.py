@@ -20,6 +20,7 @@ from populace.errors import SpecError
 from populace.methods.blocks.composed import Release
 from populace.privacy.events import Event
 from populace.privacy.gaussian import EXACT, WIDE, clip_tree, rescaled
+from populace.privacy.noise_shares import NoiseShares
 from populace.privacy.noised_steps import NoisedSteps
 from populace.privacy.source import Source
 from populace.types import Array, ArrayTree
@@ -34,10 +35,12 @@ SPARE = 2  # units left for rounding, so that it seldom makes a row too long
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StepsRelease(Release):
-    """Many noised steps about the same units: DP-SGD at a silo, or clipped updates of clients noised at the server.
+    """Many noised steps about the same units: DP-SGD at a silo, or clipped updates of clients noised at the server, or in
+    shares of the clients (`sites`).
 
     `reply` is what one reply costs: its steps and what goes beside them, or, for a recipe whose proof fails, no guarantee.
     `run` is what all replies of a client cost together, where there are several.
+    Of a sum in shares one step is opened in each exchange; `most` is what a coordinate of all clients together can be.
     """
 
     steps: NoisedSteps
@@ -45,6 +48,12 @@ class StepsRelease(Release):
     run: Event | None = None
     most_replies: int = 1
     drawn_in_secret: bool = False
+    most: float = math.inf
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sites is not None and (self.steps.count is not None or self.steps.beside):
+            raise SpecError("a secure sum has one noise for all its numbers: expected steps in one vector")
 
     @property
     def whole(self) -> Event:
@@ -55,7 +64,17 @@ class StepsRelease(Release):
 
     @property
     def draws(self) -> int:
-        return self.steps.draws
+        return self.steps.draws * (1 if self.sites is None else self.sites.clients)
+
+    def shares(self, number: int) -> NoiseShares | None:
+        return None if self.sites is None else self.sites.shares(self.steps.mechanism, most=self.most)
+
+    def known(self, shares: int) -> Event:
+        return super().known(shares) if self.sites is None else self.steps.known_to(self.sites, shares)
+
+    @property
+    def distance(self) -> float:
+        return 0.0 if self.sites is None else self.steps.distance_in(self.sites)
 
     @property
     def noise_multiplier(self) -> float:
@@ -123,8 +142,14 @@ def draw_batches(
     release: NoisedSteps, *, batches: Source, noises: Source, mask: Array, steps: tuple[int, ...] = ()
 ) -> tuple[Array, Array]:
     """What protects people: the Poisson batches, [*steps, records], among the records that are there, and the noise of each."""
-    drawn = jnp.asarray(batches.coins(release.probability, (*steps, len(mask)))) & mask
+    drawn = poisson_batches(release, batches, mask, steps)
     return drawn, jnp.asarray(release.mechanism.noise(noises, (*steps, release.mechanism.size)))
+
+
+def poisson_batches(release: NoisedSteps, source: Source, mask: Array, steps: tuple[int, ...] = ()) -> Array:
+    """The batches alone, where the noise is drawn in shares."""
+    drawn: Array = jnp.asarray(source.coins(release.probability, (*steps, len(mask)))) & mask
+    return drawn
 
 
 def noised_sum(
@@ -209,6 +234,20 @@ def exact_linear_sum(
     Guarantee: that of `noised_sum`: a record adds the product of two vectors of whole numbers, each at most 1 long, and
     products are added without error, `bits.at_once` of them in float32 and all in 32 bits.
     """
+    units = exact_linear_units(factors_of, flatten, release=release, clip_norm=clip_norm, drawn=drawn, bits=bits)
+    return NoisedSum(release.mechanism.release(units, noise) * bits.correction, jnp.zeros(()))
+
+
+def exact_linear_units(
+    factors_of: Callable[[Array], tuple[Array, Array]],
+    flatten: Callable[[Array], Array],
+    *,
+    release: NoisedSteps,
+    clip_norm: Array | float,
+    drawn: Array,
+    bits: FactorBits,
+) -> Array:
+    """That sum before its noise, in whole units of the mechanism's grid: for whoever draws the noise in shares."""
 
     def whole_factors(row: Array) -> tuple[Array, Array]:
         features, errors = factors_of(row)
@@ -220,8 +259,7 @@ def exact_linear_sum(
         return jnp.matmul(features.T, errors * there[:, None], precision="highest").astype(jnp.int32)
 
     total = flatten(sum_over_blocks(block, drawn, bits.at_once))
-    shift = round(math.log2(release.mechanism.grid)) + bits.both
-    return NoisedSum(release.mechanism.release(rescaled(total, shift), noise) * bits.correction, jnp.zeros(()))
+    return rescaled(total, round(math.log2(release.mechanism.grid)) + bits.both)
 
 
 def clip_rows(rows: Array, clip_norm: Array | float) -> Array:

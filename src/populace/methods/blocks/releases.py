@@ -45,6 +45,10 @@ class Release(abc.ABC):
         None  # of whose replies only sums are opened: where the trust is secure-sum, and only there
     )
 
+    def __post_init__(self) -> None:
+        if (self.sites is not None) != (self.trust == "secure-sum"):
+            raise SpecError("expected the sites of a sum where the trust is secure-sum, and only there")
+
     @property
     @abc.abstractmethod
     def whole(self) -> Event:
@@ -136,8 +140,7 @@ class GaussianRelease(Release):
             raise SpecError(
                 f"expected the trust of a Gaussian release in silo, secure-sum, central, got {self.trust!r}"
             )
-        if (self.sites is not None) != (self.trust == "secure-sum"):
-            raise SpecError("expected the sites of a sum where the trust is secure-sum, and only there")
+        super().__post_init__()
 
     @property
     def whole(self) -> Event:

@@ -5,7 +5,8 @@ Stages    every client once in each stage; a stage builds on the one before
 Passes    every client once a pass, in a public random order, a cohort at a time
 Relay     every client once, one after the other, in a public random order
 Subsets   as many clients in every round, drawn by a public coin anew each time
-Sampled   every client in every round; who takes part is drawn with a public probability and kept secret
+Sampled   every client in every round; who takes part is drawn with a public probability and kept secret, by the server
+          or, with coins of their own, by the clients
 """
 
 from __future__ import annotations
@@ -59,6 +60,11 @@ class Schedule(abc.ABC):
     def secret(self) -> bool:
         """Whether the claim needs that nobody learns whom a round asked."""
         return False
+
+    @property
+    def samples(self) -> bool:
+        """Whether each client is in a round by a coin that stays secret: the server's, or the client's own."""
+        return self.secret
 
     @abc.abstractmethod
     def start(self, key: Array) -> ArrayTree:
@@ -237,10 +243,15 @@ class Subsets(Schedule):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sampled(Schedule):
-    """Everybody is asked, so that who is drawn does not show; `own` tells each whether it is."""
+    """Everybody is asked, so that who is drawn does not show; `own` tells each whether it is.
+
+    With `own_coins` the server draws nobody, and `own` tells nothing: each client draws for itself when it answers, and tells
+    nobody.
+    """
 
     wanted: int
     sampling_rate: float = 1.0
+    own_coins: bool = False
 
     @property
     def exchanges(self) -> int:
@@ -252,6 +263,10 @@ class Sampled(Schedule):
 
     @property
     def secret(self) -> bool:
+        return self.samples and not self.own_coins
+
+    @property
+    def samples(self) -> bool:
         return self.sampling_rate < 1
 
     def start(self, key: Array) -> ArrayTree:

@@ -1,7 +1,8 @@
-"""`fedavg-gan`: a critic learns from clipped updates of all clients, noised at the server; the generator stays there.
+"""`fedavg-gan`: a critic learns from clipped updates of all clients in noisy sums; the generator stays at the server.
 
 Augenstein et al. 2020 (DP-FedAvg-GAN), the baseline of Xin et al. 2021. Client level: what is protected is all that one client
-holds, which with a handful of silos costs far more noise than a record does. The server is trusted to add it.
+holds, which with a handful of silos costs far more noise than a record does. The server is trusted to add it, or the clients
+add it in shares and draw themselves (`secure-sum`; `blocks.client_updates`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +26,7 @@ from populace.methods.base import (
     check_shares,
     check_sizes,
 )
-from populace.methods.blocks.client_updates import ClientUpdates, UpdatesLearner
+from populace.methods.blocks.client_updates import TRUST_MEANINGS, ClientUpdates, UpdatesLearner
 from populace.methods.blocks.composed import Composition
 from populace.methods.blocks.dp_sgd import TrainState, adam_step, start_training, training_key, update_ema
 from populace.methods.blocks.gan_networks import Gan
@@ -66,6 +67,7 @@ class FedAvgGanLearner(UpdatesLearner):
 
     def answer(self, question: dict[str, Array], own: Array, shard: Shard, source: Source) -> dict[str, Array]:
         settings, gan = self.settings, self.gan
+        drawn, source = self.takes_part(own, source)
         examples = gan.read(shard.records, shard.mask)
         omega, theta = question["omega"], question["theta"]
         logits = jnp.where(examples.mask, 0.0, -jnp.inf).at[0].max(-1e30)  # never all impossible
@@ -79,7 +81,7 @@ class FedAvgGanLearner(UpdatesLearner):
 
         start = start_training(omega, settings.critic_learning_rate, BETAS)
         after, _ = jax.lax.scan(step, start, jax.random.split(training_key(source), settings.local_steps))
-        here = jnp.asarray(own) & jnp.any(examples.mask)
+        here = drawn & jnp.any(examples.mask)
         return {"change": self.clipped((after.parameters - omega) / settings.clip_norm, here)}
 
     def absorb(self, state: ServerGan, ask: Ask, replies: Replies, source: Source) -> ServerGan:
@@ -95,18 +97,22 @@ class FedAvgGanLearner(UpdatesLearner):
         return generator_of(self.gan.generator, theta, self.population)
 
     def message_bytes(self, ask: Ask | None = None) -> tuple[float, float]:
-        return NUMBER * (self.gan.critic_size + self.gan.generator_size), NUMBER * self.gan.critic_size
+        return NUMBER * (self.gan.critic_size + self.gan.generator_size), self.sum_bytes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FedAvgGan(ClientUpdates, GanNetworks):
-    """Guarantee: (epsilon, delta)-DP for everything one client holds, zeroed out, for whoever sees the model and
-    not the updates: the server is trusted. Every client is charged for every round, drawn or not.
+    """Guarantee: (epsilon, delta)-DP for everything one client holds, zeroed out: `central`, for whoever sees the model and
+    not the updates: the server is trusted; `secure-sum`, for the server with as many clients as may collude. Every client is
+    charged for every round, drawn or not.
 
     Edge cases: `noise_multiplier` 0 is calibrated to `rounds`; with one given, as many rounds take place as the budget allows.
     A client without records sends no change.
     """
 
+    trust: Literal["central", "secure-sum"] = "central"
+    colluders: int = 0
+    dropouts: int = 0
     rounds: int = 200
     sampling_rate: float = 1.0
     local_steps: int = 5
@@ -124,9 +130,9 @@ class FedAvgGan(ClientUpdates, GanNetworks):
         name="fedavg-gan",
         page="fl-gan",
         line="GAN by DP-FedAvg",
-        title="a GAN whose critic learns from clipped updates, noised at the server; client level (DP-FedAvg-GAN)",
+        title="a GAN whose critic learns from clipped updates in noisy sums; client level (DP-FedAvg-GAN)",
         paper="Augenstein et al., ICLR 2020; the baseline of Xin et al. 2021",
-        trust=("central",),
+        trust=("central", "secure-sum"),
         unit="client",
         kinds=("table", "images"),
         traffic="critic and generator down and a clipped critic update up, per round taken part in",
@@ -144,6 +150,7 @@ class FedAvgGan(ClientUpdates, GanNetworks):
     meanings: ClassVar[Mapping[str, str]] = {
         **GanNetworks.meanings,
         "epsilon": "privacy loss of everything one client holds, over the whole run",
+        **TRUST_MEANINGS,
         "rounds": "rounds of training",
         "sampling_rate": "probability with which a client takes part in a round",
         "local_steps": "steps of the critic at a client in one round",

@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import jax
 import optax
 
+from populace.errors import SpecError
+from populace.methods.base import Population
 from populace.methods.blocks.composed import Release, Wording
+from populace.methods.blocks.sum_settings import sum_assumptions
 from populace.privacy.events import Composed, Event, NonPrivate
 from populace.privacy.guarantee import Trust, Unit
+from populace.privacy.noise_shares import NoiseShares, SumSites
 from populace.privacy.noised_steps import AT_A_SILO, NoisedSteps
 from populace.types import Array
 
+MOST_SUM = 2**31 - 1  # of a client's numbers
 REASON = "the generator is trained on the records without noise, as published, and its samples may repeat them"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TwoStages(Release):
     """Two stages about the same records: the GAN's steps, where there are generated examples, all in one reply, and the
-    classifier's, where records enter it, a step in each. `gan_event` is none where the GAN is trained without noise."""
+    classifier's, where records enter it, a step in each. `gan_event` is none where the GAN is trained without noise.
+
+    With `sites` the classifier's steps are opened as sums of all clients, a coordinate at most `most` units of the grid, with
+    noise in shares; the GAN's noise is each client's own under either trust."""
 
     unit: Unit = "record"
     trust: Trust = "silo"
     gan: NoisedSteps | None
     gan_event: Event | None
     classifier: NoisedSteps | None
+    most: float = math.inf
 
     @property
     def gan_rounds(self) -> int:
@@ -51,7 +61,23 @@ class TwoStages(Release):
 
     @property
     def draws(self) -> int:
-        return sum(stage.draws for stage in (self.gan, self.classifier) if stage)
+        shared = 1 if self.sites is None else self.sites.clients
+        return (self.gan.draws if self.gan else 0) + shared * (self.classifier.draws if self.classifier else 0)
+
+    def shares(self, number: int) -> NoiseShares | None:
+        if self.sites is None or self.classifier is None or number < self.gan_rounds:
+            return None
+        return self.sites.shares(self.classifier.mechanism, most=self.most)
+
+    def known(self, shares: int) -> Event:
+        if self.sites is None or self.classifier is None:
+            return super().known(shares)
+        classifier = self.classifier.known_to(self.sites, shares)
+        return classifier if self.gan_event is None else Composed((self.gan_event, classifier))
+
+    @property
+    def distance(self) -> float:
+        return 0.0 if self.sites is None or self.classifier is None else self.classifier.distance_in(self.sites)
 
     @property
     def replies(self) -> int:
@@ -73,15 +99,21 @@ def two_stages(
     private: bool,
     delta: float,
     chosen_delta: tuple[str, ...],
+    sites: SumSites | None = None,
+    most: float = math.inf,
 ) -> TwoStages:
     """The release of both stages with its wording; `private` is false where the GAN is trained without noise."""
+    trust: Trust = "silo" if sites is None else "secure-sum"
     gan_event = None if gan is None else gan.whole if private else NonPrivate(REASON)
     mechanism = "DP-SGD at the client"
     if gan:
         mechanism += ": of a GAN's critic, then of a classifier"
+    if sites:
+        mechanism += ", whose sums over all clients have noise in shares of all"
     lines = []
     if gan:
-        lines.append(f"a generator at each client: {gan_event}")
+        whole = "; it is no sum, and has that client's whole noise" if sites else ""
+        lines.append(f"a generator at each client: {gan_event}{whole}")
         lines.append("generated examples, the generators and the validation on them are post-processing of it")
     if classifier:
         lines.append(f"the classifier, {classifier.steps} rounds, each: {classifier.event(1)}")
@@ -95,11 +127,34 @@ def two_stages(
         assumptions=(
             "the number of clients, who takes part, and the most records one holds are public",
             *AT_A_SILO,
+            *sum_assumptions(trust),
             *chosen_delta,
         ),
         reason="" if private else REASON,
     )
-    return TwoStages(delta=delta, wording=wording, gan=gan, gan_event=gan_event, classifier=classifier)
+    return TwoStages(
+        trust=trust,
+        delta=delta,
+        wording=wording,
+        gan=gan,
+        gan_event=gan_event,
+        classifier=classifier,
+        sites=sites,
+        most=most,
+    )
+
+
+def check_room(classifier: NoisedSteps, *, share: float, population: Population) -> float:
+    """What a coordinate of all clients' sums can be, in units of the grid; refuses clients whose own sum could pass 32 bits:
+    it would wrap before its noise is added, and a sum of wrapped numbers has no sensitivity."""
+    made = share / (1 - share) * classifier.probability  # generated examples for every record held
+    each = math.ceil(population.records * (1 + made) / classifier.mechanism.grid) + 2
+    if each > MOST_SUM:
+        raise SpecError(
+            f"a client of up to {population.records:,} records does not fit into 32 bits without noise; split the records "
+            "among more clients, or use trust silo"
+        )
+    return float(population.clients * each)
 
 
 @jax.tree_util.register_dataclass

@@ -7,6 +7,9 @@ enters a step with probability (1 - gamma) batch / records, while generated exam
 classifier is linear on public wavelet features. Validation is on generated images at the server.
 
 `recipe` valid is that; `paper` trains the GAN without noise, as published, and reports inf.
+
+Under trust `secure-sum` the noise of the second stage is drawn once, in shares of all clients: a round is one step of all, of
+which the server needs the sum alone. The first stage has no sum: a generator is one client's, with that client's whole noise.
 """
 
 from __future__ import annotations
@@ -15,237 +18,38 @@ import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-import optax
-
 from populace.errors import SpecError, out_of_range
-from populace.methods.base import (
-    NO_ERROR,
-    NUMBER,
-    Ask,
-    Facts,
-    ImageShape,
-    Population,
-    Replies,
-    Shard,
-    check_counts,
-    check_shares,
-    check_sizes,
-)
-from populace.methods.blocks.composed import ComposedMethod, Composition, RememberingLearner
-from populace.methods.blocks.dp_sgd import (
-    FactorBits,
-    draw_batches,
-    exact_linear_sum,
-    factor_bits,
-    training_key,
-    update_ema,
-)
-from populace.methods.blocks.gan_training import GanNetworks, GanTraining, Visit, VisitDesign
+from populace.methods.base import Facts, ImageShape, Population, check_counts, check_shares, check_sizes
+from populace.methods.blocks.composed import ComposedMethod, Composition
+from populace.methods.blocks.dp_sgd import factor_bits
+from populace.methods.blocks.gan_training import GanNetworks, GanTraining
 from populace.methods.blocks.schedules import Sampled
+from populace.methods.blocks.sum_settings import check_sum_settings, sum_sites
 from populace.methods.blocks.vae_networks import ImageVae
-from populace.methods.genfl.classifier import (
-    ClassifierImages,
-    Scattering,
-    accuracy_on_generated,
-    generated_gradient,
-    gradient_factors,
-    optimizer_of,
-    train_on_generated,
-)
-from populace.methods.genfl.design import Learned, TwoStages, two_stages
+from populace.methods.genfl.classifier import Scattering
+from populace.methods.genfl.design import check_room, two_stages
+from populace.methods.genfl.learner import GenFlLearner
 from populace.privacy.accounting import resolved_delta
 from populace.privacy.noised_steps import noised_steps
 from populace.privacy.randomizers.base import check_epsilon
-from populace.privacy.source import Source
-from populace.types import Array, ArrayTree
-
-MOST_GENERATED = 128  # examples of one client in one step: they carry no noise, so that few give their mean gradient
-
-
-@dataclasses.dataclass(frozen=True)
-class GenFlLearner(RememberingLearner):
-    """A GAN at each client, which keeps its generator at home too; then one classifier, a step in every round."""
-
-    settings: GenFl
-    population: Population
-    generator: ImageVae
-    scattering: Scattering
-    bits: FactorBits  # of the classifier's gradients
-    release: TwoStages
-
-    @property
-    def weights(self) -> int:
-        """The number of the classifier's weights."""
-        return (self.scattering.size + 1) * self.generator.classes
-
-    @property
-    def optimizer(self) -> optax.GradientTransformation:
-        return optimizer_of(self.settings.learning_rate, self.settings.momentum)
-
-    def split(self, key: Array) -> tuple[Array, Array]:
-        """The learner has the whole key: everybody is asked in every round, so that the schedule needs none."""
-        return key, key
-
-    def begin(self, key: Array, warm: object = None) -> Learned:
-        del warm
-        coin, start = jax.random.split(key)
-        weights = jnp.zeros(self.weights)
-        generators = self.population.clients if self.settings.synthetic_share else 0
-        return Learned(
-            coin=coin, start=jnp.concatenate(self.settings.gan(self.population).start(start)),
-            thetas=jnp.zeros((generators, self.generator.decoder_size)), known=jnp.zeros(generators, bool),
-            weights=weights, optimizer_state=self.optimizer.init(weights), average=weights,
-            validated=jnp.zeros(self.settings.rounds),
-        )  # fmt: skip
-
-    def question(self, state: Learned, number: Array) -> dict[str, Array]:
-        return {"start": state.start} if int(number) < self.release.gan_rounds else {"weights": state.weights}
-
-    def example(self, number: int) -> dict[str, Array]:
-        if number < self.release.gan_rounds:
-            gan = self.settings.gan(self.population)
-            return {"start": jnp.zeros(gan.critic_size + gan.generator_size)}
-        return {"weights": jnp.zeros(self.weights)}
-
-    def done(self, state: Learned, number: int) -> bool:
-        steps, wanted = number - self.release.gan_rounds, self.settings.stop_accuracy
-        return bool(wanted and steps > 0 and float(state.validated[steps - 1]) >= wanted)
-
-    def remember(self) -> ArrayTree:
-        """The client's generator, once it is trained."""
-        if not 0 < self.settings.synthetic_share < 1:
-            return ()
-        return {"theta": jnp.zeros(self.generator.decoder_size), "trained": jnp.asarray(False)}
-
-    def answer_and_keep(
-        self, question: dict[str, Array], own: Array, shard: Shard, memory: ArrayTree, source: Source
-    ) -> tuple[dict[str, Array], ArrayTree]:
-        if "start" in question:
-            theta = self._train_gan(question["start"], shard, source)
-            return {"theta": theta}, {"theta": theta, "trained": jnp.asarray(True)} if memory else memory
-        return {"gradient": self._gradient(question["weights"], memory, shard, source)}, memory
-
-    def _train_gan(self, start: Array, shard: Shard, source: Source) -> Array:
-        """The first stage: a GAN on the client's records, from a public start."""
-        gan, noised = self.settings.gan(shard.population), self.release.gan
-        if noised is None:
-            raise AssertionError("no generator is trained")
-        omega, theta = start[: gan.critic_size], start[gan.critic_size :]
-        received = {"visited": jnp.int32(0), "omega": omega, "theta": theta, "average": theta}
-        steps, coins = source.split(2)
-        examples, no_counts = gan.read(shard.records, shard.mask), jnp.zeros(0)
-        design = VisitDesign(gan, noised)
-        return Visit(
-            self.settings.gan_training, design, received, examples, no_counts, training_key(coins)
-        ).train(steps)[2]  # fmt: skip
-
-    def _gradient(self, weights: Array, memory: ArrayTree, shard: Shard, source: Source) -> Array:
-        """The second stage: the gradient of a batch's mean loss, in units of the clipping norm: records clipped and noised,
-        generated examples clipped."""
-        share, noised = self.settings.synthetic_share, self.release.classifier
-        batches, noises, coins = source.split(3)
-        gradient: Array = jnp.zeros(self.weights)
-        if noised is not None:
-            x = jnp.asarray(shard.records["x"]).reshape(-1, *self.scattering.shape)
-            y = jax.nn.one_hot(shard.records["y"], self.generator.classes)
-            drawn, noise = draw_batches(noised, batches=batches, noises=noises, mask=jnp.asarray(shard.mask))
-            # Of a batch, what is expected: fewer than it asks for where a client holds fewer.
-            expected = noised.probability * len(x)
-            total = self.noised_gradient(weights, x, y, clip_norm=self.settings.clip_norm, drawn=drawn, noise=noise)
-            gradient = total * (1 - share) / expected
-        if share:
-            made = self.generated(weights, memory["theta"], memory["trained"], training_key(coins))
-            gradient = gradient + share * made
-        return gradient
-
-    def noised_gradient(
-        self, weights: Array, x: Array, y: Array, *, clip_norm: float, drawn: Array, noise: Array
-    ) -> Array:
-        """The noised sum of the clipped gradients of the records drawn, in units of the clipping norm."""
-        if self.release.classifier is None:
-            raise AssertionError("no record enters the classifier")
-
-        def factors_of(row: Array) -> tuple[Array, Array]:
-            return gradient_factors(self.scattering, weights, x[row][None], y[row][None])
-
-        return exact_linear_sum(
-            factors_of, jnp.ravel, release=self.release.classifier, clip_norm=clip_norm, drawn=drawn, noise=noise,
-            bits=self.bits,
-        ).total  # fmt: skip
-
-    def generated(self, weights: Array, theta: Array, trained: Array, key: Array) -> Array:
-        """The mean clipped gradient of generated examples; 0 at a client that has no generator."""
-        count = min(MOST_GENERATED, max(1, round(self.settings.synthetic_share * self.settings.batch_size)))
-        mean = generated_gradient(self.generator, self.scattering, weights, theta, count, self.settings.clip_norm, key)
-        return jnp.where(trained, mean, 0.0)
-
-    def absorb(self, state: Learned, ask: Ask, replies: Replies, source: Source) -> Learned:
-        present, number = replies.present, jnp.asarray(ask.round)
-        if int(number) < self.release.gan_rounds:
-            whose = jnp.where(present, replies.clients, len(state.known))
-            thetas = jnp.asarray(state.thetas).at[whose].set(replies.values["theta"], mode="drop")
-            known = jnp.asarray(state.known).at[whose].set(True, mode="drop")
-            return dataclasses.replace(state, thetas=thetas, known=known)
-        steps = number - self.release.gan_rounds
-        heard = jnp.maximum(jnp.sum(present), 1)
-        gradient = jnp.sum(jnp.where(present[:, None], replies.values["gradient"], 0), axis=0) / heard
-        change, optimizer_state = self.optimizer.update(gradient, state.optimizer_state)
-        weights = state.weights + change
-        average = update_ema(state.average, weights, steps, self.settings.ema_decay)
-        validated = jnp.asarray(state.validated)
-        if self.settings.stop_accuracy:
-            coin = jax.random.fold_in(state.coin, number)
-            accuracy = accuracy_on_generated(self.generator, self.scattering, average, state.thetas, state.known, coin)
-            validated = validated.at[steps].set(accuracy)
-        return dataclasses.replace(
-            state, weights=weights, optimizer_state=optimizer_state, average=average, validated=validated
-        )
-
-    def finish(self, state: Learned, key: Array) -> ClassifierImages:
-        settings, generator = self.settings, self.generator
-        thetas = np.zeros((0, generator.decoder_size), np.float32)
-        if settings.synthetic_share:
-            thetas = np.asarray(state.thetas)[np.asarray(state.known)]
-        learned = state.average if settings.ema_decay else state.weights
-        if settings.synthetic_share == 1:
-            learned = train_on_generated(
-                generator, self.scattering, state.thetas, state.known, key, steps=settings.rounds,
-                batch_size=min(MOST_GENERATED, settings.batch_size), clip_norm=settings.clip_norm,
-                learning_rate=settings.learning_rate, momentum=settings.momentum, ema_decay=settings.ema_decay,
-            )  # fmt: skip
-        weights = np.asarray(learned).reshape(-1, generator.classes)
-        return ClassifierImages(vae=generator, thetas=thetas, weights=weights, cells=self.scattering.cells)
-
-    def message_bytes(self, ask: Ask | None = None) -> tuple[float, float]:
-        """Of a round of either stage; without one, the mean over all rounds."""
-        gan, of_gan, rounds = self.settings.gan(self.population), self.release.gan_rounds, self.release.replies
-        if ask is not None:
-            of_gan, rounds = int(int(ask.round) < of_gan), 1
-
-        def mean(first: int) -> float:
-            return NUMBER * (of_gan * first + (rounds - of_gan) * self.weights) / rounds
-
-        return mean(gan.critic_size + gan.generator_size), mean(gan.generator_size)
-
-    def notes(self) -> tuple[str, ...]:
-        return (*self.release.notes(), NO_ERROR)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GenFl(ComposedMethod, GanNetworks):
-    """Guarantee: (epsilon, delta)-DP for one record zeroed out, against everybody, the server included: noise is added
-    at the client, in both stages, which are composed. With `recipe` paper nothing is guaranteed.
+    """Guarantee: (epsilon, delta)-DP for one record zeroed out: `silo`, against everybody, the server included: noise is added
+    at the client, in both stages, which are composed; `secure-sum`, against the server with as many clients as may collude: the
+    steps' noise is added in shares. With `recipe` paper nothing is guaranteed.
 
     `budget_share` of epsilon is what the GAN's stage alone would cost; the rest follows by composition. Half was chosen on
     public images (`docs/methods/genfl.md`).
     Edge cases: `synthetic_share` 1 learns from generated examples alone, and all of epsilon is the GAN's; 0 is `dp-fl`: there
     is no generator, and drawing from the result is refused. A client that does not send its generator is left out of the
-    validation and of the mixture.
+    validation and of the mixture. A secure sum is refused where there is none (`synthetic_share` 1), and for `recipe` paper.
     """
 
+    trust: Literal["silo", "secure-sum"] = "silo"
+    colluders: int = 0
+    dropouts: int = 0
     synthetic_share: float = 0.2
     budget_share: float = 0.5
     recipe: Literal["valid", "paper"] = "valid"
@@ -269,7 +73,7 @@ class GenFl(ComposedMethod, GanNetworks):
         line="classifier and GAN by DP-SGD",
         title="a classifier learned together from records and generated images, both by DP-SGD; record level (DP-GenFL)",
         paper="Li et al., Science China Information Sciences 2023; its generator and its ledger corrected",
-        trust=("silo",),
+        trust=("silo", "secure-sum"),
         unit="record",
         kinds=("images",),
         traffic="a generator up once; a classifier down and its noised gradient up, per round",
@@ -287,6 +91,9 @@ class GenFl(ComposedMethod, GanNetworks):
     meanings: ClassVar[Mapping[str, str]] = {
         **GanNetworks.meanings,
         "epsilon": "privacy loss of one record over the whole run",
+        "trust": "silo: each client adds the noise of its gradients; secure-sum: all clients, in shares, to their sum",
+        "colluders": "under secure-sum: how many clients may work together with the server",
+        "dropouts": "under secure-sum: how many clients may be missing from a sum; every one costs noise",
         "synthetic_share": "share of generated examples in a step of the classifier (gamma in the letter)",
         "budget_share": "share of epsilon that the GAN's stage alone would cost",
         "recipe": "valid: DP-SGD in both stages; paper: the GAN learns without noise, no guarantee",
@@ -327,6 +134,20 @@ class GenFl(ComposedMethod, GanNetworks):
             raise SpecError(
                 "expected stop_accuracy 0 where synthetic_share is 0 or 1: no rounds to end, or nothing to try"
             )
+        self._check_trust()
+
+    def _check_trust(self) -> None:
+        if self.trust not in self.facts.trust:
+            raise SpecError(f"expected trust in {', '.join(self.facts.trust)}, got {self.trust!r}")
+        check_sum_settings(self.trust, colluders=self.colluders, dropouts=self.dropouts)
+        if self.trust != "secure-sum":
+            return
+        if self.synthetic_share == 1:
+            raise SpecError(
+                "with synthetic_share 1 every client sends a generator and there is no sum to open; use trust silo"
+            )
+        if self.recipe == "paper" and self.synthetic_share:
+            raise SpecError("recipe paper sends generators that were trained without noise, which no secure sum mends")
 
     @property
     def gan_training(self) -> GanTraining:
@@ -363,7 +184,11 @@ class GenFl(ComposedMethod, GanNetworks):
                 wanted=self.rounds, each=1, noise=0.0, size=(scattering.size + 1) * shape.classes,
                 before=first.whole if first and private else None,
             )  # fmt: skip
-        release = two_stages(first, second, private=private, delta=delta, chosen_delta=chosen_delta)
+        sites = sum_sites(self.trust, population.clients, colluders=self.colluders, dropouts=self.dropouts)
+        release = two_stages(
+            first, second, private=private, delta=delta, chosen_delta=chosen_delta, sites=sites,
+            most=0.0 if second is None or sites is None else check_room(second, share=share, population=population),
+        )  # fmt: skip
         learner = GenFlLearner(
             settings=self, population=population, generator=gan.generator, scattering=scattering,
             bits=factor_bits(scattering.size + 1, records), release=release,

@@ -3,7 +3,7 @@
 Pfitzner and Arnrich 2022, algorithm 1. Each round every client is drawn with probability `sampling_rate`; a drawn one
 trains both networks on its records, keeps the encoder, and sends the change of the decoder, clipped to `clip_norm`. The server
 adds Gaussian noise to the sum, divides by the expected number of clients, and steps with momentum. Empty rounds release noise
-alone.
+alone. Under trust `secure-sum` the clients add the noise in shares, and draw themselves (`blocks.client_updates`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from populace.methods.base import (
     check_shares,
     check_sizes,
 )
-from populace.methods.blocks.client_updates import ClientUpdates, UpdatesLearner
+from populace.methods.blocks.client_updates import TRUST_MEANINGS, ClientUpdates, UpdatesLearner
 from populace.methods.blocks.composed import Composition, RememberingLearner
 from populace.methods.blocks.dp_sgd import update_ema
 from populace.methods.blocks.generator import Synthesizer
@@ -68,7 +68,7 @@ class CDpdVaeLearner(UpdatesLearner, RememberingLearner):
     def begin(self, key: Array, warm: Synthesizer | None = None) -> ServerVae:
         phi, theta, _ = self.settings.starts(self.vae, key, warm)
         return ServerVae(
-            phi=phi, theta=theta, momentum=jnp.zeros(self.mechanism.size), average=theta,
+            phi=phi, theta=theta, momentum=jnp.zeros(self.parameters), average=theta,
             clip_norm=jnp.float32(self.settings.clip_norm),
         )  # fmt: skip
 
@@ -81,16 +81,25 @@ class CDpdVaeLearner(UpdatesLearner, RememberingLearner):
     def answer_and_keep(
         self, question: ArrayTree, own: Array, shard: Shard, memory: ArrayTree, source: Source
     ) -> tuple[ArrayTree, ArrayTree]:
-        drawn = jnp.asarray(own)
+        drawn, source = self.takes_part(own, source)
         change, after = self.settings.train(self.vae, question, shard, memory, source)
         memory = jax.tree.map(lambda new, old: jnp.where(drawn, new, old), after, memory)
         change = change / question["clip_norm"]
         below = jnp.where(jnp.linalg.norm(change) <= 1, 0.5, -0.5)
+        if self.release.sites is not None:
+            weight = self.release.steps.count_weight
+            return {"change": self.clipped(change, drawn, weight * below if weight else None)}, memory
         return {"change": self.clipped(change, drawn), "below": jnp.where(drawn, below, 0.0)}, memory
+
+    @property
+    def parameters(self) -> int:
+        """How many parameters are shared; a secure sum may have a count after them."""
+        return self.settings.shared_size(self.vae)
 
     def absorb(self, state: ServerVae, ask: Ask, replies: Replies, source: Source) -> ServerVae:
         vectors, counts = source.split(2)
-        momentum = self.settings.momentum * state.momentum + self.mean_change(replies, vectors) * state.clip_norm
+        mean = self.mean_change(replies, vectors)
+        momentum = self.settings.momentum * state.momentum + mean[: self.parameters] * state.clip_norm
         phi, step = state.phi, momentum
         if self.settings.shared == "whole":
             phi, step = phi + momentum[: len(phi)], momentum[len(phi) :]
@@ -98,28 +107,33 @@ class CDpdVaeLearner(UpdatesLearner, RememberingLearner):
         return ServerVae(
             phi=phi, theta=theta, momentum=momentum,
             average=update_ema(state.average, theta, ask.round, self.settings.ema_decay),
-            clip_norm=self._next_clip_norm(state.clip_norm, replies, counts),
+            clip_norm=self._next_clip_norm(state.clip_norm, mean, replies, counts),
         )  # fmt: skip
 
-    def _next_clip_norm(self, clip_norm: Array, replies: Replies, source: Source) -> Array:
-        count = self.release.steps.count
-        if count is None:
+    def _next_clip_norm(self, clip_norm: Array, mean: Array, replies: Replies, source: Source) -> Array:
+        count, weight = self.release.steps.count, self.release.steps.count_weight
+        if weight:
+            fraction = 0.5 + mean[-1] / weight
+        elif count is not None:
+            below = jnp.sum(jnp.where(replies.present, replies.values["below"], 0.0))
+            fraction = 0.5 + count.apply(below, source) / self.clients_expected
+        else:
             return clip_norm
-        below = jnp.sum(jnp.where(replies.present, replies.values["below"], 0.0))
-        fraction = 0.5 + count.apply(below, source) / self.clients_expected
         return quantile_step(clip_norm, fraction, self.settings.clip_quantile, QUANTILE_RATE)
 
     def finish(self, state: ServerVae, key: Array) -> VaeGenerator:
         return generator_of(self.vae, state.average if self.settings.ema_decay else state.theta, self.population)
 
     def message_bytes(self, ask: Ask | None = None) -> tuple[float, float]:
-        return NUMBER * (self.vae.encoder_size + self.vae.decoder_size + 1), NUMBER * (self.mechanism.size + 1)
+        beside = 0.0 if self.release.sites is not None else NUMBER
+        return NUMBER * (self.vae.encoder_size + self.vae.decoder_size + 1), self.sum_bytes + beside
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CDpdVae(ClientUpdates, LocallyTrained):
-    """Guarantee: (epsilon, delta)-DP for everything one client holds, zeroed out, for whoever sees the model and
-    not the updates: the server is trusted. Every client is charged for every round, drawn or not.
+    """Guarantee: (epsilon, delta)-DP for everything one client holds, zeroed out: `central`, for whoever sees the model and
+    not the updates: the server is trusted; `secure-sum`, for the server with as many clients as may collude. Every client is
+    charged for every round, drawn or not.
 
     Edge cases: with a noise multiplier given, only as many rounds take place as the budget allows. A `clip_quantile` is paid by
     a noisy count. A client without records sends no change.
@@ -127,6 +141,9 @@ class CDpdVae(ClientUpdates, LocallyTrained):
 
     epsilon: float
     delta: float = 0.0
+    trust: Literal["central", "secure-sum"] = "central"
+    colluders: int = 0
+    dropouts: int = 0
     rounds: int = 60
     sampling_rate: float = 1.0
     clip_norm: float = 0.5
@@ -151,6 +168,7 @@ class CDpdVae(ClientUpdates, LocallyTrained):
     meanings: ClassVar[Mapping[str, str]] = {
         "epsilon": "The privacy budget of everything one client holds.",
         "delta": "The probability with which epsilon may fail; 0: from the number of clients, by a public rule.",
+        **TRUST_MEANINGS,
         "rounds": "How many rounds there are, unless the budget ends before.",
         "sampling_rate": "The probability with which a round draws each client.",
         "clip_norm": "The L2 norm to which a client's update is clipped.",
@@ -171,9 +189,9 @@ class CDpdVae(ClientUpdates, LocallyTrained):
         name="c-dpd-vae",
         page="dpd-vae",
         line="VAE decoder by DP-FedAvg",
-        title="conditional VAE whose decoder learns from clipped updates, noised at the server; client level (C-DPD-fVAE)",
+        title="conditional VAE whose decoder learns from clipped updates in noisy sums; client level (C-DPD-fVAE)",
         paper="Pfitzner and Arnrich, arXiv 2022",
-        trust=("central",),
+        trust=("central", "secure-sum"),
         unit="client",
         kinds=("table", "images"),
         traffic="a model down and a clipped decoder update up, per round taken part in",

@@ -2,6 +2,9 @@
 
 The first method's generator is a release that was paid for; fitting the second's network to its samples is post-processing. The
 budget of the whole is one composition of both methods' events, by privacy loss distributions.
+
+Under trust `secure-sum` each of the two methods that offers it opens sums with noise in shares; one that does not keeps the
+whole noise at each silo, which holds against everybody, and so against the server with silos that collude.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -18,26 +21,17 @@ import jax.numpy as jnp
 from populace.errors import SpecError, out_of_range
 from populace.methods.base import Ask, Facts, Plan, Population, Protocol, Replies, Shard
 from populace.methods.blocks.generator import Synthesizer
-from populace.methods.registry import make_protocol, parameters, protocol_class, registered_name, settings_from_file
-from populace.privacy.accounting import epsilon_of, noise_multiplier_for, sampled_gaussian
-from populace.privacy.bisection import bisect
+from populace.methods.blocks.sum_settings import check_sum_settings, sum_sites
+from populace.methods.chain.links import Links, check_value, links_of, method_from_document, read_settings_text
+from populace.methods.registry import protocol_class, settings_from_file
+from populace.privacy.accounting import epsilon_of
 from populace.privacy.events import Composed, Event
-from populace.privacy.guarantee import Guarantee
+from populace.privacy.guarantee import Guarantee, Trust
 from populace.privacy.ledger import Charge
+from populace.privacy.noise_shares import NoiseShares, claims_of
 from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.source import Source
 from populace.types import Array, ArrayTree, JsonObject
-
-TOLERANCE = 1e-3  # of the second method's noise multiplier
-SEARCH = 1e-3  # discretisation while it is looked for: never optimistic
-SHARED = ("epsilon", "delta", "noise_multiplier")  # settings of both methods that a chain makes fit into its budget
-#: A method that begins from samples knows nearly all it will: few small steps, and a larger network than it could learn alone.
-BEGUN: dict[str, dict[str, object]] = {
-    "l-dpd-vae": {"participations": 10, "server_learning_rate": 0.001, "codes_per_example": 1}
-}
-LARGER: dict[str, dict[str, object]] = {
-    "l-dpd-vae": {"net": "basis", "basis_size": 16, "hidden_size": 256, "latent_size": 64, "beta": 0.0003}
-}
 
 
 @jax.tree_util.register_dataclass
@@ -52,29 +46,24 @@ class State:
     population: Population = dataclasses.field(metadata={"static": True})
 
 
-@dataclasses.dataclass(frozen=True)
-class Links:
-    """Both methods with the noise that makes them fit into one budget, and their events composed."""
-
-    first: Protocol
-    then: Protocol
-    delta: float
-    whole: Event
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chain(Protocol):
     """Guarantee: (epsilon, delta)-DP for one record zeroed out, both methods together; a silo's one ledger pays for both.
+    `silo`: against everybody; `secure-sum`: against the server with as many silos as may collude.
 
     Each method is a value, `Chain(epsilon=4, first=Moments(epsilon=4), then=LDpdVae(epsilon=4, participations=10))`, or a name,
     with settings behind a colon: `l-dpd-vae:participations=10,net=small`. A value is taken as it is; of a method given by name,
     what is not set is its own default, except for `l-dpd-vae`, which has others where it begins from samples (`BEGUN`, and
-    `LARGER` unless another `net` is set). The chain sets epsilon, delta and noise multiplier of both.
-    Edge cases: both methods must protect the same unit under the same trust; others are refused.
+    `LARGER` unless another `net` is set). The chain sets epsilon, delta and noise multiplier of both, and trust, colluders and
+    dropouts of those that have them.
+    Edge cases: both methods must protect one record; others are refused, and so is a secure sum that neither method offers.
     """
 
     epsilon: float
     delta: float = 0.0
+    trust: Literal["silo", "secure-sum"] = "silo"
+    colluders: int = 0
+    dropouts: int = 0
     budget_share: float = 0.9
     first: Protocol | str | JsonObject = "moments"
     then: Protocol | str | JsonObject = "l-dpd-vae"
@@ -83,6 +72,9 @@ class Chain(Protocol):
     meanings: ClassVar[Mapping[str, str]] = {
         "epsilon": "The privacy budget of one record, for both methods together.",
         "delta": "The probability with which epsilon may fail; 0: from the number of records, by a public rule.",
+        "trust": "silo: each silo adds the noise; secure-sum: all in shares, in those of the two methods that offer it.",
+        "colluders": "Under secure-sum: how many silos may work together with the server.",
+        "dropouts": "Under secure-sum: how many silos may be missing from a sum; every one costs noise.",
         "budget_share": "The first method's share of the budget, in squares of the noise multiplier's reciprocal.",
         "first": "The method that begins; on the command line its name, with settings as in moments:side=8.",
         "then": "The method that begins from the first one's samples; on the command line as in l-dpd-vae:net=small.",
@@ -97,7 +89,7 @@ class Chain(Protocol):
         line="one method begun from another",
         title="one method begun from another's result under one budget (default: l-dpd-vae begun from moments)",
         paper="populace",
-        trust=("silo",),
+        trust=("silo", "secure-sum"),
         unit="record",
         kinds=("table", "images"),
         traffic="that of both methods",
@@ -109,13 +101,16 @@ class Chain(Protocol):
             raise out_of_range("budget_share", "in (0, 1)", self.budget_share)
         if not 0 <= self.delta < 1:
             raise out_of_range("delta", "in [0, 1)", self.delta)
+        if self.trust not in self.facts.trust:
+            raise SpecError(f"expected trust in {', '.join(self.facts.trust)}, got {self.trust!r}")
+        check_sum_settings(self.trust, colluders=self.colluders, dropouts=self.dropouts)
         for name in ("first", "then"):
             method = getattr(self, name)
             if isinstance(method, dict):
-                method = _from_document(method, name)
+                method = method_from_document(method, name)
                 object.__setattr__(self, name, method)
             if isinstance(method, Protocol):
-                _check_value(self, name, method)
+                check_value(self, name, method)
             else:
                 protocol_class(str(method).partition(":")[0])  # an unknown name is answered at once
 
@@ -127,7 +122,7 @@ class Chain(Protocol):
             text = str(present.pop(f"{name}_set", ""))
             method = str(present.get(name, default))
             if text:
-                given = settings_from_file(method, _read_settings(text))
+                given = settings_from_file(method, read_settings_text(text))
                 present[name] = f"{method}:{','.join(f'{key}={value}' for key, value in given.items())}"
         return {"budget_share" if name == "share" else name: value for name, value in present.items()}
 
@@ -175,6 +170,10 @@ class Chain(Protocol):
         method, inner = self._inner(ask, population)
         return method.charge(inner, population)
 
+    def sum_shares(self, ask: Ask, population: Population) -> NoiseShares | None:
+        method, inner = self._inner(ask, population)
+        return method.sum_shares(inner, population)
+
     def answer(
         self, common: ArrayTree, own: ArrayTree, shard: Shard, memory: ArrayTree, source: Source
     ) -> tuple[ArrayTree, ArrayTree]:
@@ -219,6 +218,7 @@ class Chain(Protocol):
         epsilon = epsilon_of(links.whole, delta=links.delta)
         # What sampling adds to each part's delta, at the epsilon of both: it grows by e^epsilon.
         sampling = sum(part.sampling_delta * math.exp(epsilon - part.epsilon) for part in parts)
+        sites = sum_sites(self.trust, population.clients, colluders=self.colluders, dropouts=self.dropouts)
         return Guarantee(
             epsilon=epsilon,
             delta=links.delta + sampling,
@@ -226,20 +226,28 @@ class Chain(Protocol):
             unit="record",
             units=population.clients * population.records,
             neighbours="zero-out",
-            trust="silo",
+            trust=self.trust,
             mechanism=f"{links.first.facts.name}, then {links.then.facts.name}: {parts[0].mechanism}; {parts[1].mechanism}",
             read_from_data=population.read_from_data,
             domain_sources=population.domain_sources,
             derivation=(
                 *(line for part in parts for line in part.derivation),
+                *_whole_noise(parts, self.trust),
                 "both composed by privacy loss distributions; what is fitted to or measured of the first method's samples is "
                 "post-processing",
             ),
             assumptions=tuple(dict.fromkeys(line for part in parts for line in part.assumptions)),
+            claims=()
+            if sites is None
+            else claims_of(sites, functools.partial(self.spends_to, population), delta=links.delta),
         )
 
     def spends(self, population: Population) -> Event:
         return self.links(population).whole
+
+    def spends_to(self, population: Population, shares: int) -> Event:
+        links = self.links(population)
+        return Composed(tuple(method.spends_to(population, shares) for method in (links.first, links.then)))
 
     def plan(self, population: Population) -> Plan:
         links = self.links(population)
@@ -271,91 +279,11 @@ class Chain(Protocol):
         return method.quorum(inner, population)
 
 
-def _from_document(document: JsonObject, where: str) -> Protocol:
-    """A method as a file has it."""
-    if set(document) != {"method", "settings"} or not isinstance(document["settings"], Mapping):
-        raise SpecError(f"expected {where} of a chain with its method and settings, got {document!r}")
-    name = document["method"]
-    return make_protocol(name, settings_from_file(name, document["settings"]))
-
-
-def _check_value(chain: Chain, where: str, method: Protocol) -> None:
-    """Refuse a method whose budget is not the chain's: nobody is to think that it was followed."""
-    for name, allowed in zip(SHARED, ((chain.epsilon,), (0.0, chain.delta), (0.0,)), strict=True):
-        value = getattr(method, name, allowed[0])
-        if value not in allowed:
-            raise SpecError(
-                f"a chain sets {name} of both methods itself: expected {where}.{name} {allowed[-1]:g}, got {value:g}"
-            )
-
-
-def _read_settings(text: str) -> dict[str, str]:
-    """Settings written as `name=value` with commas between."""
-    settings = {}
-    for part in filter(None, (piece.strip() for piece in text.split(","))):
-        name, equals, value = part.partition("=")
-        if not equals:
-            raise SpecError(f"expected settings as name=value with commas between, got {part!r}")
-        settings[name.strip()] = value.strip()
-    return settings
-
-
-def _named(method: Protocol | str | JsonObject, *, begun: bool = False) -> tuple[str, dict[str, object]]:
-    """A method's name and settings, without those that the chain sets."""
-    if isinstance(method, Protocol):
-        fields = [field.name for field in dataclasses.fields(method)]  # type: ignore[arg-type]
-        return registered_name(method), {name: getattr(method, name) for name in fields if name not in SHARED}
-    name, _, text = str(method).partition(":")
-    given: dict[str, object] = {**_read_settings(text)}
-    for setting in SHARED:
-        if setting in given:
-            raise SpecError(f"a chain sets {setting} of both methods itself; leave it out of their settings")
-    return name, _suited(name, given) if begun else given
-
-
-def _suited(method: str, given: Mapping[str, object]) -> dict[str, object]:
-    """What is given, and what suits a method that begins from samples where nothing is."""
-    larger = LARGER.get(method, {})
-    if larger and given.get("net", larger["net"]) != larger["net"]:
-        larger = {"hidden_size": 0}  # the other network's own
-    return {**BEGUN.get(method, {}), **larger, **given}
-
-
-@functools.lru_cache(maxsize=16)
-def links_of(chain: Chain, population: Population) -> Links:
-    """Noise for both methods such that together they stay within the budget."""
-    (first_name, first_settings), (then_name, then_settings) = _named(chain.first), _named(chain.then, begun=True)
-    trial = make_protocol(then_name, {**then_settings, "epsilon": chain.epsilon, "delta": chain.delta})
-    claimed = trial.guarantee(population)
-    if math.isinf(claimed.epsilon):
-        raise SpecError(f"method {then_name!r} guarantees nothing with these settings; a chain cannot mend that")
-    delta = claimed.accounted_delta
-    whole = noise_multiplier_for(epsilon=chain.epsilon, delta=delta)
-    opening = epsilon_of(sampled_gaussian(noise_multiplier=whole / chain.budget_share**0.5), delta=delta)
-    first = make_protocol(first_name, {**first_settings, "epsilon": opening, "delta": delta})
-    for method in (first, trial):
-        claim = method.guarantee(population)
-        if (claim.unit, claim.trust, claim.neighbours) != ("record", "silo", "zero-out"):
-            raise SpecError(
-                f"method {method.facts.name!r} protects one {claim.unit} with trust {claim.trust}; a chain takes methods that "
-                "protect one record with trust silo"
-            )
-    if not trial.begins_warm:
-        raise SpecError(
-            f"method {then_name!r} does not begin from another's generator, and cannot be the second of a chain"
-        )
-    if "noise_multiplier" not in parameters(then_name):
-        raise SpecError(f"method {then_name!r} has no noise that can be set, and cannot be the second of a chain")
-
-    def links(noise: float) -> Links:
-        budget = {"epsilon": chain.epsilon, "delta": delta, "noise_multiplier": noise}
-        then = make_protocol(then_name, {**then_settings, **budget})
-        return Links(first, then, delta, Composed((first.spends(population), then.spends(population))))
-
-    def fits(noise: float) -> bool:
-        return epsilon_of(links(noise).whole, delta=delta, interval=SEARCH) <= chain.epsilon
-
-    low = high = trial.calibrated_noise(population)
-    while not fits(high):
-        low, high = high, 1.5 * high
-    return links(bisect(fits, low, high, tolerance=TOLERANCE)[1])
+def _whole_noise(parts: list[Guarantee], trust: Trust) -> tuple[str, ...]:
+    """What is said of a chain of which one method opens sums and the other does not."""
+    if {part.trust for part in parts} <= {trust}:
+        return ()
+    which = "first" if parts[0].trust != trust else "second"
+    return (
+        f"the {which} method opens no sum: its noise is whole at each silo, and holds against any number of other silos",
+    )
