@@ -1,7 +1,7 @@
 """A mixture of products fitted to noisy tables: P(x) = sum over z of w_z times the product over columns of p_zj(x_j).
 
-Squares of what the tables leave over, each divided by the variance of its noise, and a pull of every component towards the
-one-way tables, which along a scale lets neighbouring cells move together rather than each by itself. Components have tables of
+Squares of what the tables (and those of pairs of scales in groups of cells) leave over, each divided by the variance of its
+noise, and a pull of every component towards the one-way tables, which along a scale lets neighbouring cells move together rather than each by itself. Components have tables of
 their own for each value of the target, so that what depends on it is learned whether or not it moves many records. Several fits
 from other starts are averaged: each finds another way to explain the tables, and what they do not agree on is mostly noise.
 Everything here is post-processing.
@@ -47,16 +47,29 @@ LEAST_MEMBERS, LEAST_STEPS, LEAST_COMPONENTS = 3, 400, 16  # to which wide table
 
 
 @dataclasses.dataclass(frozen=True)
+class Grouped:
+    """Noisy shares of records in every cell of tables of pairs of scales, seen in groups of cells, [entries], and the standard
+    deviation of their noise; `membership` says which cells a group has, [positions, positions of the groups]."""
+
+    tables: PairTables
+    membership: NumpyArray
+    shares: NumpyArray
+    deviation: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Observed:
     """Noisy shares of records in every cell of the tables of pairs, [outcomes, entries], and the standard deviation of their
     noise, [entries], infinite where a table was not counted; the same of single columns with the target, [outcomes, positions]
-    and [positions], infinite where a column was not counted by itself; and of the cells of columns counted without it."""
+    and [positions], infinite where a column was not counted by itself; of the cells of columns counted without it; and of pairs
+    of scales in groups, where they were counted."""
 
     shares: NumpyArray
     deviations: NumpyArray
     single_shares: NumpyArray
     single_deviations: NumpyArray
     cell_shares: Mapping[int, tuple[NumpyArray, NumpyArray]] = dataclasses.field(default_factory=dict)
+    grouped: Grouped | None = None
 
     def one_way(self, tables: PairTables) -> list[tuple[NumpyArray, NumpyArray]]:
         """Each column's table, and the standard deviation of its noise: the margins of all its pairs and its own counts, those
@@ -169,14 +182,23 @@ def fit_mixture(
         "single": jnp.asarray(observed.single_deviations**-2.0, jnp.float32),
         "single_shares": jnp.asarray(observed.single_shares, jnp.float32),
     }
+    grouped = observed.grouped
+    if grouped is not None:
+        precision = np.full(grouped.tables.entries, grouped.deviation**-2.0)
+        precisions |= {
+            "membership": jnp.asarray(grouped.membership), "groups": jnp.asarray(laid_out(grouped.tables, precision)),
+        }  # fmt: skip
     smooth = tuple(None if root is None else jnp.asarray(root.T, jnp.float32) for root in roots)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(noise)))
     fits = []
     for more, members in ((0.0, settings.members), (1.0, max(2, settings.members // 2))):
         again = rng.normal(size=(members, *observed.shares.shape)) if more else np.zeros((members, 1, 1))
-        squares = jnp.asarray(laid_out(tables, observed.shares + spread * again))
+        shares = {"pairs": jnp.asarray(laid_out(tables, observed.shares + spread * again))}
+        if grouped is not None:
+            again = more * grouped.deviation * rng.normal(size=(members, grouped.tables.entries))
+            shares["groups"] = jnp.asarray(laid_out(grouped.tables, grouped.shares + again))
         keys = jax.random.split(jax.random.fold_in(starts, int(more)), members)
-        found = fit_members(tables, settings, base, squares, precisions, smooth, keys)
+        found = fit_members(tables, settings, base, shares, precisions, smooth, keys)
         fits.append([np.asarray(one) for one in found])
     (weights, values), (draw_weights, draw_values) = fits
     return Mixture(weights, values, draw_weights, draw_values)
@@ -208,7 +230,7 @@ def fit_members(
     tables: PairTables,
     settings: Settings,
     base: Array,
-    shares: Array,
+    shares: ArrayTree,
     precisions: ArrayTree,
     smooth: ArrayTree,
     keys: Array,
@@ -221,7 +243,7 @@ def _fit(
     tables: PairTables,
     settings: Settings,
     base: Array,
-    shares: Array,
+    shares: ArrayTree,
     precisions: ArrayTree,
     smooth: ArrayTree,
     key: Array,
@@ -232,7 +254,7 @@ def _fit(
 
     def loss(parameters: ArrayTree) -> Array:
         weights, values = model(parameters)
-        left = predicted(tables, weights, values) - shares
+        left = predicted(tables, weights, values) - shares["pairs"]
         alone = jnp.einsum("zy,zya->ya", weights, values) - precisions["single_shares"]
         pulled = sum(
             pull * jnp.sum(parameters[name] ** 2)
@@ -243,6 +265,10 @@ def _fit(
                 ("own", OWN_PULL),
             )
         )
+        if "groups" in shares:
+            inner = values @ precisions["membership"]
+            between = jnp.einsum("zy,zya,zyb->ab", weights, inner, inner) - shares["groups"]
+            pulled += jnp.sum(precisions["groups"] * between**2)
         return 0.5 * (jnp.sum(precisions["pairs"] * left**2) + jnp.sum(precisions["single"] * alone**2) + pulled)
 
     def step(carry: ArrayTree, number: Array) -> tuple[ArrayTree, None]:
