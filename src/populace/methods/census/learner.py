@@ -10,11 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from populace.methods.base import NUMBER, Ask, Replies, Shard
+from populace.methods.base import NUMBER, Ask, Costs, Replies, Shard
 from populace.methods.blocks.composed import Learner
 from populace.methods.blocks.latent_class import LatentClass
 from populace.methods.blocks.schedules import Stages
 from populace.methods.census.cells import Grouping, codes_as_cells, present_cells
+from populace.methods.census.costs import predicted_costs
 from populace.methods.census.first_stage import SHORT_WEIGHT, FirstStage
 from populace.methods.census.fit import (
     SHORTEST_SCALE,
@@ -62,6 +63,7 @@ class CensusLearner(Learner):
     release: StagedRelease
     settings: Settings
     contribution: Contribution
+    records: int = 0  # the most of a silo
 
     def begin(self, key: Array, warm: Any = None) -> Sums:
         del key, warm
@@ -302,6 +304,12 @@ class CensusLearner(Learner):
             return self._bytes[self.schedule.stage(int(ask.round))[0]]
         down, up = np.mean(self._bytes, axis=0)
         return float(down), float(up)
+
+    def costs(self) -> Costs:
+        return predicted_costs(
+            self.tables, self.scale_pairs, self.settings, records=self.records, clients=self.schedule.clients,
+            at_once=self.schedule.block,
+        )  # fmt: skip
 
     def notes(self) -> tuple[str, ...]:
         tables, stage = self.tables, self.schedule.stages - 1

@@ -147,7 +147,10 @@ class Census(ComposedMethod):
             epsilon=self.epsilon, delta=delta, stages=stages, domain_share=self.domain_share, lists_share=self.lists_share,
             listed=len(released(schema)),
         )  # fmt: skip
-        sums = (*(((first.bound, first.numbers),) if first.parts else ()), (bound, tables.numbers + scale_pairs.numbers))
+        sums = (
+            *(((first.bound, first.numbers),) if first.parts else ()),
+            (bound, tables.numbers + scale_pairs.numbers),
+        )
         release = StagedRelease(
             unit=self.unit, trust=self.trust, delta=delta, lists=budget.lists, spare=budget.spare,
             sites=sum_sites(self.trust, population.clients, colluders=self.colluders, dropouts=self.dropouts),
@@ -163,7 +166,9 @@ class Census(ComposedMethod):
         settings = Settings(
             components=self.components, members=self.members, steps=self.fit_steps, pull=self.prior_precision
         )
-        learner = CensusLearner(schema, first, tables, scale_pairs, schedule, release, settings, contribution)
+        learner = CensusLearner(
+            schema, first, tables, scale_pairs, schedule, release, settings, contribution, population.records
+        )
         return Composition(schedule, release, learner)
 
     def _tables(self, coarse: Coarse, target: int | None) -> PairTables:

@@ -25,7 +25,10 @@ from populace.types import Array, NumpyArray
 
 GROUPS = 6  # of the cells of a scale; "no value" is one more
 SHORTEST = 2 * GROUPS  # cells from which on a scale is also seen in groups
-LARGE, MOST_LARGE = 0.1, 2  # share of the records from which on a cell that is one value is a group by itself; so many may be
+LARGE, MOST_LARGE = (
+    0.1,
+    2,
+)  # share of the records from which on a cell that is one value is a group by itself; so many may be
 MOST_SHARE = 0.25  # of the budget of all tables
 
 
@@ -109,7 +112,8 @@ class ScalePairs:
         of_cells = self.by_column(groups)
         if any(isinstance(one, jax.core.Tracer) for one in (codes, units, groups)):
             inner = jnp.stack(
-                [jnp.asarray(group)[codes[:, column]] for column, group in zip(self.columns, of_cells, strict=True)], axis=1
+                [jnp.asarray(group)[codes[:, column]] for column, group in zip(self.columns, of_cells, strict=True)],
+                axis=1,
             )
             weights = np.full(len(self.grouped.pairs), self.weight)
             traced: Array = self.grouped.counts(inner, jnp.asarray(units), weights=weights).reshape(-1)
