@@ -78,7 +78,7 @@ def _costs(costs: Costs) -> list[tuple[str, str]]:
     """What a run takes, in words."""
     site, coordinator = (f"{size / 1e6:,.0f} MB" for size in (costs.site_bytes, costs.coordinator_bytes))
     return [
-        ("memory", f"about {site} at a site and {coordinator} at the coordinator, beside the libraries"),
+        ("memory", f"about {site} at a site and {coordinator} at the coordinator, beside 400 MB for the libraries"),
         (
             "time",
             f"about {costs.site_seconds:,.1f} s at a site and {costs.coordinator_seconds:,.0f} s at the coordinator, on two "

@@ -173,3 +173,13 @@ def test_groups_say_how_two_numbers_hang_together():
             made = learner._at_codes(groupings, seen, mixture).sample(20_000, jax.random.key(1))
             errors[name].append(abs(correlation(made) - correlation(clients.data)))
     assert np.mean(errors["with"]) < 0.75 * np.mean(errors["without"]), errors
+
+
+def test_a_message_keeps_to_its_room_with_the_groups_in_it():
+    columns = (*(numbers(f"n{i}", 100) for i in range(30)), listed("ward", 3), listed("ill", 2))
+    population = Population(schema=Schema(columns=columns), clients=2, records=50)
+    for megabytes in (0.2, 0.5, 50.0):
+        parts = Census(epsilon=1.0, delta=1e-6, message_megabytes=megabytes).parts(population)
+        sent = 4 * parts.release.mechanisms[-1].size
+        assert sent == 4 * (parts.learner.tables.numbers + parts.learner.scale_pairs.numbers)
+        assert sent <= 1e6 * megabytes

@@ -1,10 +1,12 @@
 """What a run of `census` takes, from the sizes of its arrays and constants measured once: for plans, without a trial.
 
 Seconds are those of two cores of an ordinary computer and right within a factor of about three; bytes count the largest arrays
-that are held together, beside the few hundred megabytes of the libraries.
+that are held together, beside the 400 MB or so of the libraries.
 """
 
 from __future__ import annotations
+
+import math
 
 from populace.methods.base import Costs
 from populace.methods.census.counting import MOST_JOINT, column_groups
@@ -31,15 +33,16 @@ def predicted_costs(
     """Of a run: `records` are the most of one silo, `at_once` the silos whose messages are held together."""
     numbers = tables.numbers + pairs.numbers
     sizes = tuple((column, tables.sizes[column]) for column in tables.columns)
-    groups = len(column_groups(tables.pairs, sizes, MOST_JOINT // tables.outcomes))
-    site = records * len(tables.sizes) * CODE + groups * MOST_JOINT * COUNT + MESSAGE_COPIES * COUNT * numbers
+    groups = column_groups(tables.pairs, sizes, MOST_JOINT // tables.outcomes)
+    joint = tables.outcomes * sum(math.prod(tables.sizes[column] for column in group) for group, _ in groups)
+    site = records * len(tables.sizes) * CODE + COUNT * (joint + MESSAGE_COPIES * numbers)
     cut = affordable(settings, tables)
     together = draw_members(cut)  # fits at once
     squares = (max(cut.members, together) + SQUARES * together) * tables.outcomes * tables.positions**2
     parameters = PARAMETER_COPIES * together * cut.components * (1 + tables.outcomes) * tables.positions
     cells = tables.outcomes * tables.entries
     coordinator = FLOAT * (squares + parameters) + COUNT * cells * (SUM_COPIES + together) + CODE * numbers * at_once
-    counting = RECORD_SECONDS * records * groups + NUMBER_SECONDS * numbers
+    counting = RECORD_SECONDS * records * len(groups) + NUMBER_SECONDS * numbers
     fitting = COMPILING + multiplications(cut, tables) / MULTIPLICATIONS_PER_SECOND
     return Costs(
         site_bytes=float(site), coordinator_bytes=float(coordinator), site_seconds=counting,

@@ -174,13 +174,15 @@ class Census(ComposedMethod):
     def _tables(self, coarse: Coarse, target: int | None) -> PairTables:
         """The tables of pairs; of more cells than a message has room for, those are sent that are worth most."""
         tables = PairTables(coarse.sizes, target)
-        room = int(1e6 * self.message_megabytes / NUMBER) // tables.outcomes
+        grouped = ScalePairs(coarse.schema, tables).numbers
+        room = max(0, int(1e6 * self.message_megabytes / NUMBER) - grouped) // tables.outcomes
         if tables.entries <= room:
             return tables
         if not FirstStage(coarse, target).short or room < int(tables.table_sizes.max()):
-            size = NUMBER * tables.numbers / 1e6
+            numbers = tables.numbers + grouped
+            size = NUMBER * numbers / 1e6
             raise SpecError(
-                f"a message would hold {tables.numbers:,} cells, {size:,.3g} MB; allow more with message_megabytes, or leave "
+                f"a message would hold {numbers:,} cells, {size:,.3g} MB; allow more with message_megabytes, or leave "
                 "columns out"
             )
         return PairTables(coarse.sizes, target, room)

@@ -121,7 +121,8 @@ class ScalePairs:
         given = np.asarray(codes)
         lookups: list[NumpyArray] = [np.zeros(0, np.int32)] * given.shape[1]
         for column, group in zip(self.columns, of_cells, strict=True):
-            lookups[column] = group if cells is None else group[cells[column]]
+            of_codes = np.asarray(group)
+            lookups[column] = of_codes if cells is None else of_codes[cells[column]]
         pairs = list(itertools.combinations(self.columns, 2))
         counted = pair_counts(given, pairs, self.grouped.shapes, None, np.asarray(units), cells=lookups)
         return np.concatenate([self.weight * table.reshape(-1) for table in counted]).astype(np.int32)
