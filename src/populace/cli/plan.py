@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from populace.methods.base import Costs
 
 EXAMPLE = "Example:  populace plan --schema adult.toml --clients 3 --records-per-client 10000 --epsilon 1"
 
@@ -47,11 +52,13 @@ def command(
     if method is None and not as_json:
         show.say(default_in_words(spec.data, person=person))
     predicted, seconds = plan(make_method(spec), population)
+    costs = predicted.costs
     if as_json:
         show.say_json({
             "method": spec.method_name, "guarantee": predicted.guarantee.to_json(), "rounds": predicted.rounds,
             "bytes_from_one_client": predicted.bytes_up, "bytes_to_one_client": predicted.bytes_down,
-            "predicted_errors": predicted.errors, "seconds_simulated_here": seconds, "notes": list(predicted.notes),
+            "predicted_errors": predicted.errors, "notes": list(predicted.notes),
+            **({"seconds_simulated_here": seconds} if costs is None else {"costs": dataclasses.asdict(costs)}),
         })  # fmt: skip
         return
     lines = [
@@ -60,9 +67,24 @@ def command(
     ]
     lines += [("error", f"{value:.4f} predicted {name}") for name, value in predicted.errors.items()]
     lines.append(("traffic", f"{predicted.bytes_up:.1f} bytes from and {predicted.bytes_down:.1f} bytes to one client"))
-    lines.append(("time", f"about {seconds:.1f} s to simulate here, compilation included"))
+    lines += (
+        [("time", f"about {seconds:.1f} s to simulate here, compilation included")] if costs is None else _costs(costs)
+    )
     lines += [("note", note) for note in predicted.notes]
     show.say_lines(lines)
+
+
+def _costs(costs: Costs) -> list[tuple[str, str]]:
+    """What a run takes, in words."""
+    site, coordinator = (f"{size / 1e6:,.0f} MB" for size in (costs.site_bytes, costs.coordinator_bytes))
+    return [
+        ("memory", f"about {site} at a site and {coordinator} at the coordinator, beside 400 MB for the libraries"),
+        (
+            "time",
+            f"about {costs.site_seconds:,.1f} s at a site and {costs.coordinator_seconds:,.0f} s at the coordinator, on two "
+            "cores; estimated from sizes, without a trial",
+        ),
+    ]
 
 
 def _who(clients: int, method: str) -> str:

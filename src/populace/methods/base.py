@@ -153,8 +153,20 @@ class Facts:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Costs:
+    """What a run takes, estimated from public sizes: bytes and seconds of one site and of the coordinator, and the seconds of
+    a simulation of all."""
+
+    site_bytes: float
+    coordinator_bytes: float
+    site_seconds: float
+    coordinator_seconds: float
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What can be said before any data is touched."""
+    """What can be said before any data is touched; without `costs`, how long a run takes is found by a trial."""
 
     guarantee: Guarantee
     rounds: int
@@ -162,6 +174,7 @@ class Plan:
     bytes_down: float
     errors: dict[str, float]
     notes: tuple[str, ...] = ()
+    costs: Costs | None = None
 
 
 class Protocol(abc.ABC):

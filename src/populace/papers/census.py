@@ -356,7 +356,7 @@ def _benchmark(name: str, setting: Setting) -> Benchmark:
 
     return benchmark_of(
         __name__, setting, name=name, title=f"census: {setting.about}", reference="our own method; figures to reach are beside",
-        revision=2, prepare=prepare,
+        revision=3 if setting.raw else 2, prepare=prepare,
     )  # fmt: skip
 
 

@@ -21,9 +21,10 @@ TRIAL_ROWS = 2  # of a person
 
 
 def plan(protocol: Protocol, population: Population) -> tuple[Plan, float]:
-    """The method's own prediction, and the seconds a simulation would take on this machine, extrapolated from a trial on
-    rows drawn evenly from the public domain."""
-    return protocol.plan(population), trial_seconds(protocol, population)
+    """The method's own prediction, and the seconds a simulation would take: the method's estimate, where it has one, or on
+    this machine, extrapolated from a trial on rows drawn evenly from the public domain."""
+    predicted = protocol.plan(population)
+    return predicted, trial_seconds(protocol, population) if predicted.costs is None else predicted.costs.seconds
 
 
 def trial_seconds(protocol: Protocol, population: Population) -> float:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.errors import SpecError
-from populace.methods.base import Ask, Plan, Population, Protocol, Replies, Shard
+from populace.methods.base import Ask, Costs, Plan, Population, Protocol, Replies, Shard
 from populace.methods.blocks.generator import Synthesizer
 from populace.methods.blocks.releases import GaussianRelease as GaussianRelease
 from populace.methods.blocks.releases import LocalRelease as LocalRelease
@@ -100,6 +100,10 @@ class Learner(abc.ABC):
     def notes(self) -> tuple[str, ...]:
         """What a plan says beside them."""
         return ()
+
+    def costs(self) -> Costs | None:
+        """Bytes and seconds, where they follow from public sizes; else a plan finds the seconds by a trial."""
+        return None
 
 
 class RememberingLearner(Learner):
@@ -237,6 +241,7 @@ class ComposedMethod(Protocol):
         return Plan(
             guarantee=self.guarantee(population), rounds=parts.schedule.rounds, bytes_up=up, bytes_down=down,
             errors=dict(parts.learner.predicted_errors()), notes=parts.learner.notes(),
+            costs=parts.learner.costs(),
         )  # fmt: skip
 
     def reply_bytes(self, ask: Ask, population: Population) -> tuple[float, float]:

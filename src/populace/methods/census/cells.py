@@ -104,22 +104,28 @@ def _cut_scale(counts: NumpyArray, noise: SumNoise, wanted: int) -> tuple[NumpyA
         spikes = np.isin(np.arange(len(counts)), kept) & spikes
     between = denoised(np.where(spikes, 0.0, counts), noise, spikes)
     weights = np.where(spikes, np.maximum(counts, 0.0), between)
-    stretches = np.cumsum(np.concatenate([[False], spikes[1:] | spikes[:-1]]))  # a new one at and after every spike
-    left = wanted - int(spikes.sum())
-    mass = np.bincount(stretches, np.where(spikes, 0.0, between))
-    cuts = _share_out(mass, left, np.bincount(stretches, ~spikes))
-    cells = np.zeros(len(counts), np.int64)
-    cell = 0
-    for stretch, parts in enumerate(cuts):
+    return cut_stretches(between, spikes, wanted), weights, spikes
+
+
+def cut_stretches(weights: NumpyArray, alone: NumpyArray, wanted: int) -> NumpyArray:
+    """The part of every code along a scale, `wanted` parts or fewer: what stands `alone` is one by itself, and the stretches
+    between are cut into parts of about equal weight."""
+    stretches = np.cumsum(np.concatenate([[False], alone[1:] | alone[:-1]]))  # a new one at and after every one alone
+    left = wanted - int(alone.sum())
+    mass = np.bincount(stretches, np.where(alone, 0.0, weights))
+    cuts = _share_out(mass, left, np.bincount(stretches, ~alone))
+    parts = np.zeros(len(weights), np.int64)
+    part = 0
+    for stretch, number in enumerate(cuts):
         where = np.flatnonzero(stretches == stretch)
-        if spikes[where[0]]:
-            cells[where] = cell
-            cell += 1
+        if alone[where[0]]:
+            parts[where] = part
+            part += 1
             continue
-        inner = _equal_parts(between[where], parts)
-        cells[where] = cell + inner
-        cell += int(inner.max()) + 1
-    return np.minimum(cells, wanted - 1), weights, spikes
+        inner = _equal_parts(weights[where], number)
+        parts[where] = part + inner
+        part += int(inner.max()) + 1
+    return np.minimum(parts, wanted - 1)
 
 
 def _nearest(cells: NumpyArray, weights: NumpyArray) -> NumpyArray:

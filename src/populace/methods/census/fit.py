@@ -1,16 +1,17 @@
 """A mixture of products fitted to noisy tables: P(x) = sum over z of w_z times the product over columns of p_zj(x_j).
 
-Squares of what the tables leave over, each divided by the variance of its noise, and a pull of every component towards the
-one-way tables, which along a scale lets neighbouring cells move together rather than each by itself. Components have tables of
-their own for each value of the target, so that what depends on it is learned whether or not it moves many records. Several fits
-from other starts are averaged: each finds another way to explain the tables, and what they do not agree on is mostly noise.
-Everything here is post-processing.
+Squares of what the tables (those of pairs, and of pairs of scales in groups of cells) leave over, each divided by the variance
+of its noise, and a pull of every component towards the one-way tables, which along a scale lets neighbouring cells move
+together rather than each by itself. Components have tables of their own for each value of the target, so that what depends on
+it is learned whether or not it moves many records. Several fits from other starts are averaged: each finds another way to
+explain the tables, and what they do not agree on is mostly noise. Everything here is post-processing.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -24,22 +25,13 @@ LEAST_SHARE = 1e-5  # of a cell, before its logarithm is taken
 START_SPREAD = 0.5  # standard deviation of a component's logits around the one-way tables, at the start
 EFFECT_PULL = 1.0  # of the target's effects, towards none
 OWN_PULL = 10.0  # of what a component has of its own for a value of the target
-LEAST_PULL, MOST_PULL, PULL_BY_NOISE = (
-    0.3,
-    2.0,
-    200.0,
-)  # of components towards the one-way tables: the more noise, the more
+# The pull of components towards the one-way tables: the more noise, the more.
+LEAST_PULL, MOST_PULL, PULL_BY_NOISE = 0.3, 2.0, 200.0
 LEARNING_RATE = 0.3
 WARMUP = 30  # steps
-SMOOTH, ROUGH, REACH = (
-    1.0,
-    0.3,
-    0.2,
-)  # of logits along a scale: variance that neighbours share, each cell's own, how far it reaches
-CLEAR, MATCHES = (
-    4.0,
-    5,
-)  # standard deviations above noise from which on one-way tables are kept to; passes
+# Of logits along a scale: the variance that neighbours share, each cell's own, and how far it reaches.
+SMOOTH, ROUGH, REACH = 1.0, 0.3, 0.2
+CLEAR, MATCHES = 4.0, 5  # standard deviations above noise from which on one-way tables are kept to; passes
 SHORTEST_SCALE = 4  # cells from which on a scale is smooth
 BETAS = (0.9, 0.99)
 MOST_WORK = 6e11  # multiplications of all fits together: below it settings are as they are asked for
@@ -47,16 +39,29 @@ LEAST_MEMBERS, LEAST_STEPS, LEAST_COMPONENTS = 3, 400, 16  # to which wide table
 
 
 @dataclasses.dataclass(frozen=True)
+class Grouped:
+    """Noisy shares of records in every cell of tables of pairs of scales, seen in groups of cells, [entries], and the standard
+    deviation of their noise; `membership` says which cells a group has, [positions, positions of the groups]."""
+
+    tables: PairTables
+    membership: NumpyArray
+    shares: NumpyArray
+    deviation: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Observed:
     """Noisy shares of records in every cell of the tables of pairs, [outcomes, entries], and the standard deviation of their
     noise, [entries], infinite where a table was not counted; the same of single columns with the target, [outcomes, positions]
-    and [positions], infinite where a column was not counted by itself; and of the cells of columns counted without it."""
+    and [positions], infinite where a column was not counted by itself; of the cells of columns counted without it; and of pairs
+    of scales in groups, where they were counted."""
 
     shares: NumpyArray
     deviations: NumpyArray
     single_shares: NumpyArray
     single_deviations: NumpyArray
     cell_shares: Mapping[int, tuple[NumpyArray, NumpyArray]] = dataclasses.field(default_factory=dict)
+    grouped: Grouped | None = None
 
     def one_way(self, tables: PairTables) -> list[tuple[NumpyArray, NumpyArray]]:
         """Each column's table, and the standard deviation of its noise: the margins of all its pairs and its own counts, those
@@ -100,11 +105,22 @@ class Settings:
     pull: float
 
 
+def multiplications(settings: Settings, tables: PairTables) -> float:
+    """What all fits together take, about."""
+    each = 6.0 * settings.components * tables.outcomes * tables.positions**2 * settings.steps
+    return each * 1.5 * settings.members
+
+
+def draw_members(settings: Settings) -> int:
+    """How many fits are for the standard errors."""
+    return max(2, settings.members // 2)
+
+
 def affordable(settings: Settings, tables: PairTables) -> Settings:
     """The settings, with fewer fits, steps and components where tables are so wide that fitting them would take minutes."""
 
-    def work(members: float, steps: float, components: float) -> float:
-        return 6.0 * components * tables.outcomes * tables.positions**2 * steps * 1.5 * members
+    def work(members: int, steps: int, components: int) -> float:
+        return multiplications(Settings(components, members, steps, 0.0), tables)
 
     members, steps, number = settings.members, settings.steps, settings.components
     if work(members, steps, number) > MOST_WORK:
@@ -169,15 +185,38 @@ def fit_mixture(
         "single": jnp.asarray(observed.single_deviations**-2.0, jnp.float32),
         "single_shares": jnp.asarray(observed.single_shares, jnp.float32),
     }
+    grouped = observed.grouped
+    if grouped is not None:
+        precision = np.full(grouped.tables.entries, grouped.deviation**-2.0)
+        precisions |= {
+            "membership": jnp.asarray(grouped.membership), "groups": jnp.asarray(laid_out(grouped.tables, precision)),
+        }  # fmt: skip
     smooth = tuple(None if root is None else jnp.asarray(root.T, jnp.float32) for root in roots)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(noise)))
-    fits = []
-    for more, members in ((0.0, settings.members), (1.0, max(2, settings.members // 2))):
+    fits, at_once = (
+        [],
+        draw_members(settings),
+    )  # as many at once as the standard errors have, so that all compile as one
+    for more, members in ((0.0, settings.members), (1.0, draw_members(settings))):
         again = rng.normal(size=(members, *observed.shares.shape)) if more else np.zeros((members, 1, 1))
-        squares = jnp.asarray(laid_out(tables, observed.shares + spread * again))
+        shares = {"pairs": jnp.asarray(laid_out(tables, observed.shares + spread * again))}
+        if grouped is not None:
+            again = more * grouped.deviation * rng.normal(size=(members, grouped.tables.entries))
+            shares["groups"] = jnp.asarray(laid_out(grouped.tables, grouped.shares + again))
         keys = jax.random.split(jax.random.fold_in(starts, int(more)), members)
-        found = fit_members(tables, settings, base, squares, precisions, smooth, keys)
-        fits.append([np.asarray(one) for one in found])
+        found = [
+            fit_members(
+                tables,
+                settings,
+                base,
+                {name: each[some] for name, each in shares.items()},
+                precisions,
+                smooth,
+                keys[some],
+            )
+            for some in np.split(np.arange(members), range(at_once, members, at_once))
+        ]
+        fits.append([np.concatenate([np.asarray(one) for one in parts]) for parts in zip(*found, strict=True)])
     (weights, values), (draw_weights, draw_values) = fits
     return Mixture(weights, values, draw_weights, draw_values)
 
@@ -208,7 +247,7 @@ def fit_members(
     tables: PairTables,
     settings: Settings,
     base: Array,
-    shares: Array,
+    shares: ArrayTree,
     precisions: ArrayTree,
     smooth: ArrayTree,
     keys: Array,
@@ -221,7 +260,7 @@ def _fit(
     tables: PairTables,
     settings: Settings,
     base: Array,
-    shares: Array,
+    shares: ArrayTree,
     precisions: ArrayTree,
     smooth: ArrayTree,
     key: Array,
@@ -232,7 +271,7 @@ def _fit(
 
     def loss(parameters: ArrayTree) -> Array:
         weights, values = model(parameters)
-        left = predicted(tables, weights, values) - shares
+        left = predicted(tables, weights, values) - shares["pairs"]
         alone = jnp.einsum("zy,zya->ya", weights, values) - precisions["single_shares"]
         pulled = sum(
             pull * jnp.sum(parameters[name] ** 2)
@@ -243,6 +282,10 @@ def _fit(
                 ("own", OWN_PULL),
             )
         )
+        if "groups" in shares:
+            inner = values @ precisions["membership"]
+            between = jnp.einsum("zy,zya,zyb->ab", weights, inner, inner) - shares["groups"]
+            pulled += jnp.sum(precisions["groups"] * between**2)
         return 0.5 * (jnp.sum(precisions["pairs"] * left**2) + jnp.sum(precisions["single"] * alone**2) + pulled)
 
     def step(carry: ArrayTree, number: Array) -> tuple[ArrayTree, None]:
@@ -270,10 +313,13 @@ def _smoothed(tables: PairTables, logits: Array, smooth: ArrayTree) -> Array:
     """Logits [.., positions] from independent numbers, by the roots of the columns that have one."""
     if all(root is None for root in smooth):
         return logits
-    parts = jnp.split(logits, np.cumsum([tables.sizes[column] for column in tables.columns])[:-1], axis=-1)
-    whole: Array = jnp.concatenate(
-        [part if root is None else part @ root for part, root in zip(parts, smooth, strict=True)], axis=-1
-    )
+    parts, plain = [], 0  # columns without a root in a row are one part
+    for column, root in zip(tables.columns, smooth, strict=True):
+        if root is not None:
+            start = tables.offsets[column]
+            parts += [logits[..., plain:start], logits[..., start : start + len(root)] @ root]
+            plain = start + len(root)
+    whole: Array = jnp.concatenate([*parts, logits[..., plain:]], axis=-1)
     return whole
 
 
@@ -306,11 +352,18 @@ def components(tables: PairTables, parameters: ArrayTree) -> tuple[Array, Array]
     if tables.outcomes > 1:
         logits = logits + parameters["effect"] + parameters["own"]
         weights = weights + parameters["leaning"]
-    sizes = [tables.sizes[column] for column in tables.columns]
-    ends = np.cumsum(sizes).tolist()
-    parts = [jax.nn.softmax(logits[..., end - size : end], axis=-1) for end, size in zip(ends, sizes, strict=True)]
+    parts, end = [], 0
+    for number, size in _equal_runs([tables.sizes[column] for column in tables.columns]):
+        start, end = end, end + number * size
+        several = logits[..., start:end].reshape(*logits.shape[:-1], number, size)
+        parts.append(jax.nn.softmax(several, axis=-1).reshape(*logits.shape[:-1], -1))
     shares: Array = jax.nn.softmax(weights.reshape(-1)).reshape(weights.shape)
     return shares, jnp.concatenate(parts, axis=-1)
+
+
+def _equal_runs(sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Columns in a row with as many cells each, how many and how many: taken together, they compile as one."""
+    return [(len(list(run)), size) for size, run in itertools.groupby(sizes)]
 
 
 def _with_target(tables: PairTables, values: Array) -> Array:

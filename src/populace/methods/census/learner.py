@@ -10,15 +10,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from populace.methods.base import NUMBER, Ask, Replies, Shard
+from populace.methods.base import NUMBER, Ask, Costs, Replies, Shard
 from populace.methods.blocks.composed import Learner
 from populace.methods.blocks.latent_class import LatentClass
 from populace.methods.blocks.schedules import Stages
 from populace.methods.census.cells import Grouping, codes_as_cells, present_cells
+from populace.methods.census.costs import predicted_costs
 from populace.methods.census.first_stage import SHORT_WEIGHT, FirstStage
-from populace.methods.census.fit import SHORTEST_SCALE, Mixture, Observed, Settings, fit_mixture, matched, smoothing
+from populace.methods.census.fit import (
+    SHORTEST_SCALE,
+    Grouped,
+    Mixture,
+    Observed,
+    Settings,
+    fit_mixture,
+    matched,
+    smoothing,
+)
 from populace.methods.census.persons import Contribution
 from populace.methods.census.release import StagedRelease
+from populace.methods.census.scale_pairs import ScalePairs
 from populace.methods.census.table_weights import chosen_weights, impurity
 from populace.methods.census.tables import WEIGHT_UNITS, PairTables
 from populace.privacy.source import Source
@@ -36,6 +47,7 @@ class Sums:
 
     one_way: Array
     pairs: Array
+    scale_pairs: Array
     messages: Array
 
 
@@ -46,16 +58,19 @@ class CensusLearner(Learner):
     schema: Schema
     first: FirstStage
     tables: PairTables
+    scale_pairs: ScalePairs
     schedule: Stages
     release: StagedRelease
     settings: Settings
     contribution: Contribution
+    records: int = 0  # the most of a silo
 
     def begin(self, key: Array, warm: Any = None) -> Sums:
         del key, warm
         return Sums(
             one_way=np.zeros(self.first.numbers, np.int64),
             pairs=np.zeros((self.tables.outcomes, self.tables.places), np.int64),
+            scale_pairs=np.zeros(self.scale_pairs.numbers, np.int64),
             messages=np.zeros(self.schedule.stages, np.int32),
         )  # fmt: skip
 
@@ -68,13 +83,15 @@ class CensusLearner(Learner):
             return {"codes": jnp.int32(0)}
         cells = np.concatenate([one.cell for one in self._groupings(state)])
         weights = {"weights": jnp.asarray(self._weights(state), jnp.int32)} if self.first.short else {}
-        return {"cells": jnp.asarray(cells, jnp.int32), **weights}
+        groups = {"groups": jnp.asarray(self._groups(state), jnp.int32)} if self.scale_pairs.columns else {}
+        return {"cells": jnp.asarray(cells, jnp.int32), **weights, **groups}
 
     def example(self, number: int) -> dict[str, Array]:
         if self._is_first(number):
             return {"codes": jnp.int32(0)}
         weights = {"weights": jnp.zeros(len(self.tables.pairs), jnp.int32)} if self.first.short else {}
-        return {"cells": jnp.zeros(sum(self.schema.sizes), jnp.int32), **weights}
+        groups = {"groups": jnp.zeros(self.scale_pairs.asked, jnp.int32)} if self.scale_pairs.columns else {}
+        return {"cells": jnp.zeros(sum(self.schema.sizes), jnp.int32), **weights, **groups}
 
     def answer(self, question: ArrayTree, own: ArrayTree, shard: Shard, source: Source) -> Array:
         units, source = self.contribution.units(shard, source)
@@ -82,10 +99,16 @@ class CensusLearner(Learner):
             return self.release.at_client(0, self.first.counts(shard.records, units), source)
         cells = question["cells"]
         weights = self.tables.permitted(question["weights"]) if "weights" in question else None
-        if any(isinstance(one, jax.core.Tracer) for one in (shard.records, units, cells, weights)):
-            counts = self.tables.counts(self._as_cells(shard.records, cells), units, weights=weights)
+        records, of_codes = shard.records, None
+        if any(isinstance(one, jax.core.Tracer) for one in (shard.records, units, *question.values())):
+            records = self._as_cells(shard.records, cells)
         else:
-            counts = self.tables.counts(shard.records, units, self._cells_of_codes(cells), weights)
+            of_codes = self._cells_of_codes(cells)
+        counts = self.tables.counts(records, units, of_codes, weights)
+        if self.scale_pairs.columns:
+            between = self.scale_pairs.counts(records, units, question["groups"], of_codes)
+            numpy = np if isinstance(counts, np.ndarray) else jnp
+            counts = numpy.concatenate([counts.reshape(-1), between])
         return self.release.at_client(self.schedule.stages - 1, counts, source)
 
     def _as_cells(self, records: Array, cells: Array) -> Array:
@@ -109,7 +132,9 @@ class CensusLearner(Learner):
         messages[stage] += answered
         state = dataclasses.replace(state, messages=messages)
         if not self._is_first(number):
-            return dataclasses.replace(state, pairs=np.asarray(state.pairs) + total)
+            pairs, between = np.split(np.asarray(total).reshape(-1), [self.tables.numbers])
+            pairs = np.asarray(state.pairs) + pairs.reshape(state.pairs.shape)
+            return dataclasses.replace(state, pairs=pairs, scale_pairs=np.asarray(state.scale_pairs) + between)
         return dataclasses.replace(state, one_way=np.asarray(state.one_way) + total)
 
     def _first_noise(self, state: Sums) -> float:
@@ -121,6 +146,16 @@ class CensusLearner(Learner):
         if not self.first.parts:
             return [codes_as_cells(column) for column in self.schema.columns]
         return self.first.groupings(np.asarray(state.one_way), self._first_noise(state))
+
+    def _groups(self, state: Sums) -> NumpyArray:
+        """The group of every cell of the scales."""
+        groupings = self._groupings(state)
+        long = self.first.read(np.asarray(state.one_way))[0] if self.first.parts else {}
+        shares = [np.zeros(size) for size in self.tables.sizes]
+        for column, counts in long.items():
+            cells = np.bincount(groupings[column].cell, counts, minlength=self.tables.sizes[column])
+            shares[column] = cells / max(float(counts.sum()), 1.0)
+        return self.scale_pairs.groups(groupings, shares)
 
     def _weights(self, state: Sums) -> NumpyArray:
         """The weight of each table: the usual one, or what single columns show to be worth it."""
@@ -167,7 +202,16 @@ class CensusLearner(Learner):
             deviations,
             *self._single_columns(state, first * whole),
             self._cell_shares(state, weights, first * whole),
+            self._grouped(state, records * whole) if self.scale_pairs.columns else None,
         )
+
+    def _grouped(self, state: Sums, records: float) -> Grouped:
+        """Noisy shares of the pairs of scales in groups of cells, and their noise."""
+        pairs, total = self.scale_pairs, self.scale_pairs.weight * records
+        return Grouped(
+            pairs.grouped, pairs.membership(self._groups(state)), np.asarray(state.scale_pairs) / total,
+            self.release.deviation(self.schedule.stages - 1, int(state.messages[-1])) / total,
+        )  # fmt: skip
 
     def _records(self, state: Sums, counts: NumpyArray, inverse: NumpyArray) -> tuple[float, float]:
         """How many records (persons, where each counts as one) the second and the first stage saw: the totals of all tables,
@@ -251,15 +295,21 @@ class CensusLearner(Learner):
     @functools.cached_property
     def _bytes(self) -> tuple[tuple[float, float], ...]:
         """Bytes to and from a silo, for each stage."""
-        asked = sum(self.schema.sizes) + (len(self.tables.pairs) if self.first.short else 0)
+        asked = sum(self.schema.sizes) + (len(self.tables.pairs) if self.first.short else 0) + self.scale_pairs.asked
         first = ((0.0, NUMBER * self.first.numbers),) if self.first.parts else ()
-        return (*first, (NUMBER * asked, NUMBER * self.tables.numbers))
+        return (*first, (NUMBER * asked, NUMBER * (self.tables.numbers + self.scale_pairs.numbers)))
 
     def message_bytes(self, ask: Ask | None = None) -> tuple[float, float]:
         if ask is not None:
             return self._bytes[self.schedule.stage(int(ask.round))[0]]
         down, up = np.mean(self._bytes, axis=0)
         return float(down), float(up)
+
+    def costs(self) -> Costs:
+        return predicted_costs(
+            self.tables, self.scale_pairs, self.settings, records=self.records, clients=self.schedule.clients,
+            at_once=self.schedule.block,
+        )  # fmt: skip
 
     def notes(self) -> tuple[str, ...]:
         tables, stage = self.tables, self.schedule.stages - 1
@@ -272,6 +322,11 @@ class CensusLearner(Learner):
         return (
             f"{len(tables.pairs):,} tables of {kind}, {tables.outcomes * tables.entries:,} cells{fits}; noise on a count of "
             f"the sum {noise:,.1f}{less}",
+            *(
+                (f"pairs of {len(self.scale_pairs.columns)} scales also in groups, {self.scale_pairs.numbers:,} cells",)
+                if self.scale_pairs.columns
+                else ()
+            ),
             *((f"cells of {long} columns follow from one-way counts of their codes",) if long else ()),
             *(
                 (f"which tables are worth the budget follows from one-way counts of {long + short} columns",)

@@ -9,6 +9,7 @@ silo holds what; each silo adds noise (`silo`), or the server once (`central`). 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
@@ -23,6 +24,7 @@ from populace.methods.census.fit import Settings
 from populace.methods.census.learner import CensusLearner
 from populace.methods.census.persons import MOST_ROWS, Contribution, contribution_of
 from populace.methods.census.release import Shares, StagedRelease, shared_out
+from populace.methods.census.scale_pairs import ScalePairs
 from populace.methods.census.tables import MOST_WEIGHT, PairTables
 from populace.privacy.accounting import resolved_delta
 from populace.privacy.events import Gaussian
@@ -132,6 +134,8 @@ class Census(ComposedMethod):
         coarse = Coarse(schema)
         target = self._target(schema, coarse.sizes)
         first, tables = FirstStage(coarse, target), self._tables(coarse, target)
+        scale_pairs = ScalePairs(schema, tables)
+        bound = math.sqrt(tables.squares + scale_pairs.squares)
         heaviest = MOST_WEIGHT if first.short else int(tables.weights.max())
         room = MOST_TOTAL // (population.records * heaviest)
         if not room:
@@ -143,12 +147,15 @@ class Census(ComposedMethod):
             epsilon=self.epsilon, delta=delta, stages=stages, domain_share=self.domain_share, lists_share=self.lists_share,
             listed=len(released(schema)),
         )  # fmt: skip
-        sums = (*(((first.bound, first.numbers),) if first.parts else ()), (tables.bound, tables.numbers))
+        sums = (
+            *(((first.bound, first.numbers),) if first.parts else ()),
+            (bound, tables.numbers + scale_pairs.numbers),
+        )
         release = StagedRelease(
             unit=self.unit, trust=self.trust, delta=delta, lists=budget.lists, spare=budget.spare,
             sites=sum_sites(self.trust, population.clients, colluders=self.colluders, dropouts=self.dropouts),
             most=float(population.clients * population.records * contribution.most * heaviest),
-            wording=self._wording(first, tables, budget, chosen_delta, contribution),
+            wording=self._wording(first, scale_pairs, budget, chosen_delta, contribution),
             mechanisms=tuple(
                 GaussianSum(bound=contribution.most * bound, noise_multiplier=multiplier, size=size, whole=True)
                 for (bound, size), multiplier in zip(sums, budget.stages, strict=True)
@@ -159,19 +166,23 @@ class Census(ComposedMethod):
         settings = Settings(
             components=self.components, members=self.members, steps=self.fit_steps, pull=self.prior_precision
         )
-        learner = CensusLearner(schema, first, tables, schedule, release, settings, contribution)
+        learner = CensusLearner(
+            schema, first, tables, scale_pairs, schedule, release, settings, contribution, population.records
+        )
         return Composition(schedule, release, learner)
 
     def _tables(self, coarse: Coarse, target: int | None) -> PairTables:
         """The tables of pairs; of more cells than a message has room for, those are sent that are worth most."""
         tables = PairTables(coarse.sizes, target)
-        room = int(1e6 * self.message_megabytes / NUMBER) // tables.outcomes
+        grouped = ScalePairs(coarse.schema, tables).numbers
+        room = max(0, int(1e6 * self.message_megabytes / NUMBER) - grouped) // tables.outcomes
         if tables.entries <= room:
             return tables
         if not FirstStage(coarse, target).short or room < int(tables.table_sizes.max()):
-            size = NUMBER * tables.numbers / 1e6
+            numbers = tables.numbers + grouped
+            size = NUMBER * numbers / 1e6
             raise SpecError(
-                f"a message would hold {tables.numbers:,} cells, {size:,.3g} MB; allow more with message_megabytes, or leave "
+                f"a message would hold {numbers:,} cells, {size:,.3g} MB; allow more with message_megabytes, or leave "
                 "columns out"
             )
         return PairTables(coarse.sizes, target, room)
@@ -192,8 +203,10 @@ class Census(ComposedMethod):
         return column if sizes[column] <= MOST_OUTCOMES else None
 
     def _wording(
-        self, first: FirstStage, tables: PairTables, budget: Shares, chosen_delta: tuple[str, ...], rule: Contribution
+        self, first: FirstStage, scales: ScalePairs, budget: Shares, chosen_delta: tuple[str, ...], rule: Contribution
     ) -> Wording:
+        bound = math.sqrt(scales.tables.squares + scales.squares)
+        number = len(scales.tables.pairs) + (len(scales.grouped.pairs) if scales.columns else 0)
         multipliers, found = budget.stages, any(map(is_open, first.schema.columns))
         public = "kinds, precision and how dates, truth values and missing values are written" if found else "kinds"
         at_silo = self.trust == "silo"
@@ -211,8 +224,8 @@ class Census(ComposedMethod):
                 *budget.in_words(self.unit),
                 *((rule.rule,) if rule.rule else ()),
                 *((one_way,) if first.parts else ()),
-                f"tables of pairs: {Gaussian(multipliers[-1])}; a record adds to one cell of each of {len(tables.pairs):,} "
-                f"tables, {tables.bound:.6g} in L2, {chosen} whatever the cells are{rule.of_persons(tables.bound)}",
+                f"tables of pairs: {Gaussian(multipliers[-1])}; a record adds to one cell of each of {number:,} "
+                f"tables, {bound:.6g} in L2, {chosen} whatever the cells are{rule.of_persons(bound)}",
                 *(("all composed by privacy loss distributions",) if first.parts or budget.lists else ()),
                 "counts are whole numbers and noise is rounded to whole numbers; cells, weights of tables, mixture and all "
                 "sampling are post-processing",
