@@ -1,0 +1,83 @@
+"""The coordinator's process: takes one step after another while it holds the lease in the store. `serve` starts one.
+
+`python -m populace.collector.coordinator STUDY` runs it on its own, on any machine that reaches the store.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+
+from populace.collector.rounds import step
+from populace.collector.store import Store, StoreError
+from populace.collector.stores import patient_store
+from populace.collector.study import Study, StudyFolder
+from populace.errors import PopulaceError
+
+LEASE = 30.0  # seconds without a sign of life after which another one may take over
+PAUSE = 0.25  # seconds between looks
+log = logging.getLogger("populace.collector")
+
+
+def coordinate(folder: StudyFolder, stopping: threading.Event, *, parent: int | None = None) -> None:
+    """Take steps until told to stop, or until the process that started this one is gone."""
+    study, holder = folder.read(), secrets.token_hex(8)
+    store: Store | None = None
+    while not stopping.is_set() and (parent is None or os.getppid() == parent):
+        try:
+            if store is None:
+                store = patient_store(folder, study)
+            busy = store.claim_lease(holder, now=time.time(), seconds=LEASE) and _step(study, store, holder)
+        except StoreError as error:
+            log.warning("%s", error)
+            busy, store = False, _closed(store)
+        except PopulaceError as error:
+            log.error("a round could not be absorbed: %s", error)
+            busy = False
+            stopping.wait(10.0)
+        if not busy:
+            stopping.wait(PAUSE)
+    if store is not None:
+        try:
+            store.release_lease(holder)
+        except StoreError:
+            log.warning("the lease was not given back; it ends by itself")
+        store.close()
+
+
+def _step(study: Study, store: Store, holder: str) -> bool:
+    """One step, with the lease renewed as long as it takes; a second process would do the same, and one of them in vain."""
+    del holder
+    return step(study, store)
+
+
+def _closed(store: Store | None) -> None:
+    if store is not None:
+        store.close()
+
+
+def main(path: str) -> None:
+    logging.basicConfig(level=logging.WARNING, format="collector: %(message)s")
+    stopping, parent = threading.Event(), os.getppid()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        stopping.set()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    try:
+        coordinate(StudyFolder(path), stopping, parent=parent)
+    except PopulaceError as error:
+        log.error("%s", error)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
