@@ -32,7 +32,7 @@ from starlette.staticfiles import StaticFiles
 
 from populace.collector import openapi
 from populace.collector.batches import AWAY, Batches
-from populace.collector.documents import answer_from, question_json, question_message, study_document
+from populace.collector.documents import QuestionPages, answer_from, question_message, study_document
 from populace.collector.limits import App, Guard, Rate, Refused, read_body, refusal
 from populace.collector.progress import progress_document
 from populace.collector.rounds import Questions, read_questions, study_reports
@@ -69,6 +69,7 @@ class Service:
         self.batches = Batches(self._store, hold=self.study.timing.hold)
         self.minting = Rate(minted_per_second)
         self.reports = study_reports(self.study)
+        self.pages = None if self.study.survey is None else QuestionPages(self.study.survey)
         self._rounds: dict[int, Questions] = {}
 
     def _store(self) -> Store:
@@ -122,9 +123,9 @@ class Service:
             raise Refused(503, AWAY, retry=5)
         closes = None if place.closes is None else place.closes + self.study.timing.grace
         slot = int(questions.places[place.place])
-        if WIRE in request.headers.get("accept", "") or self.study.survey is None:
+        if self.pages is None or WIRE in request.headers.get("accept", ""):
             return Response(question_message(questions, slot, place, closes), media_type=WIRE)
-        return Response(question_json(self.study.survey, questions, slot, place, closes), media_type=JSON)
+        return Response(self.pages.write(questions, slot, place, closes), media_type=JSON)
 
     async def answer(self, request: Request) -> Response:
         """Keep a report, exactly once, and give its receipt."""
@@ -236,10 +237,10 @@ def make_app(folder: str | Path, *, per_second: float = PER_SECOND) -> App:
         service.batches.close()
 
     routes = [
-        Route("/v1/study", service.show_study, methods=["GET"]),
-        Route("/v1/invitation", service.invite, methods=["POST"]),
         Route("/v1/question", service.ask, methods=["GET"]),
         Route("/v1/answer", service.answer, methods=["POST"]),
+        Route("/v1/study", service.show_study, methods=["GET"]),
+        Route("/v1/invitation", service.invite, methods=["POST"]),
         Route("/v1/progress", service.progress, methods=["GET"]),
         Route("/v1/health", service.health, methods=["GET"]),
         Route("/v1/openapi.json", service.show_interface, methods=["GET"]),

@@ -6,7 +6,6 @@ import base64
 import binascii
 import dataclasses
 import datetime
-import functools
 import json
 from typing import Any
 
@@ -64,15 +63,20 @@ def study_document(study: Study) -> JsonObject:
     }
 
 
-def question_json(survey: Survey, questions: Questions, slot: int, place: Place, closes: float | None) -> bytes:
-    """`GET /v1/question`, for a page."""
-    head = json.dumps({"state": "ask", **_where(questions, slot, place, closes)}).encode()
-    return head[:-1] + b", " + _question_body(survey, int(questions.numbers[slot]))[1:]
+class QuestionPages:
+    """`GET /v1/question`, for a page. What does not depend on the place is written once for each question."""
 
+    def __init__(self, survey: Survey) -> None:
+        self.survey = survey
+        self._written: dict[int, bytes] = {}
 
-@functools.lru_cache(maxsize=16_384)
-def _question_body(survey: Survey, question: int) -> bytes:
-    return json.dumps(question_document(survey, question), ensure_ascii=False).encode()
+    def write(self, questions: Questions, slot: int, place: Place, closes: float | None) -> bytes:
+        question = int(questions.numbers[slot])
+        if question not in self._written:
+            document = question_document(self.survey, question)
+            self._written[question] = json.dumps(document, ensure_ascii=False).encode()
+        head = json.dumps({"state": "ask", **_where(questions, slot, place, closes)}).encode()
+        return head[:-1] + b", " + self._written[question][1:]
 
 
 def question_message(questions: Questions, slot: int, place: Place, closes: float | None) -> bytes:

@@ -7,7 +7,6 @@ that stands here as a whole number over 2^63. `docs/collector-api.md` has the st
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 
@@ -27,11 +26,6 @@ NAMED = 4  # categories that the label of a group names
 
 def question_document(survey: Survey, question: int) -> JsonObject:
     """A question with everything that its report is made from."""
-    return _question_document(survey, question)
-
-
-@functools.lru_cache(maxsize=16_384)
-def _question_document(survey: Survey, question: int) -> JsonObject:
     member, group = survey.panel.members[question], survey.groups[question]
     columns = [_asked(survey, question, column, place) for place, column in enumerate(group)]
     folded = survey.is_folded[question]
