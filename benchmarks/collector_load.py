@@ -23,6 +23,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from populace.types import JsonObject
 
 SECONDS_TO_START = 120.0
@@ -40,9 +42,10 @@ class Postgres:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.data, self._user = folder, folder / "data", _user()
-        self.bin = postgres_folder()
-        if self.bin is None:
+        found = postgres_folder()
+        if found is None:
             raise FileNotFoundError("no PostgreSQL is installed here (postgres, initdb)")
+        self.bin = found
 
     @property
     def url(self) -> str:
@@ -55,22 +58,19 @@ class Postgres:
 
     def start(self) -> None:
         options = f"-c listen_addresses='' -c unix_socket_directories='{self.folder}' -c max_connections=100"
-        self._run("pg_ctl", "-D", str(self.data), "-w", "-t", "60", "-o", options, "-l", str(self.folder / "log"), "start")
+        self._run(
+            "pg_ctl", "-D", str(self.data), "-w", "-t", "60", "-o", options, "-l", str(self.folder / "log"), "start"
+        )
 
     def kill(self) -> None:
         """kill -9 of the whole database."""
         parent = int((self.data / "postmaster.pid").read_text().split()[0])
-        children = subprocess.run(["pgrep", "-P", str(parent)], capture_output=True, text=True, check=False)
-        for process in (parent, *(int(child) for child in children.stdout.split())):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-        until = time.monotonic() + 10
-        while time.monotonic() < until:
-            try:
-                os.kill(parent, 0)
-            except ProcessLookupError:
-                break
-            time.sleep(0.05)
+        main = psutil.Process(parent)
+        everybody = [main, *main.children(recursive=True)]
+        for process in everybody:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(everybody, timeout=20)
         (self.data / "postmaster.pid").unlink(missing_ok=True)
 
     def stop(self) -> None:
@@ -78,11 +78,16 @@ class Postgres:
             self._run("pg_ctl", "-D", str(self.data), "-m", "immediate", "-w", "stop")
 
     def _run(self, program: str, *arguments: str) -> None:
-        assert self.bin is not None
         who = {} if self._user is None else {"user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": []}
         with (self.folder / "setup.log").open("ab") as out:
             subprocess.run(
-                [str(self.bin / program), *arguments], check=True, stdout=out, stderr=out, cwd=self.folder, timeout=120, **who
+                [str(self.bin / program), *arguments],
+                check=True,
+                stdout=out,
+                stderr=out,
+                cwd=self.folder,
+                timeout=120,
+                **who,
             )
 
 
@@ -289,7 +294,7 @@ class Devices:
                         _, connection = await loop.create_connection(Connection, "127.0.0.1", self.port)
                     if await self._device(connection, invitation):
                         break
-                except (OSError, TimeoutError, asyncio.TimeoutError):
+                except (OSError, TimeoutError):
                     self.outcome.unsure += 1
                     connection = None
                 await asyncio.sleep(0.2)
@@ -315,7 +320,8 @@ class Devices:
         content = self.kept[invitation]
         began = time.perf_counter()
         status, body = await connection.request(
-            f"POST /v1/answer HTTP/1.1\r\n{head}content-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n".encode()
+            f"POST /v1/answer HTTP/1.1\r\n{head}content-type: application/json\r\n"
+            f"content-length: {len(content)}\r\n\r\n".encode()
             + content
         )
         self.outcome.note(status)

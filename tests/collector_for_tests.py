@@ -9,9 +9,9 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from benchmarks.collector_load import links
 
 from asgi_client import AsgiClient
-from benchmarks.collector_load import links
 from populace.collector.app import WIRE, make_app
 from populace.collector.device import read_question, read_terms
 from populace.collector.documents import Sent, answer_message

@@ -40,7 +40,6 @@ from populace.collector.store import Answer, Kept, Mint, Place, Refusal, Result,
 from populace.collector.stores import patient_store
 from populace.collector.study import (
     TOKEN_BYTES,
-    Study,
     StudyFolder,
     invitation_hash,
     receipt_of,
@@ -145,9 +144,7 @@ class Service:
         except DataError as error:
             raise Refused(422, str(error)) from None
         receipt = receipt_of(self.study.id, sent.nonce, sent.round, sent.place, sent.report)
-        item = Answer(
-            invitation=invitation, round=sent.round, place=sent.place, report=sent.report, receipt=receipt
-        )
+        item = Answer(invitation=invitation, round=sent.round, place=sent.place, report=sent.report, receipt=receipt)
         kept = _granted(await self.batches.do(item), Kept)
         return _json({"receipt": kept.receipt.hex(), "fresh": kept.fresh})
 
@@ -155,7 +152,9 @@ class Service:
         """For the organiser: how many answers, and what they say about single columns."""
         given = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
         if not given:
-            raise Refused(401, "this page is the organiser's; send the organiser's token as Authorization: Bearer TOKEN")
+            raise Refused(
+                401, "this page is the organiser's; send the organiser's token as Authorization: Bearer TOKEN"
+            )
         if not same_token(given, self.folder.token()):
             raise Refused(403, "this is not the organiser's token; it stands in organiser.token in the study's folder")
         text = request.query_params.get("error", "0.05")
@@ -187,7 +186,9 @@ def _token(request: Request) -> bytes:
     """The invitation a request carries: in a header, where no proxy's log has it."""
     scheme, _, text = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer":
-        raise Refused(401, "an invitation is needed, sent as Authorization: Bearer INVITATION; use the link you were sent")
+        raise Refused(
+            401, "an invitation is needed, sent as Authorization: Bearer INVITATION; use the link you were sent"
+        )
     try:
         token = base64.b64decode(text.strip() + "=" * (-len(text.strip()) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
@@ -264,4 +265,3 @@ async def _watch_parent(parent: int) -> None:
 def application() -> App:
     """What a worker process runs; the study's folder comes in its environment."""
     return make_app(os.environ[FOLDER], per_second=float(os.environ.get(RATE, PER_SECOND)))
-

@@ -17,7 +17,7 @@ from types import FrameType
 from populace.collector.rounds import step
 from populace.collector.store import Store, StoreError
 from populace.collector.stores import patient_store
-from populace.collector.study import Study, StudyFolder
+from populace.collector.study import StudyFolder
 from populace.errors import PopulaceError
 
 LEASE = 30.0  # seconds without a sign of life after which another one may take over
@@ -26,17 +26,24 @@ log = logging.getLogger("populace.collector")
 
 
 def coordinate(folder: StudyFolder, stopping: threading.Event, *, parent: int | None = None) -> None:
-    """Take steps until told to stop, or until the process that started this one is gone."""
+    """Take steps until told to stop, or until the process that started this one is gone.
+
+    A step may take longer than the lease. Whoever takes over meanwhile does the same, and one of the two in vain: the store
+    lets a round be absorbed once.
+    """
     study, holder = folder.read(), secrets.token_hex(8)
     store: Store | None = None
     while not stopping.is_set() and (parent is None or os.getppid() == parent):
         try:
             if store is None:
                 store = patient_store(folder, study)
-            busy = store.claim_lease(holder, now=time.time(), seconds=LEASE) and _step(study, store, holder)
+            busy = store.claim_lease(holder, now=time.time(), seconds=LEASE) and step(study, store)
         except StoreError as error:
             log.warning("%s", error)
-            busy, store = False, _closed(store)
+            busy = False
+            if store is not None:
+                store.close()
+                store = None
         except PopulaceError as error:
             log.error("a round could not be absorbed: %s", error)
             busy = False
@@ -48,17 +55,6 @@ def coordinate(folder: StudyFolder, stopping: threading.Event, *, parent: int | 
             store.release_lease(holder)
         except StoreError:
             log.warning("the lease was not given back; it ends by itself")
-        store.close()
-
-
-def _step(study: Study, store: Store, holder: str) -> bool:
-    """One step, with the lease renewed as long as it takes; a second process would do the same, and one of them in vain."""
-    del holder
-    return step(study, store)
-
-
-def _closed(store: Store | None) -> None:
-    if store is not None:
         store.close()
 
 

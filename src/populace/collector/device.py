@@ -103,7 +103,13 @@ class Device:
     """
 
     def __init__(
-        self, url: str, *, ledger: str | Path, limit: float | None = None, source: Source | None = None, seconds: float = SECONDS
+        self,
+        url: str,
+        *,
+        ledger: str | Path,
+        limit: float | None = None,
+        source: Source | None = None,
+        seconds: float = SECONDS,
     ) -> None:
         self.base, self._token = parse_link(url)
         self.ledger, self.limit, self.seconds = Path(ledger), limit, seconds
@@ -153,7 +159,7 @@ class Device:
         report = reports.write(reply, int(np.asarray(jax.tree.leaves(own)[0])))
         sent = Sent(round=fields["round"], place=fields["place"], report=report, nonce=secrets.token_bytes(NONCE_BYTES))
         content = token + answer_message(sent)
-        asked = Ask(round=np.int32(fields["exchange"]), cohort=np.zeros(1, np.int32), common=common, own=own)
+        asked = Ask(round=int(fields["exchange"]), cohort=np.zeros(1, np.int32), common=common, own=own)
         ledger.commit_many(
             [(ACCOUNT, terms.digest, content, None)], terms.protocol.charge(asked, terms.population), run=terms.id, round_id=0,
             limit=Budget(epsilon=claim.epsilon, unit="client"),
@@ -201,7 +207,9 @@ class Device:
                 if status == 200:
                     found = json.loads(said)
                     if found.get("receipt") != expected:
-                        raise WireError("the collector's receipt is not of this answer; do not trust that it was counted")
+                        raise WireError(
+                            "the collector's receipt is not of this answer; do not trust that it was counted"
+                        )
                     return Receipt(receipt=expected, fresh=bool(found.get("fresh")), epsilon=terms.guarantee.epsilon)
                 if status not in AGAIN:
                     raise _refusal(status, said)
@@ -214,7 +222,13 @@ class Device:
             pause = min(2 * pause, 30.0)
 
     def _call(
-        self, method: str, path: str, *, token: bytes | None = None, body: bytes | None = None, accept: str = "application/json"
+        self,
+        method: str,
+        path: str,
+        *,
+        token: bytes | None = None,
+        body: bytes | None = None,
+        accept: str = "application/json",
     ) -> tuple[int, str, bytes]:
         headers = {"accept": accept, "user-agent": "populace"}
         if token is not None:
@@ -326,7 +340,7 @@ def _frame(record: Mapping[str, object] | pa.Table | str | Path) -> pa.Table:
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read {path}: {error}") from error
     if not isinstance(document, dict):
-        raise DataError(f"expected one record in {path}, as {{\"column\": value, ...}}")
+        raise DataError(f'expected one record in {path}, as {{"column": value, ...}}')
     try:
         return pa.table({str(name): [value] for name, value in document.items()})
     except (pa.ArrowException, TypeError) as error:
@@ -347,4 +361,3 @@ def _sentence(body: bytes) -> str:
 def _refusal(status: int, body: bytes) -> PopulaceError:
     sentence = _sentence(body)
     return AwayError(sentence) if status in AGAIN else NotTakenError(sentence)
-

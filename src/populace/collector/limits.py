@@ -126,4 +126,3 @@ class Guard:
         except TimeoutError:
             if not began:
                 await refusal(503, "this took too long; send the same again", retry=5)(scope, receive, sending)
-

@@ -40,14 +40,15 @@ def _answers(description: str, schema: str, statuses: tuple[str, ...], *, wire: 
     if wire:
         content["application/x-populace"] = {"schema": {"type": "string", "format": "binary"}}
     failures = {
-        status: {"description": REASONS[status], "content": {"application/json": {"schema": ERROR}}} for status in statuses
+        status: {"description": REASONS[status], "content": {"application/json": {"schema": ERROR}}}
+        for status in statuses
     }
     return {"200": {"description": description, "content": content}, **failures}
 
 
 def _paths() -> JsonObject:
     always = ("429", "500", "503")
-    invitation = [{"invitation": []}]
+    invitation: list[JsonObject] = [{"invitation": []}]
     return {
         "/v1/study": {
             "get": {"summary": "What is asked, on which terms, and what is guaranteed.",
@@ -155,7 +156,7 @@ def document() -> JsonObject:
         "info": {
             "title": "populace collector",
             "version": __version__,
-            "summary": "One randomised answer per person. Every refusal is one sentence: {\"error\": \"...\"}.",
+            "summary": 'One randomised answer per person. Every refusal is one sentence: {"error": "..."}.',
         },
         "paths": _paths(),
         "components": {

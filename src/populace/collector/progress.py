@@ -92,7 +92,9 @@ def _column_estimate(survey: Survey, tally: Tally, column: int) -> Estimate | No
     weights = weights / weights.sum()
     shares = np.sum([weight * table for weight, (table, _, _) in zip(weights, tables, strict=True)], axis=0)
     variance = np.sum([weight**2 * each for weight, (_, each, _) in zip(weights, tables, strict=True)], axis=0)
-    return Estimate(view=view, shares=shares, deviations=np.sqrt(variance), answers=sum(number for _, _, number in tables))
+    return Estimate(
+        view=view, shares=shares, deviations=np.sqrt(variance), answers=sum(number for _, _, number in tables)
+    )
 
 
 def _one_table(survey: Survey, tally: Tally, question: int, place: int) -> tuple[NumpyArray, NumpyArray, int]:
@@ -214,4 +216,3 @@ def _kept_tally(study: Study, survey: Survey, store: Store, answers: int) -> Tal
     spent = time.monotonic() - began
     _tallies[study.digest] = (began + 10 * spent, answers, tally)
     return tally
-

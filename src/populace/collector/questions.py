@@ -122,7 +122,9 @@ def _number_document(column: Column) -> JsonObject:
     return {
         "unit": UNITS.get(column.kind, "the number itself"),
         "step": column.step,
-        "ticks": {"times": times, "over": over, "round": "down" if cells.grid.down else "nearest"} if column.step else None,
+        "ticks": {"times": times, "over": over, "round": "down" if cells.grid.down else "nearest"}
+        if column.step
+        else None,
         "edges": [column.edges[0], column.edges[-1]] if inner is not None else None,
         "inner": inner,
         "pieces": [[kind(low), kind(high), code] for low, high, code in cells.pieces],
@@ -147,12 +149,13 @@ def code_of(document: JsonObject, number: float) -> int | None:
             return int(code)
     if not scale["clip"]:
         return None
-    return min((max(low - tick, tick - high), code) for low, high, code in scale["pieces"])[1]
+    nearest = min((max(low - tick, tick - high), code) for low, high, code in scale["pieces"])
+    return int(nearest[1])
 
 
 def _tick(scale: JsonObject, number: float) -> float:
     if scale["ticks"] is None:
         return number
     times, over = scale["ticks"]["times"], scale["ticks"]["over"]
-    near = round(number * times / over)
+    near: int = round(number * times / over)
     return near - 1 if scale["ticks"]["round"] == "down" and near * over / times > number else near

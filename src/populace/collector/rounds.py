@@ -58,7 +58,10 @@ class Questions:
         part = slice(index * size, (index + 1) * size)
         own = jax.tree.map(lambda rows: jnp.asarray(rows[part]), self.own)
         ask = Ask(
-            round=jnp.asarray(self.first + index, jnp.int32), cohort=jnp.asarray(self.cohort[part]), common=self.common, own=own
+            round=jnp.asarray(self.first + index, jnp.int32),
+            cohort=jnp.asarray(self.cohort[part]),
+            common=self.common,
+            own=own,
         )
         return ask, part
 

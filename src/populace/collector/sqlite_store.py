@@ -12,7 +12,10 @@ from typing import Any
 from populace.collector.store import ROUND, Store, StoreError, tables
 
 SECONDS_TO_WAIT = 20.0  # for another process's transaction
-FIRST_PAUSE, LONGEST_PAUSE = 0.0005, 0.005  # between tries; SQLite's own are up to 100 ms, far longer than a transaction
+FIRST_PAUSE, LONGEST_PAUSE = (
+    0.0005,
+    0.005,
+)  # between tries; SQLite's own are up to 100 ms, far longer than a transaction
 
 
 class SqliteStore(Store):
@@ -50,7 +53,7 @@ class SqliteStore(Store):
                 self._db.execute(statement)
                 return
             except sqlite3.OperationalError as error:
-                if "locked" not in str(error) and "busy" not in str(error) or time.monotonic() >= until:
+                if ("locked" not in str(error) and "busy" not in str(error)) or time.monotonic() >= until:
                     raise
                 time.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)

@@ -171,7 +171,9 @@ class Store(abc.ABC):
             if minted:
                 self.add_invitations(minted)
             hashes = sorted({item.invitation for item in items if not isinstance(item, Mint)})
-            held = {bytes(h): _Held(r, p, None if x is None else bytes(x)) for h, r, p, x in self.lock_invitations(hashes)}
+            held = {
+                bytes(h): _Held(r, p, None if x is None else bytes(x)) for h, r, p, x in self.lock_invitations(hashes)
+            }
             now_open = [_round(row) for row in self.lock_round()]
             current = now_open[0] if now_open else None
             closed = self.fact("closed") is not None
@@ -271,7 +273,8 @@ class Store(abc.ABC):
         """Ask the next question, within a transaction."""
         self.run("INSERT INTO ask (number, content) VALUES (?, ?)", number, ask)
         self.run(
-            "INSERT INTO round (number, state, size, taken, answered, opened, closes, last) VALUES (?, 'open', ?, 0, 0, ?, ?, ?)",
+            "INSERT INTO round (number, state, size, taken, answered, opened, closes, last) "
+            "VALUES (?, 'open', ?, 0, 0, ?, ?, ?)",
             number, size, now, closes, int(last),
         )  # fmt: skip
 

@@ -3,7 +3,6 @@
 import shutil
 
 import pytest
-
 from benchmarks.collector_load import postgres, postgres_folder
 
 

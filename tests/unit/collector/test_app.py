@@ -23,7 +23,9 @@ NONCE = base64.b64encode(bytes(32)).decode()
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    made = make_study(tmp_path_factory.mktemp("app"), "poll", clients=30, invited=60, settings={"stages": 1}, title="Tëst")
+    made = make_study(
+        tmp_path_factory.mktemp("app"), "poll", clients=30, invited=60, settings={"stages": 1}, title="Tëst"
+    )
     turn(made)
     return made
 
@@ -44,7 +46,12 @@ def token(place, request):
 
 def answer_of(question, *, codes=None):
     report = twin.make_report(question, codes or [0] * 11)
-    return {"round": question["round"], "place": question["place"], "report": base64.b64encode(report).decode(), "nonce": NONCE}
+    return {
+        "round": question["round"],
+        "place": question["place"],
+        "report": base64.b64encode(report).decode(),
+        "nonce": NONCE,
+    }
 
 
 def test_a_device_asks_answers_and_gets_the_receipt_it_can_make_itself(client, place, token):
@@ -53,7 +60,9 @@ def test_a_device_asks_answers_and_gets_the_receipt_it_can_make_itself(client, p
     body = answer_of(question)
     reply = client.post("/v1/answer", json=body, headers=bearer(token))
     assert reply.status_code == 200
-    expected = receipt_of(place.read().id, bytes(32), body["round"], body["place"], base64.b64decode(body["report"])).hex()
+    expected = receipt_of(
+        place.read().id, bytes(32), body["round"], body["place"], base64.b64decode(body["report"])
+    ).hex()
     assert reply.json() == {"receipt": expected, "fresh": True}
     assert client.post("/v1/answer", json=body, headers=bearer(token)).json() == {"receipt": expected, "fresh": False}
     other = {**body, "nonce": base64.b64encode(b"\1" * 32).decode()}
@@ -150,7 +159,9 @@ def test_bodies_at_and_over_the_limit(client, token):
     slyly = {**headers, "content-length": "10"}
     chunks = [b"x" * 8_000] * 3
     assert client.request("POST", "/v1/answer", headers=slyly, chunks=chunks).status_code == 413
-    assert client.request("POST", "/v1/answer", headers={**bearer(token), "content-type": "text/html"}).status_code == 415
+    assert (
+        client.request("POST", "/v1/answer", headers={**bearer(token), "content-type": "text/html"}).status_code == 415
+    )
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(client, token, monkeypatch):
@@ -315,11 +326,22 @@ def test_an_open_study_gives_invitations_to_anybody_and_is_robust(tmp_path):
 
 def fuzzed(draw, valid):
     """A request that is wrong somewhere: path, verb, header, or a body that was cut, changed or made up."""
-    paths = ["/v1/answer"] * 6 + ["/v1/question", "/v1/progress", "/v1/study", "/v1/invitation", "/v1/", "/", "/%00", "/..%2f"]
+    paths = ["/v1/answer"] * 6 + [
+        "/v1/question",
+        "/v1/progress",
+        "/v1/study",
+        "/v1/invitation",
+        "/v1/",
+        "/",
+        "/%00",
+        "/..%2f",
+    ]
     verb = draw.choice(["POST"] * 6 + ["GET", "PUT", "HEAD", "OPTIONS", "PATCH"])
     kind = draw.choice(["application/json"] * 4 + [WIRE] * 4 + ["", "text/plain", "a/b;" + "x" * 50])
     token = draw.choice(["A" * 22, "B" * 22, "", "!" * 22, "A" * 2_000, valid["token"]])
-    body = bytearray(draw.choice([valid["json"], valid["wire"], b"", b"null", b"{}", draw.randbytes(draw.randrange(300))]))
+    body = bytearray(
+        draw.choice([valid["json"], valid["wire"], b"", b"null", b"{}", draw.randbytes(draw.randrange(300))])
+    )
     for _ in range(draw.randrange(6)):
         if body:
             at = draw.randrange(len(body))

@@ -229,7 +229,9 @@ def test_records_from_files(tmp_path):
     expected = harbour().codes[0].tolist()
     (tmp_path / "me.json").write_text(json.dumps(RECORD))
     names = list(RECORD)
-    (tmp_path / "me.csv").write_text(",".join(names) + "\n" + ",".join(str(RECORD[name]).lower() for name in names) + "\n")
+    (tmp_path / "me.csv").write_text(
+        ",".join(names) + "\n" + ",".join(str(RECORD[name]).lower() for name in names) + "\n"
+    )
     for file in ("me.json", "me.csv"):
         assert encode_record(tmp_path / file, harbour_schema()).tolist() == expected
     (tmp_path / "list.json").write_text("[1]")

@@ -46,7 +46,9 @@ def test_the_twin_of_a_page_makes_reports_that_the_mechanism_reads(method, schem
         read = member.decode(twin.packed(document["report"], told))
         assert set(np.flatnonzero(read)) == told
         certain = twin.told_values(document, codes, high=2**31, low=0)
-        assert int(asked.cell(np.array(codes), int(question))) in certain  # the own value is the record's cell, or its bucket
+        assert (
+            int(asked.cell(np.array(codes), int(question))) in certain
+        )  # the own value is the record's cell, or its bucket
         assert len(document["columns"]) == len(asked.groups[question])
         for each in document["columns"]:
             assert len(each["labels"]) == max(each["groups"]) + 1

@@ -1,4 +1,4 @@
-"""Rounds over live arrivals: the same model as a simulation from the same reports, whatever the order and whoever is missing."""
+"""Rounds over live arrivals: the model of a simulation from the same reports, whatever the order and whoever is missing."""
 
 import dataclasses
 import time
@@ -17,8 +17,9 @@ from populace.errors import DataError
 from populace.tables.embedded import harbour
 from populace.tables.partition import split
 
+SMALL = {"latent_classes": 2, "prior_scale": 1.0, "chains": 1, "langevin_steps": 10}
 CASES = [
-    ("poll", 240, {"stages": 2, "clients_per_batch": 40, "latent_classes": 2, "prior_scale": 1.0, "chains": 1, "langevin_steps": 10}),
+    ("poll", 240, {"stages": 2, "clients_per_batch": 40, **SMALL}),
     ("independent", 100, {"clients_per_batch": 30}),
     ("samprivsyn", 90, {"clients_per_batch": 30}),
     ("dp-fed-wae", 30, {"cohort_size": 10, "latent_classes": 2}),
