@@ -66,7 +66,7 @@ class AsgiClient:
             sent.setdefault("content-length", str(sum(map(len, chunks))))
         scope = {
             "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
-            "path": plain, "raw_path": plain.encode("utf-8", "surrogatepass"), 
+            "path": plain, "raw_path": plain.encode("utf-8", "surrogatepass"),
             "query_string": query.encode("latin-1", "replace"),
             "root_path": "", "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in sent.items()],
             "client": ("192.0.2.7", 1), "server": ("127.0.0.1", 80),
