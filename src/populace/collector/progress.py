@@ -22,6 +22,7 @@ from populace.privacy.randomizers.subset import SubsetSelection
 from populace.types import JsonObject, NumpyArray
 
 NORMAL = 1.959963984540054  # of a 95 % interval
+COUNTED = 2**22  # values at a time
 FRESH = 5.0  # seconds that a tally is shown before it is made again
 
 
@@ -61,11 +62,13 @@ def tally_of(study: Study, survey: Survey, store: Store) -> Tally:
         questions = read_questions(study, content)
         asked = questions.numbers[questions.places[np.array([place for place, _ in found], np.int64)]]
         like = np.zeros(panel.width, bool)
-        for start in range(0, len(found), 8_192):
-            part = slice(start, start + 8_192)
-            slots = np.arange(len(asked[part]))
-            values = reports.read([report for _, report in found[part]], slots, asked[part], like)
-            np.add.at(supports, asked[part], values)
+        order = np.argsort(asked, kind="stable")
+        step = max(1, COUNTED // panel.width)
+        for start in range(0, len(found), step):
+            part = order[start : start + step]
+            values = reports.read([found[i][1] for i in part], np.arange(len(part)), asked[part], like)
+            which, first = np.unique(asked[part], return_index=True)
+            supports[which] += np.add.reduceat(values, first, axis=0, dtype=np.int64)
         answers += np.bincount(asked, minlength=len(answers))
     return Tally(supports=supports, answers=answers)
 

@@ -12,6 +12,7 @@ from typing import Any
 from populace.collector.store import ROUND, Store, StoreError, tables
 
 SECONDS_TO_WAIT = 20.0  # for another process's transaction
+BUSY = 10_000  # milliseconds
 FIRST_PAUSE, LONGEST_PAUSE = (
     0.0005,
     0.005,
@@ -48,9 +49,11 @@ class SqliteStore(Store):
     def _retrying(self, statement: str) -> None:
         """Execute a statement that needs the file for itself, again and again while another process has it."""
         until, pause = time.monotonic() + SECONDS_TO_WAIT, FIRST_PAUSE
+        self._db.execute("PRAGMA busy_timeout = 0")
         while True:
             try:
                 self._db.execute(statement)
+                self._db.execute(f"PRAGMA busy_timeout = {BUSY}")  # of reads, while another process recovers the log
                 return
             except sqlite3.OperationalError as error:
                 if ("locked" not in str(error) and "busy" not in str(error)) or time.monotonic() >= until:

@@ -23,8 +23,8 @@ LAYOUT = 1
 UNKNOWN = "this invitation is not one of this study"
 USED = "this invitation has been used: its answer is in, and nobody can answer with it again"
 OTHER = "another answer was given with this invitation; the first one stays"
-LATE = "the round this question belongs to is over, and its answers have been counted; ask for a question again"
-LOST = "this invitation does not hold the place that the answer names; ask for a question again"
+LATE = "the round this question belongs to is over, and its answers have been counted; this one does not count"
+LOST = "this invitation does not hold the place that the answer names, or held it too long; the answer does not count"
 OVER = "this study is closed and takes no more answers"
 BETWEEN = "the answers so far are being looked at; the next questions come soon"
 FULL = "all places of this round are taken at the moment; one may become free, or the next round begin"
@@ -298,7 +298,8 @@ class Store(abc.ABC):
             return True
 
     def release_lease(self, holder: str) -> None:
-        with self.transaction():
+        """Let another one be the coordinator."""
+        with self.transaction(lock="alone"):
             self.run("DELETE FROM lease WHERE name = 'coordinator' AND holder = ?", holder)
 
     # What everybody reads.
