@@ -32,6 +32,7 @@ from starlette.staticfiles import StaticFiles
 
 from populace.collector import openapi
 from populace.collector.batches import AWAY, Batches
+from populace.collector.coordinator import SERVING
 from populace.collector.documents import QuestionPages, answer_from, question_message, study_document
 from populace.collector.limits import App, Guard, Rate, Refused, read_body, refusal
 from populace.collector.progress import progress_document
@@ -232,9 +233,11 @@ def make_app(folder: str | Path, *, per_second: float = PER_SECOND) -> App:
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        watching = asyncio.create_task(_watch_parent(os.getppid()))
+        serving = int(os.environ.get(SERVING, os.getpid()))
+        watching = None if serving == os.getpid() else asyncio.create_task(_watch_parent(serving))
         yield
-        watching.cancel()
+        if watching is not None:
+            watching.cancel()
         service.batches.close()
 
     routes = [

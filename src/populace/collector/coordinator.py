@@ -21,6 +21,7 @@ from populace.collector.study import StudyFolder
 from populace.errors import PopulaceError
 
 LEASE = 30.0  # seconds without a sign of life after which another one may take over
+SERVING = "POPULACE_SERVING"  # the number of the process that serves, for those it starts
 PAUSE = 0.25  # seconds between looks
 log = logging.getLogger("populace.collector")
 
@@ -33,14 +34,17 @@ def coordinate(folder: StudyFolder, stopping: threading.Event, *, parent: int | 
     """
     study, holder = folder.read(), secrets.token_hex(8)
     store: Store | None = None
+    renewed = 0.0
     while not stopping.is_set() and (parent is None or os.getppid() == parent):
         try:
             if store is None:
                 store = patient_store(folder, study)
-            busy = store.claim_lease(holder, now=time.time(), seconds=LEASE) and step(study, store)
+            if time.time() > renewed + LEASE / 3:  # every look would be a transaction
+                renewed = time.time() if store.claim_lease(holder, now=time.time(), seconds=LEASE) else 0.0
+            busy = renewed > 0 and step(study, store)
         except StoreError as error:
             log.warning("%s", error)
-            busy = False
+            busy, renewed = False, 0.0
             if store is not None:
                 store.close()
                 store = None
@@ -60,7 +64,7 @@ def coordinate(folder: StudyFolder, stopping: threading.Event, *, parent: int | 
 
 def main(path: str) -> None:
     logging.basicConfig(level=logging.WARNING, format="collector: %(message)s")
-    stopping, parent = threading.Event(), os.getppid()
+    stopping, parent = threading.Event(), int(os.environ[SERVING]) if SERVING in os.environ else None
 
     def stop(number: int, frame: FrameType | None) -> None:
         del number, frame

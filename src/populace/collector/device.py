@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import binascii
 import dataclasses
-import datetime
 import http.client
 import json
 import secrets
@@ -181,8 +180,7 @@ class Device:
             status, kind, body = self._call("GET", "/v1/question", token=token, accept=WIRE)
             if status == 200 and kind == WIRE:
                 fields, common, own = read_question(terms, body)
-                ends = [moment for moment in (fields["held_until"], fields["round_closes"]) if moment]
-                if min(datetime.datetime.fromisoformat(end).timestamp() for end in ends) - time.time() > MARGIN:
+                if fields["seconds_left"] > MARGIN:
                     return fields, common, own
                 pause, why = 1.0, "the round is about to end"
             elif status == 200:
@@ -303,7 +301,8 @@ def read_terms(document: JsonObject) -> Terms:
 def read_question(terms: Terms, body: bytes) -> tuple[JsonObject, ArrayTree, ArrayTree]:
     """A question of a study, in the shapes of its method; raises WireError for anything else."""
     message = wire.unpack(body, most_bytes=MOST_BYTES)
-    kinds = {"round": int, "place": int, "client": int, "exchange": int, "held_until": str, "round_closes": str}
+    numbers = ("round", "place", "client", "exchange", "seconds_left")
+    kinds = {**dict.fromkeys(numbers, int), "held_until": str, "round_closes": str}
     values = wire.take_fields(message, kinds)
     fields: JsonObject = dict(zip(kinds, values, strict=True))
     if not 0 <= fields["exchange"] < terms.protocol.round_count(terms.population):

@@ -7,6 +7,7 @@ import binascii
 import dataclasses
 import datetime
 import json
+import time
 from typing import Any
 
 import jax
@@ -93,6 +94,7 @@ def _where(questions: Questions, slot: int, place: Place, closes: float | None) 
         "round": place.round,
         "place": place.place,
         "client": int(questions.cohort[slot]),
+        "seconds_left": max(0, int(min(place.until, place.until if closes is None else closes) - time.time())),
         "held_until": _moment(place.until),
         "round_closes": "" if closes is None else _moment(closes),
     }

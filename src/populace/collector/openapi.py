@@ -131,8 +131,9 @@ def _schemas() -> JsonObject:
         "Question": {"oneOf": [
             _object({"state": {"const": "wait"}, "retry_after": WHOLE, "why": TEXT}),
             _object({
-                "state": {"const": "ask"}, "round": WHOLE, "place": WHOLE, "client": WHOLE, "held_until": TEXT,
-                "round_closes": TEXT, "question": WHOLE, "columns": _list(asked), "cells": WHOLE,
+                "state": {"const": "ask"}, "round": WHOLE, "place": WHOLE, "client": WHOLE,
+                "seconds_left": WHOLE, "held_until": TEXT, "round_closes": TEXT,
+                "question": WHOLE, "columns": _list(asked), "cells": WHOLE,
                 "values": {"type": ["array", "null"], "items": WHOLE}, "report": report,
             }),
         ]},

@@ -211,7 +211,7 @@ class Store(abc.ABC):
         closed: bool, now: float, hold: float,
     ) -> None:  # fmt: skip
         """Give places to those who ask: the one they hold, a new one, or one that was held too long by another."""
-        fresh: list[tuple[int, _Held]] = []
+        fresh: dict[bytes, list[int]] = {}  # who has none yet; somebody may ask twice at the same time
         waiting = Wait(seconds=RETRY / 10, why=BETWEEN)
         for index, item in asking:
             row = held.get(item.invitation)
@@ -228,24 +228,29 @@ class Store(abc.ABC):
             elif current.closes is not None and now >= current.closes:
                 results[index] = waiting
             else:
-                fresh.append((index, row))
+                fresh.setdefault(item.invitation, []).append(index)
         if not fresh or current is None:
             return
-        free = list(range(current.taken, min(current.size, current.taken + len(fresh))))
+        free = self._free(current, len(fresh), held, now)
+        for number, (invitation, indices) in enumerate(fresh.items()):
+            for index in indices:
+                results[index] = (
+                    self._hold(held[invitation], current, free[number], now + hold)
+                    if number < len(free)
+                    else Wait(seconds=RETRY, why=FULL)
+                )
+
+    def _free(self, current: Round, wanted: int, held: dict[bytes, _Held], now: float) -> list[int]:
+        """Places for so many: new ones, then those that others, who are not asking at this moment, held too long."""
+        free = list(range(current.taken, min(current.size, current.taken + wanted)))
         if free:
             self.run("UPDATE round SET taken = taken + ? WHERE number = ?", len(free), current.number)
-        if len(free) < len(fresh):
-            for owner, place in self.expired(current.number, now, len(fresh) - len(free)):
-                if bytes(owner) in held and held[bytes(owner)].place != place:
-                    continue
-                if bytes(owner) in held:
-                    held[bytes(owner)].place = None
-                self.run("UPDATE invitation SET place = NULL, until = NULL WHERE hash = ?", bytes(owner))
-                free.append(int(place))
-        for (index, row), place in zip(fresh, free, strict=False):
-            results[index] = self._hold(row, current, place, now + hold)
-        for index, _ in fresh[len(free) :]:
-            results[index] = Wait(seconds=RETRY, why=FULL)
+        if len(free) < wanted:
+            for owner, place in self.expired(current.number, now, wanted - len(free)):
+                if bytes(owner) not in held:
+                    self.run("UPDATE invitation SET place = NULL, until = NULL WHERE hash = ?", bytes(owner))
+                    free.append(int(place))
+        return free
 
     @staticmethod
     def _hold(row: _Held, current: Round, place: int, until: float) -> Place:

@@ -310,3 +310,22 @@ def test_reports_of_devices_estimate_the_truth(tmp_path):
         (estimate,) = column_estimates(study.survey, tally_of(study, study.survey, store))
     assert np.all(np.abs(estimate.shares - [0, 1, 0]) < 4.5 * estimate.deviations)
     assert abs(estimate.shares[0] - 1) > 4.5 * estimate.deviations[0]
+
+
+def test_the_client_needs_no_web_server():
+    """`pop.Device` works where the extra is not installed; `serve` then gives the install line."""
+    import subprocess
+    import sys
+
+    code = (
+        "import sys\n"
+        "for name in ('starlette', 'uvicorn', 'psycopg'): sys.modules[name] = None\n"
+        "import populace; populace.Device\n"
+        "from populace.errors import MissingExtra\n"
+        "from populace.collector import serve, postgres_store\n"
+        "for needed in (serve._uvicorn, postgres_store._library):\n"
+        "    try: needed()\n"
+        "    except MissingExtra as error: assert 'populace[collector]' in str(error)\n"
+        "    else: sys.exit(3)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -104,6 +104,23 @@ def test_a_place_held_too_long_goes_to_another_and_the_late_answer_is_refused(st
     assert store.counts()["answers"] == 2
 
 
+def test_who_asks_twice_at_once_gets_one_place_and_none_is_lost(study, store):
+    first, second = hashes(study)[:2]
+    places = ask(store, first, first, second, first)
+    assert len({place.place for place in places}) == 2
+    assert places[0] == places[1] == places[3]
+    assert store.rounds()[0].taken == 2
+
+
+def test_who_comes_back_late_keeps_the_place_that_another_asks_for_at_the_same_moment(study, store):
+    invitations, now = hashes(study), time.time()
+    before = ask(store, *invitations[:SIZE], now=now, hold=10.0)
+    late, new = ask(store, invitations[0], invitations[SIZE], now=now + 20)
+    assert late.place == before[0].place
+    assert not isinstance(new, Place) or new.place != late.place
+    assert isinstance(tell(store, invitations[0], late, now=now + 21), Kept)
+
+
 def test_a_sealed_round_takes_no_answers_and_a_closed_study_nobody(study, store):
     first, second = hashes(study)[:2]
     mine, theirs = ask(store, first, second)
