@@ -56,6 +56,11 @@ class Grid:
         self.most = EXACT if self.scale == 1.0 else EXACT / 8 / self.scale
         self._times = float(np.rint(step * self.scale))
 
+    @property
+    def ratio(self) -> tuple[int, int]:
+        """The tick of a number is the whole number next to number * first / second; (1, 1) where every float is one."""
+        return (int(self.scale), int(self._times)) if self.step else (1, 1)
+
     def values(self, ticks: NumpyArray) -> NumpyArray:
         return np.asarray(ticks * self._times / self.scale if self.step else ticks, np.float64)
 
@@ -152,6 +157,19 @@ class Cells:
     def _shrink(self, stretched: NumpyArray) -> NumpyArray:
         return np.asarray(np.sign(stretched) * np.expm1(np.abs(stretched)) * self._unit)
 
+    @property
+    def pieces(self) -> tuple[tuple[float, float, int], ...]:
+        """First tick, last tick and code of every run of ticks with one code, ascending."""
+        runs = zip(self._low.tolist(), self._high.tolist(), self._cell.tolist(), strict=True)
+        return tuple(sorted((low, high, code) for low, high, code in runs))
+
+    @property
+    def inner(self) -> tuple[float, float] | None:
+        """First and last tick between the outermost edges; None where there is none."""
+        return (
+            (float(self._lows[0]), float(self._highs[-1])) if self._span and self._lows[0] <= self._highs[-1] else None
+        )
+
     def codes(self, numbers: NumpyArray) -> NumpyArray:
         """The code of each number; -1 where it lies in no cell. NaN lies in none."""
         ticks = self._inner_ticks(numbers)
@@ -168,10 +186,10 @@ class Cells:
     def _inner_ticks(self, numbers: NumpyArray) -> NumpyArray:
         """Ticks, where rounding does not push a number that lies between the edges over the last or the first one."""
         ticks = self.grid.ticks(numbers)
-        if not self._span or self._lows[0] > self._highs[-1]:
+        if self.inner is None or not self._span:
             return ticks
         inside = (numbers >= self._span[0]) & (numbers <= self._span[1])
-        return np.where(inside, np.clip(ticks, self._lows[0], self._highs[-1]), ticks)
+        return np.where(inside, np.clip(ticks, *self.inner), ticks)
 
     def nearest(self, numbers: NumpyArray) -> NumpyArray:
         """Each number moved to the nearest one of the domain; one that lies in it stays."""
