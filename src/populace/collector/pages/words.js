@@ -1,0 +1,69 @@
+// Names, labels and figures as people read them.
+
+const YES_NO = { false: "no", true: "yes", 0: "no", 1: "yes" };
+
+// "years_in_town" is "years in town".
+export function columnName(name) {
+  return name.replace(/[_]+/g, " ").trim() || name;
+}
+
+export function capital(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
+export function listed(names, last = "and") {
+  if (names.length < 2) return names.join("");
+  return `${names.slice(0, -1).join(", ")} ${last} ${names.at(-1)}`;
+}
+
+// At most so many names, then how many more there are.
+export function someOf(names, most) {
+  return names.length <= most + 1 ? listed(names) : `${names.slice(0, most).join(", ")} and ${names.length - most} more`;
+}
+
+// A category as it stands in the form.
+export function categoryText(column, category) {
+  return (column.kind === "boolean" && YES_NO[category]) || category;
+}
+
+const INTERVAL = /^\[(.+), (.+)([)\]])$/;
+
+// The label of a group of codes: "[16, 25)" is "16 to 24" where numbers are whole, else "16 to under 25".
+export function groupText(column, asked, group) {
+  const codes = asked.groups.flatMap((each, code) => (each === group ? [code] : []));
+  if (column.null_code !== null && codes.length === 1 && codes[0] === column.null_code) return "no answer";
+  if (codes.length === 0) return asked.labels[group];
+  if (!column.number) return codes.length === 1 ? categoryText(column, column.labels[codes[0]]) : asked.labels[group];
+  return intervalText(column, column.labels[codes[0]], column.labels[codes.at(-1)]);
+}
+
+export function intervalText(column, first, last) {
+  const low = INTERVAL.exec(first)?.[1] ?? first;
+  const [, , high = last, bracket = "]"] = INTERVAL.exec(last) ?? [];
+  const whole = column.kind === "integer" && column.number.step === 1;
+  const shown = (text) => text.replace("T", " ");
+  if (bracket === "]") return low === high ? shown(low) : `${shown(low)} to ${shown(high)}`;
+  if (!whole) return `${shown(low)} to under ${shown(high)}`;
+  return Number(low) === Number(high) - 1 ? low : `${low} to ${Number(high) - 1}`;
+}
+
+// A probability in per cent; never "0 %" or "100 %" of what can happen, or fail to.
+export function percent(share) {
+  const whole = Math.round(share * 100);
+  if (share > 0 && share < 1 && (whole === 0 || whole === 100)) return share < 0.5 ? "less than 1 %" : "more than 99 %";
+  return `${whole} %`;
+}
+
+// A factor, rounded up: what is promised is at most this.
+export function factor(number) {
+  if (number >= 100) return Math.ceil(number).toLocaleString("en");
+  return (Math.ceil(number * 10 - 1e-6) / 10).toLocaleString("en");
+}
+
+export function count(number) {
+  return number.toLocaleString("en");
+}
+
+export function clock(date) {
+  return date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+}
