@@ -21,6 +21,7 @@ from populace.version import __version__ as __version__
 if TYPE_CHECKING:
     from populace import methods as methods
     from populace.api import attack, audit, method, plan, split, synthesize
+    from populace.collector.device import Device
     from populace.errors import BudgetError, InputError, PopulaceError, SpecError
     from populace.methods.base import Plan, Protocol
     from populace.privacy.guarantee import Guarantee
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "api": ("attack", "audit", "method", "plan", "split", "synthesize"),
+    "collector.device": ("Device",),
     "errors": ("BudgetError", "InputError", "PopulaceError", "SpecError"),
     "methods.base": ("Plan", "Protocol"),
     "privacy.guarantee": ("Guarantee",),
@@ -46,7 +48,7 @@ _HOMES = {
 _WHERE = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "BudgetError", "Clients", "Column", "Evaluation", "Guarantee", "Images", "InputError", "Plan", "PopulaceError", "Protocol",
+    "BudgetError", "Clients", "Column", "Device", "Evaluation", "Guarantee", "Images", "InputError", "Plan", "PopulaceError", "Protocol",
     "Run", "Schema", "SpecError", "Table", "attack", "audit", "evaluate", "load_run", "load_schema", "make_table", "method",
     "methods", "plan", "read_images", "read_table", "simulate", "split", "split_by_column", "synthesize",
 ]  # fmt: skip

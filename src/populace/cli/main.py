@@ -12,7 +12,9 @@ from populace.cli import (
     attack,
     audit,
     benchmark,
+    collector,
     demo,
+    device,
     evaluate,
     federation,
     interrupts,
@@ -44,7 +46,7 @@ app = typer.Typer(
 )
 for module in (demo, methods, schema, plan, synthesize, sample, evaluate, verify, audit, attack, benchmark):
     app.command(name=module.__name__.rpartition(".")[2], epilog=module.EXAMPLE)(module.command)
-for group in (ledger, poll, federation, site):
+for group in (ledger, poll, collector, device, federation, site):
     app.add_typer(group.app, name=group.__name__.rpartition(".")[2], epilog=group.EXAMPLE)
 
 

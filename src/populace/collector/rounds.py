@@ -205,3 +205,11 @@ def read_position(study: Study, store: Store, at: Round) -> tuple[RunState, Ques
     if kept is None or content is None:
         raise RunError("the store has lost the state of its rounds; restore it")
     return read_state(study, kept), read_questions(study, content)
+
+
+def close_study(store: Store) -> None:
+    """Take no more answers: the round under way is sealed, and nobody gets a place any more."""
+    with store.transaction(lock="alone"):
+        store.run("UPDATE round SET state = 'sealed' WHERE state = 'open'")
+        if store.fact("closed") is None:
+            store.keep_fact("closed", b"by the organiser")

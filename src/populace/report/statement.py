@@ -33,6 +33,8 @@ NO_LEDGER = {
     "limit; what they say stays there.",
     "files": "Whoever collected the answers kept a ledger for each client, which answers once. Whatever else was released "
     "about the same records adds to this.",
+    "devices": "Each device keeps a ledger of its own, answers a study once, and refuses what would pass its owner's limit; what "
+    "other studies were told about the same person adds to this.",
 }
 NAMED = 24  # columns that a page names
 SEES = {
@@ -160,6 +162,7 @@ def _made(privacy: JsonObject, run: JsonObject) -> str:
         "simulation": alone if privacy.get("sole_holder") else dealt,
         "sites": _sites(privacy, run),
         "files": f"{run.get('clients', 0):,} answers collected in files",
+        "devices": f"the answers of {run.get('clients', 0):,} devices, one each",
     }[run.get("where", "simulation")]
     what = "images" if "synthetic.npz" in (privacy.get("files") or {}) else "rows"
     when = f" Written on {privacy['written']}." if privacy.get("written") else ""

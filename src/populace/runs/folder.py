@@ -61,8 +61,10 @@ def digest_of(path: Path) -> str:
 
 
 def where_of(document: JsonObject) -> str:
-    """Where a run took place, by its run.json: at sites, in files of answers, or in a simulation."""
-    return "sites" if "sites" in document else "files" if "answers" in document else "simulation"
+    """Where a run took place, by its run.json: at sites, on people's devices, in files of answers, or in a simulation."""
+    if "sites" in document:
+        return "sites"
+    return "devices" if "study" in document else "files" if "answers" in document else "simulation"
 
 
 def claim_json(guarantee: Guarantee, history: JsonObject | None) -> JsonObject:

@@ -16,6 +16,7 @@ from populace.errors import RunError
 from populace.methods.base import ImageShape, Population, Protocol
 from populace.methods.registry import make_protocol, settings_from_file
 from populace.privacy.guarantee import Guarantee
+from populace.runs.device_statement import FROM_DEVICES, stated_study
 from populace.runs.federated_statement import LOOPBACK, seated_in_words, stated_federation
 from populace.runs.poll.statement import FROM_FILES, stated_collection
 from populace.tables.partition import Clients, dealt_in_words
@@ -27,6 +28,7 @@ MORE: dict[str, tuple[str, ...]] = {
     "simulation": ("records_in_all", "records_declared"),
     "sites": ("records_declared", "sites", "rehearsal"),
     "files": (),
+    "devices": ("open",),
 }
 
 
@@ -62,6 +64,11 @@ def collected_population(population: Population, *, answered: int) -> JsonObject
     return _common(population, answered)
 
 
+def study_population(population: Population, *, answered: int, open_to_all: bool) -> JsonObject:
+    """What privacy.json says of the people who answered a study, each on a device of their own."""
+    return {**_common(population, answered), "open": open_to_all}
+
+
 def _common(population: Population, answered: int) -> JsonObject:
     found: JsonObject = {
         "kind": population.kind, "clients": population.clients, "records": population.records, "answered": answered,
@@ -79,7 +86,7 @@ def restated(privacy: JsonObject, schema: Schema | None) -> Restated:
     try:
         run = privacy["run"]
         shape = schema if schema is not None else image_shape(run["population"]["images"])
-        make = {"simulation": _simulated, "sites": _at_sites, "files": _collected}[run["where"]]
+        make = {"simulation": _simulated, "sites": _at_sites, "files": _collected, "devices": _on_devices}[run["where"]]
         return make(privacy, shape)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError, ZeroDivisionError) as error:
         raise RunError(f"the facts in privacy.json make no run: {error!r}") from error
@@ -149,6 +156,15 @@ def _collected(privacy: JsonObject, shape: Schema | ImageShape) -> Restated:
     stated = stated_collection(claim, records=records, seeded=bool(privacy["seeded"]), answered=answered)
     again = collected_population(population, answered=answered)
     return _restated(protocol, population, stated, split=FROM_FILES, clients=answered, population_said=again)
+
+
+def _on_devices(privacy: JsonObject, shape: Schema | ImageShape) -> Restated:
+    run, said = privacy["run"], privacy["run"]["population"]
+    protocol, population, claim = _method(run, shape, clients=int(said["clients"]), records=int(said["records"]))
+    answered = min(int(said["answered"]), int(privacy["ledger"]["accounts_charged"]))
+    stated = stated_study(claim, answered=answered, open_to_all=bool(said["open"]))
+    again = study_population(population, answered=answered, open_to_all=bool(said["open"]))
+    return _restated(protocol, population, stated, split=FROM_DEVICES, clients=answered, population_said=again)
 
 
 def _restated(

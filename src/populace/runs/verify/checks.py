@@ -163,8 +163,9 @@ def _check_run(papers: Papers) -> Iterator[Check]:
             f"method {papers.run['method']}, epsilon {asked:g} asked for" if asked else f"method {papers.run['method']}"
         )
         yield Check(what, "holds", f"{words}; they agree")
-    # A fit of answers from files draws no noise: its seed protects nobody and costs nothing.
-    if papers.run["spec"].get("seed") is not None and "answers" not in papers.run and not papers.guarantee.seeded:
+    # A fit of answers from files or devices draws no noise: its seed protects nobody and costs nothing.
+    drawn = "answers" not in papers.run and "study" not in papers.run
+    if papers.run["spec"].get("seed") is not None and drawn and not papers.guarantee.seeded:
         yield Check("seed", "fails", "run.json names a seed, and privacy.json does not say that the run is not private")
 
 
