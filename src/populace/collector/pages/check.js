@@ -35,10 +35,13 @@ export function checkStudy(study) {
   need(Array.isArray(lines) && lines.every((line) => isText(line?.label) && isText(line?.words)), "the guarantee");
   need(Array.isArray(study.columns) && isWhole(study.columns.length, 1, MOST_COLUMNS), "the columns");
   study.columns.forEach(checkColumn);
-  if (!study.method.for_pages) {
-    throw new Refused("This study's method needs the Python program and cannot be answered in a browser; nothing was sent.");
-  }
   return study;
+}
+
+// A study that a page can answer.
+export function checkAnswerable(study) {
+  if (checkStudy(study).method.for_pages) return study;
+  throw new Refused("This study's method needs the Python program and cannot be answered in a browser; nothing was sent.");
 }
 
 function checkColumn(column) {

@@ -51,19 +51,9 @@ export async function get(path, options) {
 }
 
 async function readText(response) {
-  const reader = response.body.getReader();
-  const decoder = new TextDecoder();
-  let text = "";
-  for (let size = 0; ; ) {
-    const { done, value } = await reader.read();
-    if (done) return text + decoder.decode();
-    size += value.length;
-    if (size > MOST_BYTES) {
-      reader.cancel();
-      throw new Refused("The server sent far more than this page can use.");
-    }
-    text += decoder.decode(value, { stream: true });
-  }
+  const body = await response.blob();
+  if (body.size > MOST_BYTES) throw new Refused("The server sent far more than this page can use.");
+  return body.text();
 }
 
 function parse(text) {

@@ -1,8 +1,9 @@
 // The organiser's page: how many answers there are, and what they say about single columns. There is no row to be shown.
 
+import { checkStudy } from "./check.js";
 import { byId, make, makeSvg } from "./dom.js";
 import { Refused, Unreachable, get } from "./exchange.js";
-import { clock, columnName, count } from "./words.js";
+import { clock, columnName, count, labelText } from "./words.js";
 
 const SECONDS = 5;
 const TOKEN = "populace organiser";
@@ -11,6 +12,7 @@ const cards = new Map();
 let token = recall();
 let timer = 0;
 let asking = null;
+let form = null; // the columns as the study declares them, for readable labels
 
 function recall() {
   try {
@@ -50,6 +52,7 @@ async function refresh() {
   if (token === null || document.hidden) return;
   const mine = (asking = {});
   try {
+    form ??= checkStudy(await get("v1/study")).columns;
     const found = checkProgress(await get(`v1/progress?error=${byId("error").value}`, { bearer: token }));
     if (asking !== mine) return;
     tell("");
@@ -130,22 +133,23 @@ function renderColumns(columns) {
       cards.set(index, card);
       byId("columns").append(card.element);
     }
-    cards.get(index).show(column);
+    cards.get(index).show(column, form[index]?.name === column.name ? form[index] : null);
   });
 }
 
 function makeCard(name) {
-  const head = () => make("thead", {}, make("tr", {}, ...["Value", "Share", "95 % interval"].map((text) => make("th", { scope: "col" }, text))));
+  const title = (text, kind = null) => make("th", { scope: "col", class: kind }, text);
+  const head = () => make("thead", {}, make("tr", {}, title("Value"), title("Share"), title("± for 95\u00a0%", "number")));
   const words = make("p", { class: "hint" });
   const bodies = [make("tbody"), make("tbody")];
   const [first, rest] = bodies.map((body) => make("table", { class: "estimates", "aria-label": `Shares of ${columnName(name)}` }, head(), body));
   const more = make("details", { hidden: true }, make("summary", {}, "All values"), rest);
   const element = make("section", { class: "card", "aria-label": columnName(name) }, make("h3", {}, columnName(name)), words, first, more);
-  const show = (column) => {
+  const show = (column, declared) => {
     const none = column.labels.length === 0;
     first.hidden = none;
     words.textContent = none ? "Nothing is known about it yet." : sayColumn(column);
-    const rows = rowsOf(column);
+    const rows = rowsOf(column, declared);
     bodies[0].replaceChildren(...rows.slice(0, MOST_SHOWN));
     bodies[1].replaceChildren(...rows.slice(MOST_SHOWN));
     more.hidden = rows.length <= MOST_SHOWN;
@@ -159,13 +163,13 @@ function sayColumn(column) {
   return isCount(column.answers_needed) ? `${told}; about ${count(column.answers_needed)} answers in all are needed for the wanted error.` : `${told}.`;
 }
 
-function rowsOf(column) {
+function rowsOf(column, declared) {
   const ends = column.shares.map((share, i) => share + column.half_widths[i]);
   const most = Math.min(1, Math.max(0.1, ...ends.slice(0, 10_000)));
   return column.labels.map((label, i) => {
     const [share, half] = [column.shares[i], column.half_widths[i]];
     const words = `${points(share)} % ± ${points(half)}`;
-    return make("tr", {}, make("th", { scope: "row" }, String(label)), make("td", { class: "chart" }, drawShare(share, half, most)), make("td", { class: "number" }, words));
+    return make("tr", {}, make("th", { scope: "row" }, labelText(declared, String(label))), make("td", { class: "chart" }, drawShare(share, half, most)), make("td", { class: "number" }, words));
   });
 }
 
@@ -175,16 +179,18 @@ function points(share) {
   return (Math.abs(value) < 9.95 ? value.toFixed(1) : value.toFixed(0)).replace("-", "\u2212");
 }
 
-// A bar with a whisker on a scale from 0 to `most`; the figures beside it say the same.
+// A bar with a whisker on a scale from 0 to `most`; a whisker that goes on beyond the scale has no end there. The figures beside
+// it say the same.
 function drawShare(share, half, most) {
   const place = (x) => `${(100 * Math.min(Math.max(x / most, 0), 1)).toFixed(2)}%`;
-  const [low, high] = [place(share - half), place(share + half)];
   const line = (x1, x2, y1, y2, kind) => makeSvg("line", { x1, x2, y1, y2, class: kind });
+  const ends = [share - half, share + half].filter((x) => x >= 0 && x <= most);
   return makeSvg(
     "svg", { "aria-hidden": "true", focusable: "false" },
     makeSvg("rect", { x: 0, y: "20%", width: place(share), height: "60%", class: "bar" }),
     line("0", "0", "0", "100%", "axis"),
-    line(low, high, "50%", "50%", "whisker"), line(low, low, "28%", "72%", "whisker"), line(high, high, "28%", "72%", "whisker"),
+    line(place(share - half), place(share + half), "50%", "50%", "whisker"),
+    ...ends.map((end) => line(place(end), place(end), "25%", "75%", "whisker")),
   );
 }
 

@@ -3,14 +3,14 @@
 // The order of things is that of docs/collector-api.md. The report is drawn when the person presses Send, not before: what is
 // shown until then are examples. Whoever saw the draw first could decide by it, and the promise would not hold any more.
 
-import { checkInvitation, checkQuestion, checkStudy } from "./check.js";
+import { checkAnswerable, checkInvitation, checkQuestion } from "./check.js";
 import { byId, make } from "./dom.js";
 import { Refused, Unreachable, ask, get, patiently, pause, sentenceOf } from "./exchange.js";
 import { makeField } from "./form.js";
 import * as ledger from "./ledger.js";
 import * as picture from "./picture.js";
 import { base64, drawSet, encodeSet, makeNonce } from "./sampler.js";
-import { columnName, listed, someOf } from "./words.js";
+import { capital, columnName, listed, someOf } from "./words.js";
 
 const STEPS = ["welcome", "questions", "preview", "done"];
 const at = { step: "", study: null, invitation: null, question: null, fields: [], codes: [], ended: false };
@@ -64,7 +64,7 @@ async function open() {
   at.invitation = ledger.takeInvitation();
   const unsent = ledger.entries().find((entry) => entry.state === "kept");
   if (unsent) return deliver(unsent);
-  at.study = checkStudy(await persist(() => get("v1/study"), tellNoStudy));
+  at.study = checkAnswerable(await persist(() => get("v1/study"), tellNoStudy));
   const before = ledger.entryOf(at.study.digest);
   if (before) return showEntry(before);
   if (!at.study.open && at.invitation === null) {
@@ -91,7 +91,7 @@ function showWelcome() {
   byId("promise-first").textContent = first;
   byId("promise-rest").replaceChildren(...rest.map((sentence) => make("li", {}, sentence)));
   byId("guarantee").replaceChildren(
-    ...study.guarantee.flatMap(({ label, words }) => [make("dt", {}, label), make("dd", {}, words)]),
+    ...study.guarantee.flatMap(({ label, words }) => [make("dt", {}, capital(label)), make("dd", {}, words)]),
   );
   tell("");
   show("welcome");
@@ -165,7 +165,8 @@ async function drawExample() {
   byId("example-words").textContent = question.report.size > 1 ? inIt : "";
 }
 
-const isPast = (moment) => moment !== "" && !(Date.parse(moment) > Date.now());
+const MARGIN = 2_000; // milliseconds before a place is lost in which no report is made any more
+const isPast = (moment) => moment !== "" && !(Date.parse(moment) > Date.now() + MARGIN);
 
 // Draw the report, write it down, send it: in this order, and the first two once.
 async function send() {

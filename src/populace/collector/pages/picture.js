@@ -4,9 +4,9 @@ import { make } from "./dom.js";
 import { probabilities, worstRatio } from "./check.js";
 import { capital, columnName, count, factor, groupText, listed, percent } from "./words.js";
 
-const MOST_NAMED = 24; // values that are drawn with their names
+const MOST_NAMED = 12; // values that are drawn with their names
 const MOST_DRAWN = 1_024; // values that are drawn at all
-const MOST_LISTED = 8; // told values that are named one by one
+const MOST_LISTED = 6; // told values that are named one by one
 
 // The cell of a record, from its codes in the order of the asked columns.
 export function cellOf(question, codes) {
@@ -38,17 +38,21 @@ export function namesOf(question, study) {
     }
     const asked = question.columns[at];
     const column = study.columns[asked.column];
-    asked.labels.forEach((_, group) => walk(at + 1, cell + group * asked.stride, [...parts, part(column, asked, group)]));
+    asked.labels.forEach((_, group) => walk(at + 1, cell + group * asked.stride, [...parts, part(question, column, asked, group)]));
   };
   walk(0, 0, []);
   return names;
 }
 
-// "boat: no" where "no" alone would say too little.
-function part(column, asked, group) {
+// "boat no" where the question is about several columns: "no" alone would say too little.
+function part(question, column, asked, group) {
   const text = groupText(column, asked, group);
-  const plain = column.kind === "boolean" || column.number || /^[\d.\s-]*$/.test(text) || text === "no answer" || text === "none";
-  return plain ? `${columnName(column.name)} ${text}` : text;
+  return question.columns.length > 1 ? `${columnName(column.name)} ${text}` : text;
+}
+
+function valuesName(question) {
+  if (question.values !== null) return "boxes";
+  return question.columns.length > 1 ? "combinations" : "values";
 }
 
 // The sentences above the drawing.
@@ -57,7 +61,7 @@ export function lawInWords(question) {
   if (law.size === 1) return ["There is only one possible value here, so nothing about you is told."];
   const { own, other } = probabilities(law);
   const folded = question.values !== null;
-  const what = folded ? "boxes" : "values";
+  const what = valuesName(question);
   const kinds = folded
     ? `Your answers are one of ${count(question.cells)} combinations, sorted into ${count(law.size)} boxes by a fixed public rule.`
     : `There are ${count(law.size)} possible ${what} here, and ${question.columns.length > 1 ? "your answers together are" : "your answer is"} one of them.`;
@@ -95,7 +99,7 @@ export function drawValues(question, names, own, set) {
 // The told values by name, for "what leaves".
 export function toldNames(question, names, set) {
   if (names.length === 0) {
-    const what = question.values === null ? "values" : "boxes";
+    const what = valuesName(question);
     const numbers = set.slice(0, MOST_LISTED).map((value) => count(value + 1));
     const rest = set.length - numbers.length;
     return [`${capital(what)} number ${rest > 0 ? `${numbers.join(", ")} and ${count(rest)} more` : listed(numbers)}`];

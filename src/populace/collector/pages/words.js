@@ -47,11 +47,19 @@ export function intervalText(column, first, last) {
   return Number(low) === Number(high) - 1 ? low : `${low} to ${Number(high) - 1}`;
 }
 
+// The label of a group where only its text is at hand: "[16, 25) to [35, 45)" is "16 to 44".
+export function labelText(column, label) {
+  if (!column?.number) return column ? categoryText(column, label) : label;
+  if (column.null_code !== null && label === column.labels[column.null_code]) return "no answer";
+  const parts = label.split(" to ");
+  return intervalText(column, parts[0], parts.at(-1));
+}
+
 // A probability in per cent; never "0 %" or "100 %" of what can happen, or fail to.
 export function percent(share) {
   const whole = Math.round(share * 100);
-  if (share > 0 && share < 1 && (whole === 0 || whole === 100)) return share < 0.5 ? "less than 1 %" : "more than 99 %";
-  return `${whole} %`;
+  if (share > 0 && share < 1 && (whole === 0 || whole === 100)) return share < 0.5 ? "less than 1\u00a0%" : "more than 99\u00a0%";
+  return `${whole}\u00a0%`;
 }
 
 // A factor, rounded up: what is promised is at most this.
