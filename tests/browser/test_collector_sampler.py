@@ -5,7 +5,6 @@ Statistics have power: a table that is off by 3 % and a subset drawn by remainde
 
 import base64
 import datetime
-import functools
 import itertools
 import json
 import math
@@ -22,7 +21,7 @@ from populace.collector.study import plan_study
 from populace.privacy.randomizers.subset import SubsetSelection
 from populace.tables.dates import moment_number
 from populace.tables.embedded import FOLDER
-from populace.tables.schema import Schema
+from populace.tables.schema import Column, Schema
 
 from unit.tables.strategies import FAST, SCALES, columns  # isort: skip
 
@@ -135,12 +134,24 @@ def test_reports_are_written_as_python_writes_them(page):
 @pytest.mark.parametrize(("method", "epsilon"), [("poll", 1.0), ("independent", 0.5), ("samprivsyn", 1.0), ("poll", 0.1)])
 def test_records_fall_into_the_cells_that_python_finds(page, method, epsilon):
     """Every question of a study passes the page's check, and a record's value is the one of the survey itself."""
-    study = plan_study(schema=str(FOLDER / "harbour.toml"), epsilon=epsilon, method=method, clients=2_000)
+    check_cells(page, plan_study(schema=str(FOLDER / "harbour.toml"), epsilon=epsilon, method=method, clients=2_000))
+
+
+def test_folded_questions_have_the_values_that_python_finds(page, tmp_path):
+    """A list so long that its cells share boxes."""
+    codes = Column(name="code", kind="categorical", categories=tuple(f"c{i}" for i in range(700)), source="a catalogue")
+    boat = Column(name="boat", kind="boolean", categories=("no", "yes"), nullable=True, source="a catalogue")
+    Schema(columns=(codes, boat)).save(tmp_path / "long.toml")
+    study = plan_study(schema=str(tmp_path / "long.toml"), epsilon=1.0, clients=2_000)
+    assert any(study.survey.is_folded)
+    check_cells(page, study)
+
+
+def check_cells(page, study):
     survey, rng = study.survey, np.random.default_rng(6)
     asked = rng.choice(len(survey.groups), min(60, len(survey.groups)), replace=False)
     records = [[int(rng.integers(size)) for size in study.schema.sizes] for _ in asked]
-    cell = functools.partial(survey.cell)
-    expected = [int(cell(np.array(record), int(number))) for record, number in zip(records, asked, strict=True)]
+    expected = [int(survey.cell(np.array(record), int(number))) for record, number in zip(records, asked, strict=True)]
     where = {"state": "ask", "round": 0, "place": 1, "held_until": "", "round_closes": ""}
     questions = [{**where, **question_document(survey, int(number))} for number in asked]
     facts = {"columns": schema_document(study.schema), "epsilon": study.epsilon}
