@@ -74,7 +74,9 @@ def go_to_preview(browser: Browser) -> None:
 
 def ledger(browser: Browser) -> list[dict[str, Any]]:
     """The entries that the page keeps."""
-    script = "Object.entries(localStorage).filter(([k]) => k.startsWith('populace answer')).map(([, v]) => JSON.parse(v))"
+    script = (
+        "Object.entries(localStorage).filter(([k]) => k.startsWith('populace answer')).map(([, v]) => JSON.parse(v))"
+    )
     found: list[dict[str, Any]] = browser.evaluate(script)
     return found
 
@@ -82,7 +84,14 @@ def ledger(browser: Browser) -> list[dict[str, Any]]:
 def serve_study(stub: Stub, study: Study, question: dict[str, Any] | int = 0) -> None:
     """Let the stub serve this study with one question, and give true receipts."""
     asked = question_document(study.survey, question) if isinstance(question, int) else question
-    where = {"state": "ask", "round": 0, "place": 7, "client": 7, "held_until": "2999-01-01T00:00:00+00:00", "round_closes": ""}
+    where = {
+        "state": "ask",
+        "round": 0,
+        "place": 7,
+        "client": 7,
+        "held_until": "2999-01-01T00:00:00+00:00",
+        "round_closes": "",
+    }
 
     def receive(body: bytes) -> tuple[int, bytes]:
         sent = json.loads(body)
@@ -98,7 +107,9 @@ def question_about_all(study: Study, *, epsilon: float) -> dict[str, Any]:
     columns, stride = [], 1
     for number, column in enumerate(study.schema.columns):
         groups = [int(code > 0) for code in range(column.size)]
-        columns.append({"column": number, "name": column.name, "groups": groups, "labels": ["first", "rest"], "stride": stride})
+        columns.append(
+            {"column": number, "name": column.name, "groups": groups, "labels": ["first", "rest"], "stride": stride}
+        )
         stride *= 2
     report = report_document(SubsetSelection(size=stride, epsilon=epsilon))
     return {"question": 0, "columns": columns, "cells": stride, "values": None, "report": report}

@@ -152,7 +152,7 @@ class Stub:
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
         self.address = f"http://127.0.0.1:{self._server.server_address[1]}/"
 
     def reply(self, path: str, body: bytes) -> tuple[int, bytes, str]:

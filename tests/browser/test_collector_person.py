@@ -7,7 +7,19 @@ import pytest
 from populace.collector.study import plan_study
 from populace.tables.embedded import FOLDER
 
-from .person import FAINTEST, FILL, answers_posted, click, go_to_preview, ledger, picture, says, serve_study, shows, some_link
+from .person import (
+    FAINTEST,
+    FILL,
+    answers_posted,
+    click,
+    go_to_preview,
+    ledger,
+    picture,
+    says,
+    serve_study,
+    shows,
+    some_link,
+)
 from .studies import served
 
 pytestmark = pytest.mark.slow
@@ -24,7 +36,9 @@ def study(tmp_path_factory):
 
 @pytest.fixture
 def small_study():
-    return plan_study(schema=str(FOLDER / "harbour.toml"), epsilon=1.0, method="independent", clients=100, title="Harbour")
+    return plan_study(
+        schema=str(FOLDER / "harbour.toml"), epsilon=1.0, method="independent", clients=100, title="Harbour"
+    )
 
 
 def test_filled_sent_and_received(browser, study):
@@ -74,7 +88,7 @@ def test_a_second_answer_is_refused_by_the_device_and_by_the_server(browser, stu
         browser.open(link, width=375)
         shows(browser, "welcome")
         click(browser, "begin")
-        says(browser, "answer")
+        says(browser, "invitation has been used")
         assert "alarm" in browser.evaluate("document.getElementById('notice').className")
         assert len(study.answers()) == count
 
@@ -166,7 +180,9 @@ def test_a_tab_hears_that_another_one_has_answered(browser, stub, small_study):
 
 
 def test_an_open_study_gives_one_invitation_to_all_tabs_of_a_person(browser, tmp_path):
-    with served(tmp_path / "open", HARBOUR, epsilon=2.0, method="independent", clients=500, open_to_all=True) as open_study:
+    with served(
+        tmp_path / "open", HARBOUR, epsilon=2.0, method="independent", clients=500, open_to_all=True
+    ) as open_study:
         with browser.person() as first:
             browser.open(open_study.address, width=375)
             go_to_preview(browser)
@@ -257,5 +273,7 @@ def look(browser, name):
     assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
     ratio, text = browser.evaluate(FAINTEST)
     assert ratio > 4.5, (name, text)
-    small = "[...document.querySelectorAll('button, select, .choice, .field input:not([type=checkbox])')].filter((e) => "
+    small = (
+        "[...document.querySelectorAll('button, select, .choice, .field input:not([type=checkbox])')].filter((e) => "
+    )
     assert browser.evaluate(small + "e.checkVisibility() && e.getBoundingClientRect().height < 44).length") == 0, name

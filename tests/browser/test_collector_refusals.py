@@ -15,7 +15,9 @@ from .person import answers_posted, click, go_to_preview, ledger, picture, says,
 
 pytestmark = pytest.mark.slow
 NOT_JSON = (200, b"<html>it works</html>")
-REFUSED = "document.getElementById('notice').className === 'alarm' && document.getElementById('notice-text').textContent"
+REFUSED = (
+    "document.getElementById('notice').className === 'alarm' && document.getElementById('notice-text').textContent"
+)
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +68,7 @@ QUESTIONS = {
     "a broken group": (["columns", 0, "groups", 0], 0.5),
     "too few groups": (["columns", 0, "groups"], [0]),
     "a stride that leads outside": (["columns", 0, "stride"], 1_000),
+    "more groups than cells": (["columns", 0, "labels"], ["a", "b", "c"]),
     "a negative place": (["place"], -1),
     "no report": (["report"], MISSING),
     "a numerator above the denominator": (["report", "numerator"], str(2**63 + 1)),
@@ -132,7 +135,9 @@ def test_a_question_that_is_malformed_or_breaks_the_promise_is_refused(browser, 
 
 
 @pytest.mark.parametrize("path", ["/v1/study", "/v1/question"])
-@pytest.mark.parametrize("reply", [NOT_JSON, (200, b""), (200, b"[]"), (200, b"null"), (404, b"{}"), (403, b'{"error": 7}')])
+@pytest.mark.parametrize(
+    "reply", [NOT_JSON, (200, b""), (200, b"[]"), (200, b"null"), (404, b"{}"), (403, b'{"error": 7}')]
+)
 def test_what_is_no_answer_at_all_is_refused(browser, stub, study, path, reply):
     serve_study(stub, study, 3)
     stub.replies[path] = reply
@@ -239,7 +244,7 @@ def test_a_place_that_was_lost_is_asked_for_again_before_anything_is_drawn(brows
 
 
 BROWSERS = {
-    "no storage": ("Object.defineProperty(window, 'localStorage', { get() { throw new DOMException('no'); } })", "answer only once"),
+    "no storage": ("Object.defineProperty(window, 'localStorage', { get() { throw new DOMException(''); } })", "only once"),
     "full storage": ("Storage.prototype.setItem = () => { throw new DOMException('full'); }", "answer only once"),
     "forgetful storage": ("Storage.prototype.setItem = () => {}", "answer only once"),
     "no locks": ("Object.defineProperty(Navigator.prototype, 'locks', { value: undefined })", "too old"),
@@ -275,6 +280,9 @@ def test_links_that_are_not_whole_and_no_link_at_all(browser, stub, study):
         with browser.person():
             browser.open(link, width=375)
             assert words in refused(browser)
+            assert browser.evaluate("location.hash") == ""
+            browser.evaluate(f"location.href = '{some_link(stub.address)}'")  # then the whole link, into the same tab
+            shows(browser, "welcome")
             assert browser.evaluate("location.hash") == ""
 
 

@@ -1,6 +1,6 @@
 """The page's arithmetic in a real browser, against Python's: the law of its reports, how they are written, and codes of values.
 
-Statistics have power: a table that is off by 3 % and a subset drawn by remainders are rejected by the tests that accept the page.
+Statistics have power: a table that is off by 3 % and a subset drawn by remainders are rejected by what accepts the page.
 """
 
 import base64
@@ -99,11 +99,34 @@ def test_whole_numbers_below_a_bound_are_even(page):
         assert bound == 1 or stats.chisquare(drawn).pvalue > SURE
 
 
+def test_large_sets_name_all_others_equally_often(page):
+    """256 values, a set of 69: the spread of how often each other value is told is that of draws without replacement."""
+    size, chosen, own, draws = 256, 69, 200, 4_000
+    law = law_of(size, chosen, 1.0)
+    script = f"""import('/sampler.js').then(({{ drawSet }}) => {{ const found = new Array({size}).fill(0);
+      for (let i = 0; i < {draws}; i += 1) for (const value of drawSet({json.dumps(law)}, {own})) found[value] += 1;
+      return found; }})"""
+    counts = np.array(page.evaluate(script))
+    p, others = float(SubsetSelection(size=size, epsilon=1.0, chosen=chosen).exact_p), np.delete(counts, own)
+    assert counts.sum() == draws * chosen
+    assert stats.binomtest(int(counts[own]), draws, p).pvalue > SURE
+    shares = np.array([chosen - 1, chosen]) / len(others)
+    variance = draws * float(np.array([p, 1 - p]) @ (shares * (1 - shares)))
+    spread = ((others - others.mean()) ** 2).sum() / variance * (len(others) - 1) / len(others)
+    assert SURE < stats.chi2.sf(spread, len(others) - 1) < 1 - SURE
+
+
 def test_the_threshold_is_exact_to_the_last_bit(page):
     """With words of the test's own: one below the numerator is told, the numerator itself is not."""
     law = law_of(4, 1, 1.0)
     numerator = int(law["numerator"])
-    for drawn, told in ((0, True), (numerator - 1, True), (numerator, False), (numerator + 1, False), (2**63 - 1, False)):
+    for drawn, told in (
+        (0, True),
+        (numerator - 1, True),
+        (numerator, False),
+        (numerator + 1, False),
+        (2**63 - 1, False),
+    ):
         words = [(drawn >> 32) << 1, drawn & 0xFFFFFFFF, *[0] * 20]
         script = f"""import('/sampler.js').then(({{ drawSet }}) => {{ const words = {words}; let at = 0;
           return drawSet({json.dumps(law)}, 2, () => words[at++]); }})"""
@@ -127,11 +150,15 @@ def test_reports_are_written_as_python_writes_them(page):
         kinds.add(cases[-1][0]["encoding"])
         expected.append(base64.b64encode(member.encode(report)).decode())
     assert kinds == {"bits", "indices"}
-    script = "import('/sampler.js').then(({ encodeSet, base64 }) => %s.map(([law, set]) => base64(encodeSet(law, set))))"
+    script = (
+        "import('/sampler.js').then(({ encodeSet, base64 }) => %s.map(([law, set]) => base64(encodeSet(law, set))))"
+    )
     assert page.evaluate(script % json.dumps(cases)) == expected
 
 
-@pytest.mark.parametrize(("method", "epsilon"), [("poll", 1.0), ("independent", 0.5), ("samprivsyn", 1.0), ("poll", 0.1)])
+@pytest.mark.parametrize(
+    ("method", "epsilon"), [("poll", 1.0), ("independent", 0.5), ("samprivsyn", 1.0), ("poll", 0.1)]
+)
 def test_records_fall_into_the_cells_that_python_finds(page, method, epsilon):
     """Every question of a study passes the page's check, and a record's value is the one of the survey itself."""
     check_cells(page, plan_study(schema=str(FOLDER / "harbour.toml"), epsilon=epsilon, method=method, clients=2_000))
@@ -230,8 +257,8 @@ def test_what_is_typed_is_the_number_that_python_reads(page):
     assert page.evaluate(script % json.dumps(texts)) == expected
     typed = {
         "12": 12, " 7 ": 7, "-3.5": -3.5, "3,5": 3.5, "\u22124": -4, "+2": 2, "0.1": 0.1, ".5": 0.5, "5.": 5, "1000": 1000,
-        "1,000": None, "1.2.3": None, "12a": None, "": None, "1e3": None, "NaN": None, "Infinity": None, "--1": None, "0x10": None,
-        "1,5000": 1.5,
+        "1,000": None, "1.2.3": None, "12a": None, "": None, "1e3": None, "NaN": None, "Infinity": None, "--1": None,
+        "0x10": None, "1,5000": 1.5,
     }  # fmt: skip
     script = "import('/values.js').then((v) => %s.map(v.parseNumber))"
     assert page.evaluate(script % json.dumps(list(typed))) == list(typed.values())

@@ -85,6 +85,8 @@ export function checkQuestion(question, study) {
   need(new Set(question.columns.map((asked) => asked.column)).size === question.columns.length, "a column asked twice");
   const last = question.columns.reduce((sum, asked) => sum + largest(asked.groups) * asked.stride, 0);
   need(last < question.cells, "cells outside the question");
+  const combinations = question.columns.reduce((all, asked) => all * asked.labels.length, 1);
+  need(combinations === question.cells, "the number of cells");
   checkLaw(question.report);
   const { size } = question.report;
   if (question.values === null) need(size === question.cells, "the number of values");

@@ -1,7 +1,7 @@
 // The fields of the asked columns: drawn as the browser's own controls, read back as codes.
 
 import { make } from "./dom.js";
-import { capital, categoryText, columnName } from "./words.js";
+import { capital, categoryText, columnName, momentText } from "./words.js";
 import { codeOf, numberText, parseMoment, parseNumber, rangeOf } from "./values.js";
 
 const FEW = 8; // so many choices are all shown; a longer list opens
@@ -51,10 +51,9 @@ function listField(column, id) {
 function scaleField(column, id) {
   const problem = problemOf(id);
   const hint = make("p", { class: "hint", id: `${id}-hint` }, hintOf(column));
-  const input = make("input", { id, type: TYPES[column.kind], autocomplete: "off", "aria-describedby": `${hint.id} ${problem.id}` });
-  if (column.kind === "integer") input.inputMode = rangeOf(column.number)[0] < 0 ? "text" : "numeric";
-  if (column.kind === "decimal") input.inputMode = rangeOf(column.number)[0] < 0 ? "text" : "decimal";
-  if (column.kind === "datetime" || column.kind === "time") input.step = column.number.step < 1 ? "any" : column.number.step % 60 ? 1 : 60;
+  const described = `${hint.id} ${problem.id}`;
+  const input = make("input", { id, type: TYPES[column.kind], autocomplete: "off", "aria-describedby": described });
+  adapt(input, column);
   const label = make("label", { class: "name", for: id }, capital(columnName(column.name)));
   const element = make("div", { class: "field" }, label, hint, input);
   const silent = column.nullable ? make("input", { type: "checkbox", id: `${id}-none` }) : null;
@@ -75,7 +74,19 @@ function scaleField(column, id) {
   return { element, read, first: input };
 }
 
-const EXAMPLES = { integer: "a whole number", decimal: "a number", date: "a whole date", datetime: "a date and a time", time: "a time" };
+// The keyboard of a phone, and how fine a time is.
+function adapt(input, column) {
+  const { kind, number } = column;
+  const [low, high] = rangeOf(number);
+  if (kind === "integer" && low >= 0) input.inputMode = "numeric"; // these keyboards have no minus sign
+  if (kind === "decimal" && low >= 0) input.inputMode = "decimal";
+  if (kind === "date" && !number.clip) [input.min, input.max] = [numberText(low, kind), numberText(high, kind)];
+  if (kind === "datetime" || kind === "time") input.step = number.step < 1 ? "any" : number.step % 60 ? 1 : 60;
+}
+
+const EXAMPLES = {
+  integer: "a whole number", decimal: "a number", date: "a date", datetime: "a date and a time", time: "a time",
+};
 
 // The code of what was typed, or one sentence that says what is wrong with it.
 export function codeOfText(column, text, isBroken = false) {
@@ -96,7 +107,7 @@ function exampleOf(column) {
   return codeOf(column.number, middle) === null ? String(low) : String(middle);
 }
 
-const shown = (number, kind) => numberText(number, kind).replace("T", " ");
+const shown = (number, kind) => momentText(numberText(number, kind), kind);
 
 function outside(column, number) {
   const [low, high] = rangeOf(column.number).map((end) => shown(end, column.kind));

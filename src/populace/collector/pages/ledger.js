@@ -77,11 +77,16 @@ export async function once(digest, make) {
   });
 }
 
-// What became of an answer; the nonce and the report are of no more use, and go.
+// What became of an answer; the nonce and the report are of no more use, and go. Where it cannot be written, the entry stays
+// as it is: the same answer is sent again next time, and gets the same receipt.
 export function settle(entry, outcome) {
   const { body, told, ...rest } = entry;
   const settled = { ...rest, ...outcome };
-  write(ANSWER + entry.digest, JSON.stringify(settled));
+  try {
+    localStorage.setItem(ANSWER + entry.digest, JSON.stringify(settled));
+  } catch {
+    // See above.
+  }
   return settled;
 }
 

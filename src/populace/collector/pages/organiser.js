@@ -64,7 +64,8 @@ async function refresh() {
       return showEntrance(error.message);
     }
     const known = error instanceof Refused || error instanceof Unreachable;
-    tell(`${known ? error.message : "This page failed to show what came."} What is shown is from before; it is tried again every ${SECONDS} seconds.`);
+    const why = known ? error.message : "This page failed to show what came.";
+    tell(`${why} What is shown is from before; it is tried again every ${SECONDS} seconds.`);
   }
   timer = setTimeout(refresh, SECONDS * 1000);
 }
@@ -76,10 +77,9 @@ function checkProgress(found) {
   const column = (one) =>
     typeof one?.name === "string" && Array.isArray(one.labels) && isNumbers(one.shares, one.labels.length) &&
     isNumbers(one.half_widths, one.labels.length) && isCount(one.answers);
-  const whole =
-    found !== null && typeof found === "object" && isCount(found.answers) && isCount(found.planned_answers) && isCount(found.invitations) &&
-    Array.isArray(found.rounds) && Array.isArray(found.in_words) && Array.isArray(found.columns) && found.columns.every(column);
-  if (!whole) throw new Refused("The server sent something that this page does not understand.");
+  const counts = [found?.answers, found?.planned_answers, found?.invitations].every(isCount);
+  const lists = [found?.rounds, found?.in_words, found?.columns].every(Array.isArray);
+  if (!counts || !lists || !found.columns.every(column)) throw new Refused("The server sent something that this page does not understand.");
   return found;
 }
 
@@ -109,7 +109,9 @@ function renderTiles(found) {
   byId("enough").classList.toggle("good", found.enough === true);
   const points = Math.round(found.wanted_error * 100);
   const target = `for every share to be within ± ${points} ${points === 1 ? "point" : "points"}, 95 % of the time`;
-  byId("needed").textContent = known ? `About ${count(found.answers_needed)} answers are needed ${target}.` : "It shows when the first answers are in.";
+  byId("needed").textContent = known
+    ? `About ${count(found.answers_needed)} answers are needed ${target}.`
+    : "It shows when the first answers are in.";
   byId("invitations").textContent = count(found.invitations);
   byId("invitations-words").textContent = found.open_to_all
     ? "given to those who opened the page; anybody may answer, and often"
@@ -119,10 +121,12 @@ function renderTiles(found) {
 const STATES = { open: "open", sealed: "being counted", absorbed: "counted" };
 
 function roundRow(round) {
-  const closes = Number.isFinite(round.closes) && round.closes !== null ? new Date(round.closes * 1000).toLocaleString() : "when it is full";
+  const closes = Number.isFinite(round.closes) ? new Date(round.closes * 1000).toLocaleString() : "when it is full";
   const waiting = Math.max(0, round.taken - round.answered);
-  const cells = [STATES[round.state] ?? String(round.state), count(round.answered), count(waiting), count(round.places), round.state === "open" ? closes : "–"];
-  return make("tr", {}, make("th", { scope: "row" }, `${count(round.round + 1)}${round.last ? ", the last" : ""}`), ...cells.map((text) => make("td", {}, text)));
+  const numbers = [round.answered, waiting, round.places].map(count);
+  const cells = [STATES[round.state] ?? String(round.state), ...numbers, round.state === "open" ? closes : "–"];
+  const name = `${count(round.round + 1)}${round.last ? ", the last" : ""}`;
+  return make("tr", {}, make("th", { scope: "row" }, name), ...cells.map((text) => make("td", {}, text)));
 }
 
 // A card for each column, made once and filled again, so that what is open stays open.
@@ -142,9 +146,11 @@ function makeCard(name) {
   const head = () => make("thead", {}, make("tr", {}, title("Value"), title("Share"), title("± for 95\u00a0%", "number")));
   const words = make("p", { class: "hint" });
   const bodies = [make("tbody"), make("tbody")];
-  const [first, rest] = bodies.map((body) => make("table", { class: "estimates", "aria-label": `Shares of ${columnName(name)}` }, head(), body));
+  const shown = columnName(name);
+  const table = (body) => make("table", { class: "estimates", "aria-label": `Shares of ${shown}` }, head(), body);
+  const [first, rest] = bodies.map(table);
   const more = make("details", { hidden: true }, make("summary", {}, "All values"), rest);
-  const element = make("section", { class: "card", "aria-label": columnName(name) }, make("h3", {}, columnName(name)), words, first, more);
+  const element = make("section", { class: "card", "aria-label": shown }, make("h3", {}, shown), words, first, more);
   const show = (column, declared) => {
     const none = column.labels.length === 0;
     first.hidden = none;
@@ -160,7 +166,8 @@ function makeCard(name) {
 
 function sayColumn(column) {
   const told = `${count(column.answers)} ${column.answers === 1 ? "answer tells" : "answers tell"} about it`;
-  return isCount(column.answers_needed) ? `${told}; about ${count(column.answers_needed)} answers in all are needed for the wanted error.` : `${told}.`;
+  if (!isCount(column.answers_needed)) return `${told}.`;
+  return `${told}; about ${count(column.answers_needed)} answers in all are needed for the wanted error.`;
 }
 
 function rowsOf(column, declared) {
@@ -169,7 +176,12 @@ function rowsOf(column, declared) {
   return column.labels.map((label, i) => {
     const [share, half] = [column.shares[i], column.half_widths[i]];
     const words = `${points(share)} % ± ${points(half)}`;
-    return make("tr", {}, make("th", { scope: "row" }, labelText(declared, String(label))), make("td", { class: "chart" }, drawShare(share, half, most)), make("td", { class: "number" }, words));
+    return make(
+      "tr", {},
+      make("th", { scope: "row" }, labelText(declared, String(label))),
+      make("td", { class: "chart" }, drawShare(share, half, most)),
+      make("td", { class: "number" }, words),
+    );
   });
 }
 

@@ -219,8 +219,9 @@ async function deliverOnce(entry) {
 }
 
 function tellKept(error, seconds) {
-  const kept = "Your answer is kept on this device, and the same one is sent when it can be; you may close this page and open it again later.";
-  tellWaiting(new Unreachable(`${error.message} ${kept}`), seconds);
+  const kept = "Your answer is kept on this device, and the same one is sent when it can be.";
+  const later = "You may close this page and open it again later.";
+  tellWaiting(new Unreachable(`${error.message} ${kept} ${later}`), seconds);
 }
 
 // What became of an answer that was given before.
@@ -238,7 +239,8 @@ function showEntry(entry) {
 
 function showDone(entry, told) {
   byId("receipt").textContent = entry.receipt.replace(/(.{8})(?=.)/g, "$1 ");
-  byId("left").replaceChildren(...(told ? [make("p", {}, "This, and nothing else, has left your device:"), picture.drawTold(told)] : []));
+  const left = told ? [make("p", {}, "This, and nothing else, has left your device:"), picture.drawTold(told)] : [];
+  byId("left").replaceChildren(...left);
   tell("");
   show("done");
 }
@@ -251,6 +253,10 @@ pressed("send", send);
 // Another tab may have answered in the meantime.
 addEventListener("storage", ({ key }) => {
   if (at.study && !at.ended && ledger.isEntryKey(key, at.study.digest)) showEntry(ledger.entryOf(at.study.digest));
+});
+// Another link was put into the address bar of this tab.
+addEventListener("hashchange", () => {
+  if (location.hash) location.reload();
 });
 navigator.serviceWorker?.register("service.js").catch(() => {}); // without it the page needs a connection to open
 open().catch(refuse);

@@ -5,8 +5,10 @@ import { probabilities, worstRatio } from "./check.js";
 import { capital, columnName, count, factor, groupText, listed, percent } from "./words.js";
 
 const MOST_NAMED = 12; // values that are drawn with their names
+const MANY = 60; // values from which on they are drawn small
 const MOST_DRAWN = 1_024; // values that are drawn at all
-const MOST_LISTED = 6; // told values that are named one by one
+const MOST_LISTED = 6; // told values that are named one by one,
+const MOST_LETTERS = 240; // as long as that does not get too long to be read
 
 // The cell of a record, from its codes in the order of the asked columns.
 export function cellOf(question, codes) {
@@ -30,22 +32,19 @@ export function ownText(question, study, codes) {
 export function namesOf(question, study) {
   const { size } = question.report;
   if (question.values !== null || size > MOST_DRAWN) return [];
+  const texts = question.columns.map((asked) => asked.labels.map((_, group) => part(question, study, asked, group)));
   const names = new Array(size).fill("");
   const walk = (at, cell, parts) => {
-    if (at === question.columns.length) {
-      names[cell] = parts.join(" · ");
-      return;
-    }
-    const asked = question.columns[at];
-    const column = study.columns[asked.column];
-    asked.labels.forEach((_, group) => walk(at + 1, cell + group * asked.stride, [...parts, part(question, column, asked, group)]));
+    if (at === texts.length) names[cell] = parts.join(" · ");
+    else texts[at].forEach((text, group) => walk(at + 1, cell + group * question.columns[at].stride, [...parts, text]));
   };
   walk(0, 0, []);
   return names;
 }
 
 // "boat no" where the question is about several columns: "no" alone would say too little.
-function part(question, column, asked, group) {
+function part(question, study, asked, group) {
+  const column = study.columns[asked.column];
   const text = groupText(column, asked, group);
   return question.columns.length > 1 ? `${columnName(column.name)} ${text}` : text;
 }
@@ -60,23 +59,25 @@ export function lawInWords(question) {
   const law = question.report;
   if (law.size === 1) return ["There is only one possible value here, so nothing about you is told."];
   const { own, other } = probabilities(law);
-  const folded = question.values !== null;
-  const what = valuesName(question);
-  const kinds = folded
-    ? `Your answers are one of ${count(question.cells)} combinations, sorted into ${count(law.size)} boxes by a fixed public rule.`
-    : `There are ${count(law.size)} possible ${what} here, and ${question.columns.length > 1 ? "your answers together are" : "your answer is"} one of them.`;
-  const sends =
+  const [all, what] = [count(law.size), valuesName(question)];
+  const yours = question.columns.length > 1 ? "your answers together are" : "your answer is";
+  const kinds =
+    question.values === null
+      ? `There are ${all} possible ${what} here, and ${yours} one of them.`
+      : `Your answers are one of ${count(question.cells)} combinations, sorted into ${all} boxes by a fixed public rule.`;
+  const sends = `Of these ${all} ${what} your device sends ${law.chosen === 1 ? "one" : `a set of ${count(law.chosen)}`}.`;
+  const odds =
     law.chosen === 1
-      ? `Of these ${count(law.size)} ${what} your device sends one. It is yours with probability ${percent(own)}, and each other one with ${percent(other)}.`
-      : `Of these ${count(law.size)} ${what} your device sends a set of ${count(law.chosen)}. Yours is in it with probability ${percent(own)}, each other one with ${percent(other)}.`;
-  return [kinds, sends];
+      ? `It is yours with probability ${percent(own)}, and each other one with ${percent(other)}.`
+      : `Yours is in it with probability ${percent(own)}, each other one with ${percent(other)}.`;
+  return [kinds, `${sends} ${odds}`];
 }
 
 export function promiseInWords(question) {
   if (question.report.size === 1) return "";
   return (
-    "Whoever receives this cannot tell whether yours is in it. The very same could have come from somebody with any other " +
-    `answers, at most ${factor(worstRatio(question.report))} times less often. That is the promise, and it is all there is to learn.`
+    "Whoever receives this cannot be sure that yours is in it: the very same could have come from somebody with any other " +
+    `answers, at most ${factor(worstRatio(question.report))} times less often. That is the promise.`
   );
 }
 
@@ -93,7 +94,8 @@ export function drawValues(question, names, own, set) {
   }
   const inIt = told.has(own) ? "yours is in it" : "yours is not in it";
   const words = `An example by chance: ${count(set.length)} of ${count(size)} are sent, ${inIt}.`;
-  return make("div", { class: named ? "cells named" : "cells", role: "img", "aria-label": words }, ...cells);
+  const kind = named ? "cells named" : size > MANY ? "cells many" : "cells";
+  return make("div", { class: kind, role: "img", "aria-label": words }, ...cells);
 }
 
 // The told values by name, for "what leaves".
@@ -105,7 +107,13 @@ export function toldNames(question, names, set) {
     return [`${capital(what)} number ${rest > 0 ? `${numbers.join(", ")} and ${count(rest)} more` : listed(numbers)}`];
   }
   const told = set.map((value) => names[value]);
-  return told.length <= MOST_LISTED + 1 ? told : [...told.slice(0, MOST_LISTED), `and ${count(told.length - MOST_LISTED)} more`];
+  let shown = 0;
+  for (let letters = 0; shown < told.length && shown <= MOST_LISTED; shown += 1) {
+    letters += told[shown].length;
+    if (shown > 0 && letters > MOST_LETTERS) break;
+  }
+  const rest = told.length - shown;
+  return rest === 0 ? told : [...told.slice(0, shown), `and ${count(rest)} more`];
 }
 
 export function drawTold(told) {

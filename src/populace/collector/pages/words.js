@@ -30,18 +30,28 @@ const INTERVAL = /^\[(.+), (.+)([)\]])$/;
 
 // The label of a group of codes: "[16, 25)" is "16 to 24" where numbers are whole, else "16 to under 25".
 export function groupText(column, asked, group) {
-  const codes = asked.groups.flatMap((each, code) => (each === group ? [code] : []));
-  if (column.null_code !== null && codes.length === 1 && codes[0] === column.null_code) return "no answer";
-  if (codes.length === 0) return asked.labels[group];
-  if (!column.number) return codes.length === 1 ? categoryText(column, column.labels[codes[0]]) : asked.labels[group];
-  return intervalText(column, column.labels[codes[0]], column.labels[codes.at(-1)]);
+  const codes = asked.groups.flatMap((each, code) => (each === group && code !== column.null_code ? [code] : []));
+  const isSilent = column.null_code !== null && asked.groups[column.null_code] === group;
+  if (codes.length === 0) return isSilent ? "no answer" : asked.labels[group];
+  const text = valuesText(column, asked.labels[group], codes);
+  return isSilent ? `${text} or no answer` : text;
+}
+
+function valuesText(column, label, codes) {
+  if (column.number) return intervalText(column, column.labels[codes[0]], column.labels[codes.at(-1)]);
+  return codes.length === 1 ? categoryText(column, column.labels[codes[0]]) : label;
+}
+
+// "2024-01-01T10:30:00" is "2024-01-01 10:30".
+export function momentText(text, kind) {
+  return kind === "datetime" || kind === "time" ? text.replace("T", " ").replace(/(\d\d:\d\d):00$/, "$1") : text;
 }
 
 export function intervalText(column, first, last) {
   const low = INTERVAL.exec(first)?.[1] ?? first;
   const [, , high = last, bracket = "]"] = INTERVAL.exec(last) ?? [];
   const whole = column.kind === "integer" && column.number.step === 1;
-  const shown = (text) => text.replace("T", " ");
+  const shown = (text) => momentText(text, column.kind);
   if (bracket === "]") return low === high ? shown(low) : `${shown(low)} to ${shown(high)}`;
   if (!whole) return `${shown(low)} to under ${shown(high)}`;
   return Number(low) === Number(high) - 1 ? low : `${low} to ${Number(high) - 1}`;
