@@ -45,7 +45,7 @@ FAINTEST = """(() => {
 
 def shows(browser: Browser, step: str) -> Any:
     """Wait for a step of the page."""
-    return browser.wait_for(f"!document.getElementById('{step}').hidden")
+    return browser.wait_for(f"document.getElementById('{step}')?.hidden === false")
 
 
 def says(browser: Browser, words: str, *, seconds: float = 20.0) -> str:

@@ -10,7 +10,7 @@ import { makeField } from "./form.js";
 import * as ledger from "./ledger.js";
 import * as picture from "./picture.js";
 import { base64, drawSet, encodeSet, makeNonce } from "./sampler.js";
-import { capital, columnName, listed, someOf } from "./words.js";
+import { capital, columnName, duration, listed, someOf } from "./words.js";
 
 const STEPS = ["welcome", "questions", "preview", "done"];
 const at = { step: "", study: null, invitation: null, question: null, fields: [], codes: [], ended: false };
@@ -32,8 +32,7 @@ function tell(sentence, { kind = "wait", again = false } = {}) {
 }
 
 function tellWaiting(error, seconds) {
-  const when = seconds >= 90 ? `${Math.round(seconds / 60)} minutes` : `${Math.round(seconds)} seconds`;
-  tell(`${error.message} This page tries again in ${when}.`, { again: true });
+  tell(`${error.message} This page tries again in ${duration(seconds)}.`, { again: true });
 }
 
 const persist = (attempt, say = tellWaiting) => patiently(attempt, say, byId("again"));
@@ -103,7 +102,7 @@ async function fetchQuestion() {
     const question = checkQuestion(await persist(askQuestion), at.study);
     if (question.state === "ask") return question;
     const seconds = Math.min(3600, Math.max(1, question.retry_after));
-    tell(sentenceOf({ error: question.why }) + ` This page looks again in ${seconds} seconds.`);
+    tell(sentenceOf({ error: question.why }) + ` This page looks again in ${duration(seconds)}.`);
     await pause(seconds, null);
   }
 }

@@ -82,6 +82,12 @@ export function count(number) {
   return number.toLocaleString("en");
 }
 
+// How long: "1 second", "40 seconds", "5 minutes".
+export function duration(seconds) {
+  const [number, unit] = seconds >= 90 ? [Math.round(seconds / 60), "minute"] : [Math.round(seconds), "second"];
+  return `${number} ${unit}${number === 1 ? "" : "s"}`;
+}
+
 export function clock(date) {
   return date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 }
