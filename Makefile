@@ -50,6 +50,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.vae
 	$(BIN)/python -m benchmarks.wae
 	$(BIN)/python -m benchmarks.federation
+	$(BIN)/python -m benchmarks.collector
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .jax_cache .import_linter_cache demo-run demo-run-* demo-federation

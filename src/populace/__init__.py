@@ -48,9 +48,9 @@ _HOMES = {
 _WHERE = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "BudgetError", "Clients", "Column", "Device", "Evaluation", "Guarantee", "Images", "InputError", "Plan", "PopulaceError", "Protocol",
-    "Run", "Schema", "SpecError", "Table", "attack", "audit", "evaluate", "load_run", "load_schema", "make_table", "method",
-    "methods", "plan", "read_images", "read_table", "simulate", "split", "split_by_column", "synthesize",
+    "BudgetError", "Clients", "Column", "Device", "Evaluation", "Guarantee", "Images", "InputError", "Plan", "PopulaceError",
+    "Protocol", "Run", "Schema", "SpecError", "Table", "attack", "audit", "evaluate", "load_run", "load_schema", "make_table",
+    "method", "methods", "plan", "read_images", "read_table", "simulate", "split", "split_by_column", "synthesize",
 ]  # fmt: skip
 
 

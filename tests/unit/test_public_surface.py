@@ -8,10 +8,10 @@ import populace
 
 def test_public_names():
     assert set(populace.__all__) == {
-        "BudgetError", "Clients", "Column", "Evaluation", "Guarantee", "Images", "InputError", "Plan", "PopulaceError",
-        "Protocol", "Run", "Schema", "SpecError", "Table", "attack", "audit", "evaluate", "load_run", "load_schema",
-        "make_table", "method", "methods", "plan", "read_images", "read_table", "simulate", "split", "split_by_column",
-        "synthesize",
+        "BudgetError", "Clients", "Column", "Device", "Evaluation", "Guarantee", "Images", "InputError", "Plan",
+        "PopulaceError", "Protocol", "Run", "Schema", "SpecError", "Table", "attack", "audit", "evaluate", "load_run",
+        "load_schema", "make_table", "method", "methods", "plan", "read_images", "read_table", "simulate", "split",
+        "split_by_column", "synthesize",
     }  # fmt: skip
     for name in populace.__all__:
         assert getattr(populace, name) is not None

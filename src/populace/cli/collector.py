@@ -16,7 +16,8 @@ STORE = typer.Option(
 )
 
 app = typer.Typer(
-    help="Collect one randomised answer per person over HTTP, exactly once, and fit a model to them.", no_args_is_help=True
+    help="Collect one randomised answer per person over HTTP, exactly once, and fit a model to them.",
+    no_args_is_help=True,
 )
 
 
@@ -35,9 +36,7 @@ def init(
     ),
     round_hours: float = typer.Option(24.0, "--round-hours", help="When a round closes that another one follows."),
     hold_minutes: float = typer.Option(60.0, "--hold-minutes", help="How long a device has its place for itself."),
-    grace_minutes: float = typer.Option(
-        10.0, "--grace-minutes", help="How long late answers are taken after a round."
-    ),
+    grace_minutes: float = typer.Option(10.0, "--grace-minutes", help="How long late answers are taken after a round."),
     store: str | None = STORE,
     seed: int | None = typer.Option(None, "--seed", help="The seed of the public coin; it protects nobody."),
 ) -> None:
@@ -61,7 +60,9 @@ def init(
         show.say("open: anybody may answer, and often; nobody is counted, and a few can lie much")
         show.say(f"next: populace collector serve {study}")
     else:
-        show.say(f"next: populace collector invite {study} --count N -o links.txt; then populace collector serve {study}")
+        show.say(
+            f"next: populace collector invite {study} --count N -o links.txt; then populace collector serve {study}"
+        )
 
 
 @app.command()
@@ -88,7 +89,9 @@ def serve(
 def invite(
     study: Path = STUDY,
     count: int = typer.Option(..., "--count", help="How many invitations."),
-    out: Path = typer.Option(..., "-o", "--out", help="File of links to write, one a line; whoever has one may answer."),
+    out: Path = typer.Option(
+        ..., "-o", "--out", help="File of links to write, one a line; whoever has one may answer."
+    ),
     url: str = typer.Option("http://127.0.0.1:8765/", "--url", help="The address under which people reach the study."),
     store: str | None = STORE,
 ) -> None:
@@ -135,7 +138,9 @@ def status(
         show.say_json(found)
         return
     show.say(f"{found['title'] or made.id}: {found['method']}, epsilon {found['epsilon']:g}, {found['state']}")
-    show.say(f"{found['answers']:,} answers of {found['planned_answers']:,} planned; {found['invitations']:,} invitations")
+    show.say(
+        f"{found['answers']:,} answers of {found['planned_answers']:,} planned; {found['invitations']:,} invitations"
+    )
     for at in found["rounds"]:
         show.say(
             f"round {at['round']}: {at['state']}, {at['answered']:,} answered, {at['taken']:,} taken, {at['places']:,} places"

@@ -8,18 +8,24 @@ import typer
 
 EXAMPLE = "Example:  populace device answer 'https://study.example/#oR4...' --record me.json"
 
-app = typer.Typer(help="Answer a study as one person: randomise here, send once, keep the ledger.", no_args_is_help=True)
+app = typer.Typer(
+    help="Answer a study as one person: randomise here, send once, keep the ledger.", no_args_is_help=True
+)
 
 
 @app.command()
 def answer(
     url: str = typer.Argument(help="The link of the invitation, in quotes, with what stands after #."),
-    record: Path = typer.Option(..., "--record", help="One record: JSON with a value for each column, or a table of one row."),
+    record: Path = typer.Option(
+        ..., "--record", help="One record: JSON with a value for each column, or a table of one row."
+    ),
     ledger: Path | None = typer.Option(None, "--ledger", help="The device's ledger; default RECORD.ledger."),
     limit: float | None = typer.Option(
         None, "--limit", help="The most epsilon over all studies; default the first study's, or what the ledger keeps."
     ),
-    patience: float = typer.Option(60.0, "--patience", help="Seconds to wait for a question or for a server that is away."),
+    patience: float = typer.Option(
+        60.0, "--patience", help="Seconds to wait for a question or for a server that is away."
+    ),
 ) -> None:
     """Ask for the question, randomise the answer with the operating system's randomness, book it, and send it.
 

@@ -32,7 +32,8 @@ from starlette.staticfiles import StaticFiles
 
 from populace.collector import openapi
 from populace.collector.batches import AWAY, Batches
-from populace.collector.documents import answer_from, question_json, question_message, study_document
+from populace.collector.coordinator import SERVING
+from populace.collector.documents import QuestionPages, answer_from, question_message, study_document
 from populace.collector.limits import App, Guard, Rate, Refused, read_body, refusal
 from populace.collector.progress import progress_document
 from populace.collector.rounds import Questions, read_questions, study_reports
@@ -40,7 +41,6 @@ from populace.collector.store import Answer, Kept, Mint, Place, Refusal, Result,
 from populace.collector.stores import patient_store
 from populace.collector.study import (
     TOKEN_BYTES,
-    Study,
     StudyFolder,
     invitation_hash,
     receipt_of,
@@ -69,6 +69,7 @@ class Service:
         self.batches = Batches(self._store, hold=self.study.timing.hold)
         self.minting = Rate(minted_per_second)
         self.reports = study_reports(self.study)
+        self.pages = None if self.study.survey is None else QuestionPages(self.study.survey)
         self._rounds: dict[int, Questions] = {}
 
     def _store(self) -> Store:
@@ -122,9 +123,9 @@ class Service:
             raise Refused(503, AWAY, retry=5)
         closes = None if place.closes is None else place.closes + self.study.timing.grace
         slot = int(questions.places[place.place])
-        if WIRE in request.headers.get("accept", "") or self.study.survey is None:
+        if self.pages is None or WIRE in request.headers.get("accept", ""):
             return Response(question_message(questions, slot, place, closes), media_type=WIRE)
-        return Response(question_json(self.study.survey, questions, slot, place, closes), media_type=JSON)
+        return Response(self.pages.write(questions, slot, place, closes), media_type=JSON)
 
     async def answer(self, request: Request) -> Response:
         """Keep a report, exactly once, and give its receipt."""
@@ -144,9 +145,7 @@ class Service:
         except DataError as error:
             raise Refused(422, str(error)) from None
         receipt = receipt_of(self.study.id, sent.nonce, sent.round, sent.place, sent.report)
-        item = Answer(
-            invitation=invitation, round=sent.round, place=sent.place, report=sent.report, receipt=receipt
-        )
+        item = Answer(invitation=invitation, round=sent.round, place=sent.place, report=sent.report, receipt=receipt)
         kept = _granted(await self.batches.do(item), Kept)
         return _json({"receipt": kept.receipt.hex(), "fresh": kept.fresh})
 
@@ -154,7 +153,9 @@ class Service:
         """For the organiser: how many answers, and what they say about single columns."""
         given = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
         if not given:
-            raise Refused(401, "this page is the organiser's; send the organiser's token as Authorization: Bearer TOKEN")
+            raise Refused(
+                401, "this page is the organiser's; send the organiser's token as Authorization: Bearer TOKEN"
+            )
         if not same_token(given, self.folder.token()):
             raise Refused(403, "this is not the organiser's token; it stands in organiser.token in the study's folder")
         text = request.query_params.get("error", "0.05")
@@ -186,7 +187,9 @@ def _token(request: Request) -> bytes:
     """The invitation a request carries: in a header, where no proxy's log has it."""
     scheme, _, text = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer":
-        raise Refused(401, "an invitation is needed, sent as Authorization: Bearer INVITATION; use the link you were sent")
+        raise Refused(
+            401, "an invitation is needed, sent as Authorization: Bearer INVITATION; use the link you were sent"
+        )
     try:
         token = base64.b64decode(text.strip() + "=" * (-len(text.strip()) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
@@ -230,16 +233,18 @@ def make_app(folder: str | Path, *, per_second: float = PER_SECOND) -> App:
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        watching = asyncio.create_task(_watch_parent(os.getppid()))
+        serving = int(os.environ.get(SERVING, os.getpid()))
+        watching = None if serving == os.getpid() else asyncio.create_task(_watch_parent(serving))
         yield
-        watching.cancel()
+        if watching is not None:
+            watching.cancel()
         service.batches.close()
 
     routes = [
-        Route("/v1/study", service.show_study, methods=["GET"]),
-        Route("/v1/invitation", service.invite, methods=["POST"]),
         Route("/v1/question", service.ask, methods=["GET"]),
         Route("/v1/answer", service.answer, methods=["POST"]),
+        Route("/v1/study", service.show_study, methods=["GET"]),
+        Route("/v1/invitation", service.invite, methods=["POST"]),
         Route("/v1/progress", service.progress, methods=["GET"]),
         Route("/v1/health", service.health, methods=["GET"]),
         Route("/v1/openapi.json", service.show_interface, methods=["GET"]),
@@ -263,4 +268,3 @@ async def _watch_parent(parent: int) -> None:
 def application() -> App:
     """What a worker process runs; the study's folder comes in its environment."""
     return make_app(os.environ[FOLDER], per_second=float(os.environ.get(RATE, PER_SECOND)))
-

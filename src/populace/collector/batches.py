@@ -1,6 +1,6 @@
 """Many requests, one transaction: what arrives while one is being written goes into the next.
 
-A request is answered only after the transaction that holds it is on disk. One thread of each process writes.
+A request is answered only after the transaction that holds it is on disk. One thread of each process writes, another reads.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ class Batches:
 
     def __init__(self, store: Callable[[], Store], *, hold: float) -> None:
         self._make, self._hold = store, hold
-        self._store: Store | None = None
+        self._stores: dict[str, Store] = {}
         self._waiting: list[tuple[Work, asyncio.Future[Result]]] = []
-        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="writer")
+        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reader")
         self._busy = False
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -48,8 +49,8 @@ class Batches:
         return await future
 
     async def read(self, query: Callable[[Store], Found]) -> Found:
-        """Something read from the store, in the thread that has it. Raises StoreError where it is away."""
-        return await asyncio.get_running_loop().run_in_executor(self._writer, lambda: query(self._opened()))
+        """Something read from the store, beside what is being written. Raises StoreError where it is away."""
+        return await asyncio.get_running_loop().run_in_executor(self._reader, lambda: query(self._opened("reading")))
 
     async def _drain(self) -> None:
         loop = asyncio.get_running_loop()
@@ -70,15 +71,17 @@ class Batches:
         self._busy = False
 
     def _write(self, items: list[Work]) -> list[Result]:
-        return self._opened().work(items, now=time.time(), hold=self._hold)
+        return self._opened("writing").work(items, now=time.time(), hold=self._hold)
 
-    def _opened(self) -> Store:
-        if self._store is None:
-            self._store = self._make()
-        return self._store
+    def _opened(self, what: str) -> Store:
+        """The store of one thread, opened when it is first needed."""
+        if what not in self._stores:
+            self._stores[what] = self._make()
+        return self._stores[what]
 
     def close(self) -> None:
         """Finish what is being written, and let go of the store."""
-        self._writer.shutdown(wait=True)
-        if self._store is not None:
-            self._store.close()
+        for thread in (self._writer, self._reader):
+            thread.shutdown(wait=True)
+        for store in self._stores.values():
+            store.close()

@@ -17,26 +17,37 @@ from types import FrameType
 from populace.collector.rounds import step
 from populace.collector.store import Store, StoreError
 from populace.collector.stores import patient_store
-from populace.collector.study import Study, StudyFolder
+from populace.collector.study import StudyFolder
 from populace.errors import PopulaceError
 
 LEASE = 30.0  # seconds without a sign of life after which another one may take over
+SERVING = "POPULACE_SERVING"  # the number of the process that serves, for those it starts
 PAUSE = 0.25  # seconds between looks
 log = logging.getLogger("populace.collector")
 
 
 def coordinate(folder: StudyFolder, stopping: threading.Event, *, parent: int | None = None) -> None:
-    """Take steps until told to stop, or until the process that started this one is gone."""
+    """Take steps until told to stop, or until the process that started this one is gone.
+
+    A step may take longer than the lease. Whoever takes over meanwhile does the same, and one of the two in vain: the store
+    lets a round be absorbed once.
+    """
     study, holder = folder.read(), secrets.token_hex(8)
     store: Store | None = None
+    renewed = 0.0
     while not stopping.is_set() and (parent is None or os.getppid() == parent):
         try:
             if store is None:
                 store = patient_store(folder, study)
-            busy = store.claim_lease(holder, now=time.time(), seconds=LEASE) and _step(study, store, holder)
+            if time.time() > renewed + LEASE / 3:  # every look would be a transaction
+                renewed = time.time() if store.claim_lease(holder, now=time.time(), seconds=LEASE) else 0.0
+            busy = renewed > 0 and step(study, store)
         except StoreError as error:
             log.warning("%s", error)
-            busy, store = False, _closed(store)
+            busy, renewed = False, 0.0
+            if store is not None:
+                store.close()
+                store = None
         except PopulaceError as error:
             log.error("a round could not be absorbed: %s", error)
             busy = False
@@ -51,20 +62,9 @@ def coordinate(folder: StudyFolder, stopping: threading.Event, *, parent: int | 
         store.close()
 
 
-def _step(study: Study, store: Store, holder: str) -> bool:
-    """One step, with the lease renewed as long as it takes; a second process would do the same, and one of them in vain."""
-    del holder
-    return step(study, store)
-
-
-def _closed(store: Store | None) -> None:
-    if store is not None:
-        store.close()
-
-
 def main(path: str) -> None:
     logging.basicConfig(level=logging.WARNING, format="collector: %(message)s")
-    stopping, parent = threading.Event(), os.getppid()
+    stopping, parent = threading.Event(), int(os.environ[SERVING]) if SERVING in os.environ else None
 
     def stop(number: int, frame: FrameType | None) -> None:
         del number, frame

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import binascii
 import dataclasses
-import datetime
 import http.client
 import json
 import secrets
@@ -103,7 +102,13 @@ class Device:
     """
 
     def __init__(
-        self, url: str, *, ledger: str | Path, limit: float | None = None, source: Source | None = None, seconds: float = SECONDS
+        self,
+        url: str,
+        *,
+        ledger: str | Path,
+        limit: float | None = None,
+        source: Source | None = None,
+        seconds: float = SECONDS,
     ) -> None:
         self.base, self._token = parse_link(url)
         self.ledger, self.limit, self.seconds = Path(ledger), limit, seconds
@@ -153,7 +158,7 @@ class Device:
         report = reports.write(reply, int(np.asarray(jax.tree.leaves(own)[0])))
         sent = Sent(round=fields["round"], place=fields["place"], report=report, nonce=secrets.token_bytes(NONCE_BYTES))
         content = token + answer_message(sent)
-        asked = Ask(round=np.int32(fields["exchange"]), cohort=np.zeros(1, np.int32), common=common, own=own)
+        asked = Ask(round=int(fields["exchange"]), cohort=np.zeros(1, np.int32), common=common, own=own)
         ledger.commit_many(
             [(ACCOUNT, terms.digest, content, None)], terms.protocol.charge(asked, terms.population), run=terms.id, round_id=0,
             limit=Budget(epsilon=claim.epsilon, unit="client"),
@@ -175,8 +180,7 @@ class Device:
             status, kind, body = self._call("GET", "/v1/question", token=token, accept=WIRE)
             if status == 200 and kind == WIRE:
                 fields, common, own = read_question(terms, body)
-                ends = [moment for moment in (fields["held_until"], fields["round_closes"]) if moment]
-                if min(datetime.datetime.fromisoformat(end).timestamp() for end in ends) - time.time() > MARGIN:
+                if fields["seconds_left"] > MARGIN:
                     return fields, common, own
                 pause, why = 1.0, "the round is about to end"
             elif status == 200:
@@ -201,7 +205,9 @@ class Device:
                 if status == 200:
                     found = json.loads(said)
                     if found.get("receipt") != expected:
-                        raise WireError("the collector's receipt is not of this answer; do not trust that it was counted")
+                        raise WireError(
+                            "the collector's receipt is not of this answer; do not trust that it was counted"
+                        )
                     return Receipt(receipt=expected, fresh=bool(found.get("fresh")), epsilon=terms.guarantee.epsilon)
                 if status not in AGAIN:
                     raise _refusal(status, said)
@@ -214,7 +220,13 @@ class Device:
             pause = min(2 * pause, 30.0)
 
     def _call(
-        self, method: str, path: str, *, token: bytes | None = None, body: bytes | None = None, accept: str = "application/json"
+        self,
+        method: str,
+        path: str,
+        *,
+        token: bytes | None = None,
+        body: bytes | None = None,
+        accept: str = "application/json",
     ) -> tuple[int, str, bytes]:
         headers = {"accept": accept, "user-agent": "populace"}
         if token is not None:
@@ -289,7 +301,8 @@ def read_terms(document: JsonObject) -> Terms:
 def read_question(terms: Terms, body: bytes) -> tuple[JsonObject, ArrayTree, ArrayTree]:
     """A question of a study, in the shapes of its method; raises WireError for anything else."""
     message = wire.unpack(body, most_bytes=MOST_BYTES)
-    kinds = {"round": int, "place": int, "client": int, "exchange": int, "held_until": str, "round_closes": str}
+    numbers = ("round", "place", "client", "exchange", "seconds_left")
+    kinds = {**dict.fromkeys(numbers, int), "held_until": str, "round_closes": str}
     values = wire.take_fields(message, kinds)
     fields: JsonObject = dict(zip(kinds, values, strict=True))
     if not 0 <= fields["exchange"] < terms.protocol.round_count(terms.population):
@@ -326,7 +339,7 @@ def _frame(record: Mapping[str, object] | pa.Table | str | Path) -> pa.Table:
     except (OSError, ValueError) as error:
         raise DataError(f"cannot read {path}: {error}") from error
     if not isinstance(document, dict):
-        raise DataError(f"expected one record in {path}, as {{\"column\": value, ...}}")
+        raise DataError(f'expected one record in {path}, as {{"column": value, ...}}')
     try:
         return pa.table({str(name): [value] for name, value in document.items()})
     except (pa.ArrowException, TypeError) as error:
@@ -347,4 +360,3 @@ def _sentence(body: bytes) -> str:
 def _refusal(status: int, body: bytes) -> PopulaceError:
     sentence = _sentence(body)
     return AwayError(sentence) if status in AGAIN else NotTakenError(sentence)
-

@@ -6,8 +6,8 @@ import base64
 import binascii
 import dataclasses
 import datetime
-import functools
 import json
+import time
 from typing import Any
 
 import jax
@@ -64,15 +64,20 @@ def study_document(study: Study) -> JsonObject:
     }
 
 
-def question_json(survey: Survey, questions: Questions, slot: int, place: Place, closes: float | None) -> bytes:
-    """`GET /v1/question`, for a page."""
-    head = json.dumps({"state": "ask", **_where(questions, slot, place, closes)}).encode()
-    return head[:-1] + b", " + _question_body(survey, int(questions.numbers[slot]))[1:]
+class QuestionPages:
+    """`GET /v1/question`, for a page. What does not depend on the place is written once for each question."""
 
+    def __init__(self, survey: Survey) -> None:
+        self.survey = survey
+        self._written: dict[int, bytes] = {}
 
-@functools.lru_cache(maxsize=16_384)
-def _question_body(survey: Survey, question: int) -> bytes:
-    return json.dumps(question_document(survey, question), ensure_ascii=False).encode()
+    def write(self, questions: Questions, slot: int, place: Place, closes: float | None) -> bytes:
+        question = int(questions.numbers[slot])
+        if question not in self._written:
+            document = question_document(self.survey, question)
+            self._written[question] = json.dumps(document, ensure_ascii=False).encode()
+        head = json.dumps({"state": "ask", **_where(questions, slot, place, closes)}).encode()
+        return head[:-1] + b", " + self._written[question][1:]
 
 
 def question_message(questions: Questions, slot: int, place: Place, closes: float | None) -> bytes:
@@ -89,6 +94,7 @@ def _where(questions: Questions, slot: int, place: Place, closes: float | None) 
         "round": place.round,
         "place": place.place,
         "client": int(questions.cohort[slot]),
+        "seconds_left": max(0, int(min(place.until, place.until if closes is None else closes) - time.time())),
         "held_until": _moment(place.until),
         "round_closes": "" if closes is None else _moment(closes),
     }

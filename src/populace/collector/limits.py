@@ -19,8 +19,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 MOST_BODY = 16_384  # bytes
 SECONDS_FOR_BODY = 10.0
 SECONDS_FOR_REQUEST = 60.0
-#: What every answer carries. Nothing is loaded from elsewhere, nothing is told to anybody else.
-HEADERS = {
+#: What every page carries. Nothing is loaded from elsewhere, nothing is told to anybody else.
+PAGE_HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "font-src 'self'; connect-src 'self'; manifest-src 'self'; worker-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'",
@@ -29,7 +29,22 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "cache-control": "no-cache",
 }
+#: What every answer of the interface carries.
+HEADERS = {
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+}
+
+
+def _encoded(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), value.encode()) for name, value in headers.items()]
+
+
+OF_PAGES, OF_INTERFACE = _encoded(PAGE_HEADERS), _encoded(HEADERS)
 
 
 class Refused(Exception):  # noqa: N818
@@ -98,7 +113,8 @@ class Guard:
             nonlocal began
             if message["type"] == "http.response.start":
                 began = True
-                message["headers"] = [*message.get("headers", []), *_headers(str(scope.get("path", "")))]
+                more = OF_INTERFACE if str(scope.get("path", "")).startswith("/v1/") else OF_PAGES
+                message["headers"] = [*message.get("headers", []), *more]
             await send(message)
 
         if not self.rate.take():
@@ -110,9 +126,3 @@ class Guard:
         except TimeoutError:
             if not began:
                 await refusal(503, "this took too long; send the same again", retry=5)(scope, receive, sending)
-
-
-def _headers(path: str) -> list[tuple[bytes, bytes]]:
-    found = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-    stored = "no-store" if path.startswith("/v1/") else "no-cache"
-    return [*found, (b"cache-control", stored.encode())]

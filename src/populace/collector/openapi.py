@@ -40,14 +40,15 @@ def _answers(description: str, schema: str, statuses: tuple[str, ...], *, wire: 
     if wire:
         content["application/x-populace"] = {"schema": {"type": "string", "format": "binary"}}
     failures = {
-        status: {"description": REASONS[status], "content": {"application/json": {"schema": ERROR}}} for status in statuses
+        status: {"description": REASONS[status], "content": {"application/json": {"schema": ERROR}}}
+        for status in statuses
     }
     return {"200": {"description": description, "content": content}, **failures}
 
 
 def _paths() -> JsonObject:
     always = ("429", "500", "503")
-    invitation = [{"invitation": []}]
+    invitation: list[JsonObject] = [{"invitation": []}]
     return {
         "/v1/study": {
             "get": {"summary": "What is asked, on which terms, and what is guaranteed.",
@@ -130,8 +131,9 @@ def _schemas() -> JsonObject:
         "Question": {"oneOf": [
             _object({"state": {"const": "wait"}, "retry_after": WHOLE, "why": TEXT}),
             _object({
-                "state": {"const": "ask"}, "round": WHOLE, "place": WHOLE, "client": WHOLE, "held_until": TEXT,
-                "round_closes": TEXT, "question": WHOLE, "columns": _list(asked), "cells": WHOLE,
+                "state": {"const": "ask"}, "round": WHOLE, "place": WHOLE, "client": WHOLE,
+                "seconds_left": WHOLE, "held_until": TEXT, "round_closes": TEXT,
+                "question": WHOLE, "columns": _list(asked), "cells": WHOLE,
                 "values": {"type": ["array", "null"], "items": WHOLE}, "report": report,
             }),
         ]},
@@ -155,7 +157,7 @@ def document() -> JsonObject:
         "info": {
             "title": "populace collector",
             "version": __version__,
-            "summary": "One randomised answer per person. Every refusal is one sentence: {\"error\": \"...\"}.",
+            "summary": 'One randomised answer per person. Every refusal is one sentence: {"error": "..."}.',
         },
         "paths": _paths(),
         "components": {

@@ -96,7 +96,8 @@ class PostgresStore(Store):
         if not hashes:
             return []
         return self.rows(
-            "SELECT hash, round, place, receipt FROM invitation WHERE hash = ANY(?) ORDER BY hash FOR UPDATE", list(hashes)
+            "SELECT hash, round, place, receipt FROM invitation WHERE hash = ANY(?) ORDER BY hash FOR UPDATE",
+            list(hashes),
         )
 
     def expired(self, round_id: int, now: float, most: int) -> list[tuple[Any, ...]]:

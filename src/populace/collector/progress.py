@@ -22,6 +22,7 @@ from populace.privacy.randomizers.subset import SubsetSelection
 from populace.types import JsonObject, NumpyArray
 
 NORMAL = 1.959963984540054  # of a 95 % interval
+COUNTED = 2**22  # values at a time
 FRESH = 5.0  # seconds that a tally is shown before it is made again
 
 
@@ -61,11 +62,13 @@ def tally_of(study: Study, survey: Survey, store: Store) -> Tally:
         questions = read_questions(study, content)
         asked = questions.numbers[questions.places[np.array([place for place, _ in found], np.int64)]]
         like = np.zeros(panel.width, bool)
-        for start in range(0, len(found), 8_192):
-            part = slice(start, start + 8_192)
-            slots = np.arange(len(asked[part]))
-            values = reports.read([report for _, report in found[part]], slots, asked[part], like)
-            np.add.at(supports, asked[part], values)
+        order = np.argsort(asked, kind="stable")
+        step = max(1, COUNTED // panel.width)
+        for start in range(0, len(found), step):
+            part = order[start : start + step]
+            values = reports.read([found[i][1] for i in part], np.arange(len(part)), asked[part], like)
+            which, first = np.unique(asked[part], return_index=True)
+            supports[which] += np.add.reduceat(values, first, axis=0, dtype=np.int64)
         answers += np.bincount(asked, minlength=len(answers))
     return Tally(supports=supports, answers=answers)
 
@@ -92,7 +95,9 @@ def _column_estimate(survey: Survey, tally: Tally, column: int) -> Estimate | No
     weights = weights / weights.sum()
     shares = np.sum([weight * table for weight, (table, _, _) in zip(weights, tables, strict=True)], axis=0)
     variance = np.sum([weight**2 * each for weight, (_, each, _) in zip(weights, tables, strict=True)], axis=0)
-    return Estimate(view=view, shares=shares, deviations=np.sqrt(variance), answers=sum(number for _, _, number in tables))
+    return Estimate(
+        view=view, shares=shares, deviations=np.sqrt(variance), answers=sum(number for _, _, number in tables)
+    )
 
 
 def _one_table(survey: Survey, tally: Tally, question: int, place: int) -> tuple[NumpyArray, NumpyArray, int]:
@@ -214,4 +219,3 @@ def _kept_tally(study: Study, survey: Survey, store: Store, answers: int) -> Tal
     spent = time.monotonic() - began
     _tallies[study.digest] = (began + 10 * spent, answers, tally)
     return tally
-

@@ -7,7 +7,6 @@ that stands here as a whole number over 2^63. `docs/collector-api.md` has the st
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 
@@ -27,11 +26,6 @@ NAMED = 4  # categories that the label of a group names
 
 def question_document(survey: Survey, question: int) -> JsonObject:
     """A question with everything that its report is made from."""
-    return _question_document(survey, question)
-
-
-@functools.lru_cache(maxsize=16_384)
-def _question_document(survey: Survey, question: int) -> JsonObject:
     member, group = survey.panel.members[question], survey.groups[question]
     columns = [_asked(survey, question, column, place) for place, column in enumerate(group)]
     folded = survey.is_folded[question]
@@ -128,7 +122,9 @@ def _number_document(column: Column) -> JsonObject:
     return {
         "unit": UNITS.get(column.kind, "the number itself"),
         "step": column.step,
-        "ticks": {"times": times, "over": over, "round": "down" if cells.grid.down else "nearest"} if column.step else None,
+        "ticks": {"times": times, "over": over, "round": "down" if cells.grid.down else "nearest"}
+        if column.step
+        else None,
         "edges": [column.edges[0], column.edges[-1]] if inner is not None else None,
         "inner": inner,
         "pieces": [[kind(low), kind(high), code] for low, high, code in cells.pieces],
@@ -153,12 +149,13 @@ def code_of(document: JsonObject, number: float) -> int | None:
             return int(code)
     if not scale["clip"]:
         return None
-    return min((max(low - tick, tick - high), code) for low, high, code in scale["pieces"])[1]
+    nearest = min((max(low - tick, tick - high), code) for low, high, code in scale["pieces"])
+    return int(nearest[1])
 
 
 def _tick(scale: JsonObject, number: float) -> float:
     if scale["ticks"] is None:
         return number
     times, over = scale["ticks"]["times"], scale["ticks"]["over"]
-    near = round(number * times / over)
+    near: int = round(number * times / over)
     return near - 1 if scale["ticks"]["round"] == "down" and near * over / times > number else near

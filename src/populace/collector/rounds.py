@@ -58,7 +58,10 @@ class Questions:
         part = slice(index * size, (index + 1) * size)
         own = jax.tree.map(lambda rows: jnp.asarray(rows[part]), self.own)
         ask = Ask(
-            round=jnp.asarray(self.first + index, jnp.int32), cohort=jnp.asarray(self.cohort[part]), common=self.common, own=own
+            round=jnp.asarray(self.first + index, jnp.int32),
+            cohort=jnp.asarray(self.cohort[part]),
+            common=self.common,
+            own=own,
         )
         return ask, part
 
@@ -186,14 +189,14 @@ def step(study: Study, store: Store) -> bool:
         return False
     state, questions = read_position(study, store, at)
     state = absorb_round(study, state, questions, store.replies(at.number))
-    following = next_questions(study, state)
+    following = None if store.fact("closed") is not None else next_questions(study, state)
     with store.transaction(lock="alone"):
         if not store.absorbed(at.number):
             return True  # another process was faster, and did the same
         store.keep_fact("state", pack_state(state))
-        if following is None:
+        if following is None and store.fact("closed") is None:
             store.keep_fact("closed", b"every question of the method has been asked")
-        else:
+        elif following is not None:
             _open(study, store, at.number + 1, following)
     store.forget_order(at.number)
     return True

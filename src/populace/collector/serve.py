@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from populace.collector.coordinator import SERVING
 from populace.collector.stores import study_store
 from populace.collector.study import StudyFolder
 from populace.errors import InputError, MissingExtra
@@ -69,6 +71,8 @@ def serve(folder: StudyFolder, listening: Listening, *, store: str | None, say: 
     say(f"{study.title or study.id}: {study.method}, epsilon {study.epsilon:g}, {study.clients:,} answers planned")
     say(f"listening on {listening.address} with {listening.workers} worker{'s' if listening.workers > 1 else ''}")
     say(f"the organiser's token, for {listening.address}organiser.html: {folder.token()}")
+    os.environ[SERVING] = str(os.getpid())
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # after the web server's own, so that all is tidied up
     os.environ["POPULACE_STUDY"] = str(folder.path.resolve())
     os.environ["POPULACE_RATE"] = str(listening.per_second / listening.workers)
     with _coordinating(folder):

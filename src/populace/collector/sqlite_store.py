@@ -12,7 +12,11 @@ from typing import Any
 from populace.collector.store import ROUND, Store, StoreError, tables
 
 SECONDS_TO_WAIT = 20.0  # for another process's transaction
-FIRST_PAUSE, LONGEST_PAUSE = 0.0005, 0.005  # between tries; SQLite's own are up to 100 ms, far longer than a transaction
+BUSY = 10_000  # milliseconds
+FIRST_PAUSE, LONGEST_PAUSE = (
+    0.0005,
+    0.005,
+)  # between tries; SQLite's own are up to 100 ms, far longer than a transaction
 
 
 class SqliteStore(Store):
@@ -45,12 +49,14 @@ class SqliteStore(Store):
     def _retrying(self, statement: str) -> None:
         """Execute a statement that needs the file for itself, again and again while another process has it."""
         until, pause = time.monotonic() + SECONDS_TO_WAIT, FIRST_PAUSE
+        self._db.execute("PRAGMA busy_timeout = 0")
         while True:
             try:
                 self._db.execute(statement)
+                self._db.execute(f"PRAGMA busy_timeout = {BUSY}")  # of reads, while another process recovers the log
                 return
             except sqlite3.OperationalError as error:
-                if "locked" not in str(error) and "busy" not in str(error) or time.monotonic() >= until:
+                if ("locked" not in str(error) and "busy" not in str(error)) or time.monotonic() >= until:
                     raise
                 time.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)

@@ -23,8 +23,8 @@ LAYOUT = 1
 UNKNOWN = "this invitation is not one of this study"
 USED = "this invitation has been used: its answer is in, and nobody can answer with it again"
 OTHER = "another answer was given with this invitation; the first one stays"
-LATE = "the round this question belongs to is over, and its answers have been counted; ask for a question again"
-LOST = "this invitation does not hold the place that the answer names; ask for a question again"
+LATE = "the round this question belongs to is over, and its answers have been counted; this one does not count"
+LOST = "this invitation does not hold the place that the answer names, or held it too long; the answer does not count"
 OVER = "this study is closed and takes no more answers"
 BETWEEN = "the answers so far are being looked at; the next questions come soon"
 FULL = "all places of this round are taken at the moment; one may become free, or the next round begin"
@@ -171,7 +171,9 @@ class Store(abc.ABC):
             if minted:
                 self.add_invitations(minted)
             hashes = sorted({item.invitation for item in items if not isinstance(item, Mint)})
-            held = {bytes(h): _Held(r, p, None if x is None else bytes(x)) for h, r, p, x in self.lock_invitations(hashes)}
+            held = {
+                bytes(h): _Held(r, p, None if x is None else bytes(x)) for h, r, p, x in self.lock_invitations(hashes)
+            }
             now_open = [_round(row) for row in self.lock_round()]
             current = now_open[0] if now_open else None
             closed = self.fact("closed") is not None
@@ -209,7 +211,7 @@ class Store(abc.ABC):
         closed: bool, now: float, hold: float,
     ) -> None:  # fmt: skip
         """Give places to those who ask: the one they hold, a new one, or one that was held too long by another."""
-        fresh: list[tuple[int, _Held]] = []
+        fresh: dict[bytes, list[int]] = {}  # who has none yet; somebody may ask twice at the same time
         waiting = Wait(seconds=RETRY / 10, why=BETWEEN)
         for index, item in asking:
             row = held.get(item.invitation)
@@ -226,24 +228,29 @@ class Store(abc.ABC):
             elif current.closes is not None and now >= current.closes:
                 results[index] = waiting
             else:
-                fresh.append((index, row))
+                fresh.setdefault(item.invitation, []).append(index)
         if not fresh or current is None:
             return
-        free = list(range(current.taken, min(current.size, current.taken + len(fresh))))
+        free = self._free(current, len(fresh), held, now)
+        for number, (invitation, indices) in enumerate(fresh.items()):
+            for index in indices:
+                results[index] = (
+                    self._hold(held[invitation], current, free[number], now + hold)
+                    if number < len(free)
+                    else Wait(seconds=RETRY, why=FULL)
+                )
+
+    def _free(self, current: Round, wanted: int, held: dict[bytes, _Held], now: float) -> list[int]:
+        """Places for so many: new ones, then those that others, who are not asking at this moment, held too long."""
+        free = list(range(current.taken, min(current.size, current.taken + wanted)))
         if free:
             self.run("UPDATE round SET taken = taken + ? WHERE number = ?", len(free), current.number)
-        if len(free) < len(fresh):
-            for owner, place in self.expired(current.number, now, len(fresh) - len(free)):
-                if bytes(owner) in held and held[bytes(owner)].place != place:
-                    continue
-                if bytes(owner) in held:
-                    held[bytes(owner)].place = None
-                self.run("UPDATE invitation SET place = NULL, until = NULL WHERE hash = ?", bytes(owner))
-                free.append(int(place))
-        for (index, row), place in zip(fresh, free, strict=False):
-            results[index] = self._hold(row, current, place, now + hold)
-        for index, _ in fresh[len(free) :]:
-            results[index] = Wait(seconds=RETRY, why=FULL)
+        if len(free) < wanted:
+            for owner, place in self.expired(current.number, now, wanted - len(free)):
+                if bytes(owner) not in held:
+                    self.run("UPDATE invitation SET place = NULL, until = NULL WHERE hash = ?", bytes(owner))
+                    free.append(int(place))
+        return free
 
     @staticmethod
     def _hold(row: _Held, current: Round, place: int, until: float) -> Place:
@@ -271,7 +278,8 @@ class Store(abc.ABC):
         """Ask the next question, within a transaction."""
         self.run("INSERT INTO ask (number, content) VALUES (?, ?)", number, ask)
         self.run(
-            "INSERT INTO round (number, state, size, taken, answered, opened, closes, last) VALUES (?, 'open', ?, 0, 0, ?, ?, ?)",
+            "INSERT INTO round (number, state, size, taken, answered, opened, closes, last) "
+            "VALUES (?, 'open', ?, 0, 0, ?, ?, ?)",
             number, size, now, closes, int(last),
         )  # fmt: skip
 
@@ -295,7 +303,8 @@ class Store(abc.ABC):
             return True
 
     def release_lease(self, holder: str) -> None:
-        with self.transaction():
+        """Let another one be the coordinator."""
+        with self.transaction(lock="alone"):
             self.run("DELETE FROM lease WHERE name = 'coordinator' AND holder = ?", holder)
 
     # What everybody reads.

@@ -18,7 +18,9 @@ def open_store(url: str, *, create: bool = True) -> Store:
 
         return PostgresStore(url, create=create)
     if "://" in url:
-        raise StoreError(f"expected a store as postgresql://... or the path of a file, got {url.partition('://')[0]}://...")
+        raise StoreError(
+            f"expected a store as postgresql://... or the path of a file, got {url.partition('://')[0]}://..."
+        )
     from populace.collector.sqlite_store import SqliteStore
 
     return SqliteStore(url, create=create)
@@ -37,7 +39,9 @@ def study_store(folder: StudyFolder, study: Study, given: str | None = None) -> 
         raise
     if kept is not None and kept.decode() != study.digest:
         store.close()
-        raise RunError("the store holds the answers of another study, or of this one under other terms; name another --store")
+        raise RunError(
+            "the store holds the answers of another study, or of this one under other terms; name another --store"
+        )
     return store
 
 

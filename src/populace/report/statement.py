@@ -33,8 +33,8 @@ NO_LEDGER = {
     "limit; what they say stays there.",
     "files": "Whoever collected the answers kept a ledger for each client, which answers once. Whatever else was released "
     "about the same records adds to this.",
-    "devices": "Each device keeps a ledger of its own, answers a study once, and refuses what would pass its owner's limit; what "
-    "other studies were told about the same person adds to this.",
+    "devices": "Each device keeps a ledger of its own, answers a study once, and refuses what would pass its owner's limit; "
+    "what other studies were told about the same person adds to this.",
 }
 NAMED = 24  # columns that a page names
 SEES = {

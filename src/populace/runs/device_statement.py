@@ -10,8 +10,8 @@ from populace.privacy.shuffling import with_shuffling
 FROM_DEVICES = "answers of single devices"
 OWN_DEVICES = (
     "each device randomised its own record, kept its own ledger and sent one answer, in a place that it held alone",
-    "the devices run the published page or library of this version, which the collector cannot check, and were not given another "
-    "page by whoever serves it",
+    "the devices run the published page or library of this version, which the collector cannot check, and were not given "
+    "another page by whoever serves it",
     "who was invited, that an invitation was used, when, and over which network, is not protected",
     "what other studies were told about the same person adds to this",
 )

@@ -166,7 +166,9 @@ class Cells:
     @property
     def inner(self) -> tuple[float, float] | None:
         """First and last tick between the outermost edges; None where there is none."""
-        return (float(self._lows[0]), float(self._highs[-1])) if self._span and self._lows[0] <= self._highs[-1] else None
+        return (
+            (float(self._lows[0]), float(self._highs[-1])) if self._span and self._lows[0] <= self._highs[-1] else None
+        )
 
     def codes(self, numbers: NumpyArray) -> NumpyArray:
         """The code of each number; -1 where it lies in no cell. NaN lies in none."""
@@ -184,7 +186,7 @@ class Cells:
     def _inner_ticks(self, numbers: NumpyArray) -> NumpyArray:
         """Ticks, where rounding does not push a number that lies between the edges over the last or the first one."""
         ticks = self.grid.ticks(numbers)
-        if self.inner is None:
+        if self.inner is None or not self._span:
             return ticks
         inside = (numbers >= self._span[0]) & (numbers <= self._span[1])
         return np.where(inside, np.clip(ticks, *self.inner), ticks)
