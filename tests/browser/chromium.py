@@ -58,6 +58,7 @@ class Browser:
         self._left = b""
         self._number = 0
         self._session: str | None = None
+        self._context = ""
         self.events: list[dict[str, Any]] = []
         try:
             self._attach()
@@ -65,11 +66,54 @@ class Browser:
             self.close()
             raise
 
-    def _attach(self) -> None:
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+    def _attach(self, **where: Any) -> str:
+        self._session = None
+        target = self.call("Target.createTarget", url="about:blank", **where)["targetId"]
+        session: str = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = session
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
+        return session
+
+    @contextlib.contextmanager
+    def person(self) -> Iterator[str]:
+        """A page of somebody else, who shares no storage with anybody; gives the tab's name."""
+        before, self._session = self._session, None
+        context = self.call("Target.createBrowserContext")["browserContextId"]
+        self._context = context
+        try:
+            yield self.tab()
+        finally:
+            self._session = None
+            self.call("Target.disposeBrowserContext", browserContextId=context)
+            self._session = before
+
+    def tab(self) -> str:
+        """One more tab of the same person, in front; gives its name."""
+        return self._attach(browserContextId=self._context)
+
+    def use(self, tab: str) -> None:
+        """Go on in another tab."""
+        self._session = tab
+        self.call("Page.bringToFront")
+
+    def wait_for(self, script: str, *, seconds: float = 20.0) -> Any:
+        """What a script gives as soon as it gives something."""
+        until = time.monotonic() + seconds
+        while not (found := self.evaluate(script)):
+            if time.monotonic() > until:
+                raise TimeoutError(f"this did not become true within {seconds:.0f} s: {script}")
+            time.sleep(0.03)
+        return found
+
+    def press(self, key: str) -> None:
+        """Press a key: a letter, Tab, Enter, Space, or an arrow."""
+        known = {"Tab": 9, "Enter": 13, "Space": 32, "ArrowDown": 40, "ArrowUp": 38}
+        text = {"Enter": "\r", "Space": " "}.get(key, key if len(key) == 1 else "")
+        named = {"key": " " if key == "Space" else key, "code": key if key in known else "", "text": text}
+        code = known.get(key, 0)
+        self.call("Input.dispatchKeyEvent", type="keyDown", windowsVirtualKeyCode=code, **named)
+        self.call("Input.dispatchKeyEvent", type="keyUp", windowsVirtualKeyCode=code, **named)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Ask the browser and wait for its answer; events that come in between are kept."""
@@ -119,7 +163,8 @@ class Browser:
     def evaluate(self, script: str) -> Any:
         found = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in found:
-            raise RuntimeError(found["exceptionDetails"]["text"])
+            said = found["exceptionDetails"]
+            raise RuntimeError(said.get("exception", {}).get("description") or said["text"])
         return found["result"].get("value")
 
     def complaints(self) -> list[str]:

@@ -4,7 +4,6 @@
 """
 
 import base64
-import contextlib
 import json
 import os
 import re
@@ -27,8 +26,6 @@ from populace.runs.run import versions
 from populace.tables.embedded import harbour
 from populace.tables.files import write_json
 from populace.tables.images import Images, write_images
-
-from . import chromium
 
 pytestmark = pytest.mark.slow
 MOST_BYTES = 3_000_000
@@ -60,26 +57,6 @@ FAINTEST = """(() => {
   return Math.min(...[...document.querySelectorAll('p, li, dd, dt, td, th, figcaption, a, .words, .beside')].map(e => {
     const ink = tone(getComputedStyle(e).color); return (Math.max(ink, paper) + .05) / (Math.min(ink, paper) + .05); }));
 })()"""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    path = chromium.find()
-    if path is None:
-        _without("no browser is installed (looked for chromium); on Debian: apt-get install chromium")
-    with contextlib.ExitStack() as stack:
-        try:
-            running = stack.enter_context(chromium.browser(path))
-        except (OSError, RuntimeError) as error:
-            _without(f"the browser {path} does not start: {error}")
-        yield running
-
-
-def _without(reason):
-    """`make test` goes on without a browser and says why; `make test-browser` does not."""
-    if os.environ.get("POPULACE_REQUIRE_BROWSER"):
-        pytest.fail(reason)
-    pytest.skip(reason)
 
 
 def guarantee(**changes):
