@@ -71,7 +71,7 @@ class Subject:
 
     @property
     def label(self) -> str:
-        several = len(set(protocol_class(self.name).facts.trust) - set(NOT_AUDITED)) > 1
+        several = len(protocol_class(self.name).facts.trust) > 1
         return ", ".join(
             [self.name, *([self.trust] if several else []), *(["images"] if self.kind == "images" else [])]
         )
