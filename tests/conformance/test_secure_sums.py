@@ -10,7 +10,7 @@ from scipy import stats
 
 from builders import assert_same, mark_slow, noise_images, small_protocol
 from populace.engines import debug, simulation
-from populace.engines.runtime import Keys, population_of
+from populace.engines.runtime import Keys, padded_shard, population_of
 from populace.engines.sums import add_up
 from populace.errors import SpecError
 from populace.methods.base import Replies
@@ -115,14 +115,19 @@ def test_the_statement_says_how_cohorts_stay_secret(clients_for):
         assert "by the server" in " ".join(small_protocol(name, 2.0).guarantee(population).assumptions)
 
 
-@pytest.mark.parametrize("name", mark_slow((*UPDATES, *STEPS), ("fedavg-gan", "genfl")))
-def test_without_noise_the_opened_sums_are_those_of_the_other_trust(name, clients_for, monkeypatch):
-    """Whole noise off, shares off: the same sums, and the same model up to the rounding of generated examples to the grid."""
+def silence(monkeypatch):
+    """No noise, neither whole nor in shares."""
     monkeypatch.setattr(
         GaussianSum,
         "noise",
         lambda self, source, shape=None: np.zeros((self.size,) if shape is None else shape, np.int32),
     )
+
+
+@pytest.mark.parametrize("name", mark_slow((*UPDATES, "dp-fl"), ("fedavg-gan",)))
+def test_without_noise_the_opened_sums_are_those_of_the_other_trust(name, clients_for, monkeypatch):
+    """The same sums, and the same model in the end."""
+    silence(monkeypatch)
     sampled = {"sampling_rate": 1.0} if name in UPDATES else {}
     settings = {**sampled, "epsilon": 2.001}  # another method object than with noise: nothing compiled is shared
     made = [
@@ -131,6 +136,30 @@ def test_without_noise_the_opened_sums_are_those_of_the_other_trust(name, client
     ]
     opened, whole = (simulation.run(method, clients_for(name), root=jax.random.key(8)) for method in made)
     assert_same(opened.state, whole.state)
+
+
+def test_generated_examples_weigh_in_an_opened_sum_what_they_weigh_in_a_silos_gradient(clients_for, monkeypatch):
+    """Without noise, a client's whole numbers stand for its gradient: records exactly, generated examples to half a unit."""
+    silence(monkeypatch)
+    clients = clients_for("genfl")
+    population = population_of(clients)
+    sums, whole = (
+        small_protocol("genfl", 2.002, trust=trust, batch_size=3).parts(population).learner for trust in ("secure-sum", "silo")
+    )  # fmt: skip
+    rng = np.random.default_rng(2)
+    question = {"weights": rng.normal(0, 0.1, sums.weights).astype(np.float32)}
+    memory = {"theta": rng.normal(0, 1, sums.generator.decoder_size).astype(np.float32), "trained": np.bool_(True)}
+    shard = padded_shard(clients, 0, population)
+    units, gradient = (
+        np.asarray(learner.answer_and_keep(question, True, shard, memory, Keyed(jax.random.key(3)))[0]["gradient"])
+        for learner in (sums, whole)
+    )
+    unit = sums.release.classifier.mechanism.grid * sums.unit_weight
+    assert units.dtype == np.int32
+    assert np.abs(gradient).max() > 100 * unit
+    np.testing.assert_allclose(units * unit, gradient, atol=0.51 * unit)
+    opened = Replies(clients=np.arange(6), present=np.ones(6, bool), values={"gradient": 6 * units}, opened=True)
+    np.testing.assert_allclose(sums._mean_gradient(opened), gradient, atol=0.51 * unit)
 
 
 # ------------------------------------------------------------------------------------------------ noise of a whole run
