@@ -1,8 +1,11 @@
 """A served study, in processes of its own: nothing is lost and nothing doubled when they are killed, and nobody is logged."""
 
 import base64
+import contextlib
 import json
+import random
 import re
+import socket
 import time
 
 import jax
@@ -81,11 +84,31 @@ def test_the_server_writes_no_line_about_anybody(tmp_path):
         device = pop.Device(f"{served.url}/#{tokens[0]}", ledger=tmp_path / "ledger")
         assert device.answer(harbour().frame.slice(0, 1), patience=30.0).fresh
         Devices(served.port, connections=2).run([tokens[1], "A" * 22])
+        for number in range(60):
+            garbage(served.port, random.Random(number))
         assert served.progress()["answers"] == 2
     written = (tmp_path / "log").read_text()
+    assert "Traceback" not in written
     for secret in (*tokens, "populace/", "GET", "POST", "user-agent"):
         assert secret not in written
     assert set(re.findall(r"127\.0\.0\.1:(\d+)", written)) == {str(served.port)}  # its own address alone
+
+
+def garbage(port, draw):
+    """Bytes that are no request, or a broken one; whatever comes back is no success."""
+    heads = [
+        b"GET /v1/question HTTP/1.1\r\n",
+        b"POST /v1/answer HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999\r\n\r\n",
+        b"\x16\x03",
+    ]
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as line:
+        line.sendall(draw.choice(heads) + draw.randbytes(draw.randrange(2_000)) + b"\r\n\r\n")
+        line.shutdown(socket.SHUT_WR)
+        said = b""
+        with contextlib.suppress(ConnectionResetError):
+            while part := line.recv(4_096):
+                said += part
+    assert not said.startswith(b"HTTP/1.1 2")
 
 
 @pytest.mark.slow
