@@ -11,10 +11,10 @@ import time
 import jax
 import numpy as np
 import pytest
-from benchmarks.collector_load import Devices, Served, free_port, links, postgres, postgres_folder, serving
+from benchmarks.collector_load import Devices, Outcome, Served, free_port, links, postgres, postgres_folder, serving
 
 import populace as pop
-from collector_for_tests import make_study, opened
+from collector_for_tests import client_of, make_study, opened, seeded_answer, turn
 from populace.cli.main import call
 from populace.collector.fit import fit_study
 from populace.collector.rounds import read_questions
@@ -47,6 +47,31 @@ def check_exactly_once(place, outcome):
         places = [row for at in store.rounds() for row in store.replies(at.number)]
         assert len(places) == counts["answers"]
     return counts["answers"]
+
+
+BROKEN = {
+    "an answer lost": "DELETE FROM answer WHERE place = 0",
+    "an answer doubled": "INSERT INTO answer SELECT x'00', round, place + 100, report FROM answer WHERE place = 0",
+    "another receipt": "UPDATE invitation SET receipt = x'00' WHERE receipt IS NOT NULL",
+    "a receipt forgotten": "UPDATE invitation SET receipt = NULL",
+    "a count that is off": "UPDATE round SET answered = answered + 1",
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_the_check_itself_finds_what_is_lost_or_doubled(tmp_path, name):
+    place = make_study(tmp_path, "independent", clients=3)
+    turn(place)
+    tokens, outcome = links(tmp_path / "links.txt"), Outcome()
+    with client_of(place) as client:
+        for token in tokens:
+            reply = seeded_answer(client, place, token, harbour())
+            outcome.receipts[token] = reply.json()["receipt"]
+    assert check_exactly_once(place, outcome) == 3
+    with opened(place) as store, store.transaction(lock="alone"):
+        store.run(BROKEN[name])
+    with pytest.raises((AssertionError, KeyError)):
+        check_exactly_once(place, outcome)
 
 
 def killed_meanwhile(kill, start, *, after, times, everybody):
