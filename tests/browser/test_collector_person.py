@@ -23,14 +23,13 @@ from .person import (
 from .studies import served
 
 pytestmark = pytest.mark.slow
-HARBOUR = (FOLDER / "harbour.toml").read_text(encoding="utf-8")
 WIDTHS = (375, 1280)
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     path = tmp_path_factory.mktemp("studies") / "harbour"
-    with served(path, HARBOUR, epsilon=1.0, method="poll", clients=2_000, title="The harbour survey") as running:
+    with served(path, epsilon=1.0, clients=2_000, title="The harbour survey") as running:
         yield running
 
 
@@ -180,9 +179,7 @@ def test_a_tab_hears_that_another_one_has_answered(browser, stub, small_study):
 
 
 def test_an_open_study_gives_one_invitation_to_all_tabs_of_a_person(browser, tmp_path):
-    with served(
-        tmp_path / "open", HARBOUR, epsilon=2.0, method="independent", clients=500, open_to_all=True
-    ) as open_study:
+    with served(tmp_path / "open", "independent", epsilon=2.0, clients=500, open_to_all=True) as open_study:
         with browser.person() as first:
             browser.open(open_study.address, width=375)
             go_to_preview(browser)
