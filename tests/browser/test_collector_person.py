@@ -118,6 +118,24 @@ def test_without_a_connection_the_answer_is_kept_and_the_same_one_is_sent_later(
         assert ledger(browser)[0]["receipt"]
 
 
+#: Looks into the ledger at the very moment at which an answer is sent.
+WATCH = """(() => { const send = window.fetch; window.fetch = (path, options) => {
+  if (String(path).includes('v1/answer')) window.ledgerThen = { ...localStorage }; return send(path, options); }; })()"""
+
+
+def test_the_ledger_is_written_before_anything_is_sent(browser, stub, small_study):
+    serve_study(stub, small_study)
+    with browser.person():
+        browser.call("Page.addScriptToEvaluateOnNewDocument", source=WATCH)
+        browser.open(some_link(stub.address), width=375)
+        go_to_preview(browser)
+        click(browser, "send")
+        shows(browser, "done")
+        (kept,) = browser.evaluate("Object.values(window.ledgerThen)")
+        assert json.loads(kept)["body"].encode() == answers_posted(stub)[0]
+        assert json.loads(kept)["digest"] == small_study.digest
+
+
 def test_a_kept_answer_goes_out_when_the_browser_is_online_again(browser, stub, small_study):
     serve_study(stub, small_study)
     receive = stub.replies["/v1/answer"]
