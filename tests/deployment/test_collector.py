@@ -1,17 +1,20 @@
 """A served study, in processes of its own: nothing is lost and nothing doubled when they are killed, and nobody is logged."""
 
 import base64
+import contextlib
 import json
+import random
 import re
+import socket
 import time
 
 import jax
 import numpy as np
 import pytest
-from benchmarks.collector_load import Devices, Served, free_port, links, postgres, postgres_folder, serving
+from benchmarks.collector_load import Devices, Outcome, Served, free_port, links, postgres, postgres_folder, serving
 
 import populace as pop
-from collector_for_tests import make_study, opened
+from collector_for_tests import client_of, make_study, opened, seeded_answer, turn
 from populace.cli.main import call
 from populace.collector.fit import fit_study
 from populace.collector.rounds import read_questions
@@ -44,6 +47,31 @@ def check_exactly_once(place, outcome):
         places = [row for at in store.rounds() for row in store.replies(at.number)]
         assert len(places) == counts["answers"]
     return counts["answers"]
+
+
+BROKEN = {
+    "an answer lost": "DELETE FROM answer WHERE place = 0",
+    "an answer doubled": "INSERT INTO answer SELECT x'00', round, place + 100, report FROM answer WHERE place = 0",
+    "another receipt": "UPDATE invitation SET receipt = x'00' WHERE receipt IS NOT NULL",
+    "a receipt forgotten": "UPDATE invitation SET receipt = NULL",
+    "a count that is off": "UPDATE round SET answered = answered + 1",
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_the_check_itself_finds_what_is_lost_or_doubled(tmp_path, name):
+    place = make_study(tmp_path, "independent", clients=3)
+    turn(place)
+    tokens, outcome = links(tmp_path / "links.txt"), Outcome()
+    with client_of(place) as client:
+        for token in tokens:
+            reply = seeded_answer(client, place, token, harbour())
+            outcome.receipts[token] = reply.json()["receipt"]
+    assert check_exactly_once(place, outcome) == 3
+    with opened(place) as store, store.transaction(lock="alone"):
+        store.run(BROKEN[name])
+    with pytest.raises((AssertionError, KeyError)):
+        check_exactly_once(place, outcome)
 
 
 def killed_meanwhile(kill, start, *, after, times, everybody):
@@ -81,11 +109,31 @@ def test_the_server_writes_no_line_about_anybody(tmp_path):
         device = pop.Device(f"{served.url}/#{tokens[0]}", ledger=tmp_path / "ledger")
         assert device.answer(harbour().frame.slice(0, 1), patience=30.0).fresh
         Devices(served.port, connections=2).run([tokens[1], "A" * 22])
+        for number in range(60):
+            garbage(served.port, random.Random(number))
         assert served.progress()["answers"] == 2
     written = (tmp_path / "log").read_text()
+    assert "Traceback" not in written
     for secret in (*tokens, "populace/", "GET", "POST", "user-agent"):
         assert secret not in written
     assert set(re.findall(r"127\.0\.0\.1:(\d+)", written)) == {str(served.port)}  # its own address alone
+
+
+def garbage(port, draw):
+    """Bytes that are no request, or a broken one; whatever comes back is no success."""
+    heads = [
+        b"GET /v1/question HTTP/1.1\r\n",
+        b"POST /v1/answer HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999\r\n\r\n",
+        b"\x16\x03",
+    ]
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as line:
+        line.sendall(draw.choice(heads) + draw.randbytes(draw.randrange(2_000)) + b"\r\n\r\n")
+        line.shutdown(socket.SHUT_WR)
+        said = b""
+        with contextlib.suppress(ConnectionResetError):
+            while part := line.recv(4_096):
+                said += part
+    assert not said.startswith(b"HTTP/1.1 2")
 
 
 @pytest.mark.slow

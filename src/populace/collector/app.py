@@ -12,29 +12,26 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import contextlib
 import functools
 import json
 import logging
 import math
 import os
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from populace.collector import openapi
 from populace.collector.batches import AWAY, Batches
 from populace.collector.coordinator import SERVING
 from populace.collector.documents import QuestionPages, answer_from, question_message, study_document
-from populace.collector.limits import App, Guard, Rate, Refused, read_body, refusal
+from populace.collector.limits import Guard, Message, Rate, Receive, Refused, Scope, Send, read_body, refusal
 from populace.collector.progress import progress_document
 from populace.collector.rounds import Questions, read_questions, study_reports
 from populace.collector.store import Answer, Kept, Mint, Place, Refusal, Result, Store, StoreError, Take, Wait
@@ -59,6 +56,7 @@ PAGES = Path(__file__).with_name("pages")
 FAILED = "the server failed; send the same again, nothing is counted twice"
 
 log = logging.getLogger("populace.collector")
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class Service:
@@ -207,54 +205,84 @@ def _json(document: object) -> Response:
     return Response(json.dumps(document, ensure_ascii=False).encode(), media_type=JSON)
 
 
-async def _refused(request: Request, error: Exception) -> Response:
-    del request
+def _refusal(error: Exception) -> Response:
+    """Any error as one sentence; of one that nobody expected, only its kind is logged."""
     if isinstance(error, Refused):
         return refusal(error.status, error.sentence, retry=error.retry)
     if isinstance(error, StoreError):
         return refusal(503, AWAY, retry=5)
+    if isinstance(error, ClientDisconnect):
+        return refusal(400, "the connection was closed before the request was complete")
     if isinstance(error, HTTPException):
         words = {404: "there is nothing under this address", 405: "this address does not take this method"}
-        answer = refusal(error.status_code, words.get(error.status_code, "this request cannot be answered"))
-        answer.headers.update(error.headers or {})
-        return answer
+        return refusal(error.status_code, words.get(error.status_code, "this request cannot be answered"))
     log.error("a request failed: %s", type(error).__name__)
     return refusal(500, FAILED)
 
 
-async def _gone(request: Request, error: Exception) -> Response:
-    del request, error
-    return refusal(400, "the connection was closed before the request was complete")
+class Interface:
+    """The addresses of a study and what answers under each; all others are pages."""
 
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.pages = StaticFiles(directory=PAGES, html=True)
+        self.routes: dict[str, tuple[str, Endpoint]] = {
+            "/v1/question": ("GET", service.ask),
+            "/v1/answer": ("POST", service.answer),
+            "/v1/study": ("GET", service.show_study),
+            "/v1/invitation": ("POST", service.invite),
+            "/v1/progress": ("GET", service.progress),
+            "/v1/health": ("GET", service.health),
+            "/v1/openapi.json": ("GET", service.show_interface),
+        }
 
-def make_app(folder: str | Path, *, per_second: float = PER_SECOND) -> App:
-    """The application of one study."""
-    service = Service(StudyFolder(folder))
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        begun = False
 
-    @contextlib.asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            answer = await self._answer(scope, receive, sending)
+        except Exception as error:
+            if begun:  # of a page: nothing can be said any more
+                return
+            answer = _refusal(error)
+        if answer is not None:
+            await answer(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> Response | None:
+        method, endpoint = self.routes.get(scope["path"], ("", None))
+        if endpoint is None:
+            if scope["path"].startswith("/v1/"):
+                raise HTTPException(404)
+            await self.pages(scope, receive, send)
+            return None
+        if scope["method"] != method:
+            raise HTTPException(405)
+        return await endpoint(Request(scope, receive))
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """From the start of a worker to its end."""
+        await receive()
         serving = int(os.environ.get(SERVING, os.getpid()))
         watching = None if serving == os.getpid() else asyncio.create_task(_watch_parent(serving))
-        yield
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
         if watching is not None:
             watching.cancel()
-        service.batches.close()
+        self.service.batches.close()
+        await send({"type": "lifespan.shutdown.complete"})
 
-    routes = [
-        Route("/v1/question", service.ask, methods=["GET"]),
-        Route("/v1/answer", service.answer, methods=["POST"]),
-        Route("/v1/study", service.show_study, methods=["GET"]),
-        Route("/v1/invitation", service.invite, methods=["POST"]),
-        Route("/v1/progress", service.progress, methods=["GET"]),
-        Route("/v1/health", service.health, methods=["GET"]),
-        Route("/v1/openapi.json", service.show_interface, methods=["GET"]),
-        Mount("/", StaticFiles(directory=PAGES, html=True)),
-    ]
-    handlers: dict[Any, Any] = {
-        Refused: _refused, StoreError: _refused, HTTPException: _refused, ClientDisconnect: _gone, Exception: _refused,
-    }  # fmt: skip
-    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
-    return Guard(app, per_second=per_second)
+
+def make_app(folder: str | Path, *, per_second: float = PER_SECOND) -> Guard:
+    """The application of one study."""
+    return Guard(Interface(Service(StudyFolder(folder))), per_second=per_second)
 
 
 async def _watch_parent(parent: int) -> None:
@@ -265,6 +293,6 @@ async def _watch_parent(parent: int) -> None:
             os._exit(1)
 
 
-def application() -> App:
+def application() -> Guard:
     """What a worker process runs; the study's folder comes in its environment."""
     return make_app(os.environ[FOLDER], per_second=float(os.environ.get(RATE, PER_SECOND)))

@@ -256,10 +256,7 @@ def test_the_description_has_every_route_and_every_answer_fits_it(client, place,
     described = client.get("/v1/openapi.json").json()
     assert described == json.loads(json.dumps(openapi.document()))
     assert described["openapi"] == "3.1.0"
-    routes = {
-        (route.path, method.lower()) for route in make_app(place.path).app.routes if hasattr(route, "methods")
-        for method in route.methods if method != "HEAD"
-    }  # fmt: skip
+    routes = {(path, method.lower()) for path, (method, _) in make_app(place.path).app.routes.items()}
     assert routes == {(path, method) for path, methods in described["paths"].items() for method in methods}
     schemas = described["components"]["schemas"]
     question = client.get("/v1/question", headers=bearer(token)).json()
@@ -336,7 +333,9 @@ def fuzzed(draw, valid):
         "/%00",
         "/..%2f",
     ]
-    verb = draw.choice(["POST"] * 6 + ["GET", "PUT", "HEAD", "OPTIONS", "PATCH"])
+    path = draw.choice(paths)
+    usual = "POST" if path in ("/v1/answer", "/v1/invitation") else "GET"
+    verb = draw.choice([usual] * 9 + ["GET", "POST", "PUT", "HEAD", "OPTIONS", "PATCH"])
     kind = draw.choice(["application/json"] * 4 + [WIRE] * 4 + ["", "text/plain", "a/b;" + "x" * 50])
     token = draw.choice(["A" * 22, "B" * 22, "", "!" * 22, "A" * 2_000, valid["token"]])
     body = bytearray(
@@ -352,7 +351,7 @@ def fuzzed(draw, valid):
                 del body[at : at + draw.randrange(1, 20)]
             else:
                 body[at:at] = draw.randbytes(draw.randrange(1, 30))
-    return verb, draw.choice(paths), {"content-type": kind, "authorization": f"Bearer {token}"}, bytes(body)
+    return verb, path, {"content-type": kind, "authorization": f"Bearer {token}"}, bytes(body)
 
 
 def storm(place, requests, seed):
@@ -383,7 +382,7 @@ def storm(place, requests, seed):
 
 def test_some_hundred_fuzzed_requests(place):
     statuses = storm(place, 400, 1)
-    assert {200, 400, 401, 403, 404, 405, 409, 415}.issubset(statuses)
+    assert {200, 400, 401, 403, 404, 405, 409, 415} <= set(statuses), statuses
 
 
 @pytest.mark.slow

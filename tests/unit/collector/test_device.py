@@ -49,6 +49,8 @@ class Wire:
         if todo == "drop":
             handler.close_connection = True
             return
+        if callable(todo):
+            todo()
         headers = {name.lower(): value for name, value in handler.headers.items()}
         reply = self.client.request(handler.command, handler.path, content=body, headers=headers)
         if todo == "lose":
@@ -173,6 +175,32 @@ def test_a_wrong_receipt_is_noticed(place, link, tmp_path):
         wire.plan = [json.dumps({"receipt": "0" * 64, "fresh": True}).encode()]
         with pytest.raises(WireError, match="receipt"):
             pop.Device(link(wire), ledger=tmp_path / "ledger").answer(RECORD)
+
+
+def test_an_answer_that_comes_when_its_round_was_counted_is_refused_and_spent(tmp_path):
+    """The report had left the device: it counts nowhere, and is paid for; the collector says so, now and later."""
+    made = make_study(tmp_path, "samprivsyn", clients=20, settings={"clients_per_batch": 10})
+    turn(made)
+    study = made.read()
+
+    def count_early():
+        with opened(made) as store:
+            store.seal(0)
+        turn(made)
+
+    with network(made) as wire:
+        wire.plan = [count_early]
+        device = pop.Device(f"{wire.url}/#{tokens(made)[0]}", ledger=tmp_path / "ledger")
+        for _ in range(2):
+            with pytest.raises(NotTakenError, match="does not count"):
+                device.answer(RECORD)
+        assert len(set(wire.sent())) == 1
+        with opened(made) as store:
+            assert store.counts()["answers"] == 0
+            assert [at.number for at in store.rounds()] == [1, 0]
+    with SqliteLedger(tmp_path / "ledger", Budget(epsilon=2.0, unit="client")) as ledger:
+        assert ledger.entries(ACCOUNT) == 1
+    assert study.epsilon == 2.0
 
 
 def test_a_used_invitation_on_a_new_device_is_refused(place, link, tmp_path):
