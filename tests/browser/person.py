@@ -84,14 +84,7 @@ def ledger(browser: Browser) -> list[dict[str, Any]]:
 def serve_study(stub: Stub, study: Study, question: dict[str, Any] | int = 0) -> None:
     """Let the stub serve this study with one question, and give true receipts."""
     asked = question_document(study.survey, question) if isinstance(question, int) else question
-    where = {
-        "state": "ask",
-        "round": 0,
-        "place": 7,
-        "client": 7,
-        "held_until": "2999-01-01T00:00:00+00:00",
-        "round_closes": "",
-    }
+    where = {"state": "ask", "round": 0, "place": 7, "client": 7, "seconds_left": 3_000}
 
     def receive(body: bytes) -> tuple[int, bytes]:
         sent = json.loads(body)

@@ -10,19 +10,18 @@ import socket
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import uvicorn
 
+from collector_for_tests import bearer, make_study, opened, turn
+from collector_twin import make_report
 from populace.collector.app import PAGES, make_app
 from populace.collector.invite import invite
-from populace.collector.limits import HEADERS
-from populace.collector.rounds import begin
-from populace.collector.stores import study_store
-from populace.collector.study import StudyFolder, plan_study
+from populace.collector.limits import HEADERS, PAGE_HEADERS
+from populace.collector.study import StudyFolder
 
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
@@ -70,44 +69,34 @@ class Served:
 
     def links(self, count: int) -> list[str]:
         self._files += 1
-        out = self.folder.path.parent / f"{self.folder.path.name}-{self._files}.txt"
-        with contextlib.closing(study_store(self.folder, self.study)) as store:
+        out = self.folder.path.parent / f"links-{self._files}.txt"
+        with opened(self.folder) as store:
             invite(self.study, store, count, out, url=self.address)
         return out.read_text().split()
 
-    def answer(self, link: str, code: Callable[[int], int]) -> None:
-        """Answer as a program: `code` gives the code of a column, by its number."""
-        bearer = {"authorization": f"Bearer {link.partition('#')[2]}"}
-        question = self.call("v1/question", headers=bearer)
-        cell = sum(asked["groups"][code(asked["column"])] * asked["stride"] for asked in question["columns"])
-        member = self.study.survey.panel.members[question["question"]]
-        (report,) = member.release(np.array([cell if question["values"] is None else question["values"][cell]]))
-        body = {
-            "round": question["round"], "place": question["place"],
-            "report": base64.b64encode(member.encode(report)).decode(), "nonce": base64.b64encode(bytes(32)).decode(),
-        }  # fmt: skip
-        self.call("v1/answer", headers=bearer | {"content-type": "application/json"}, data=json.dumps(body).encode())
+    def answer(self, link: str, codes: Sequence[int]) -> None:
+        """Answer as a program, with the code of every column."""
+        headers = bearer(link.partition("#")[2])
+        question = self.call("v1/question", headers=headers)
+        report, nonce = (base64.b64encode(part).decode() for part in (make_report(question, codes), bytes(32)))
+        body = {"round": question["round"], "place": question["place"], "report": report, "nonce": nonce}
+        self.call("v1/answer", headers=headers | {"content-type": "application/json"}, data=json.dumps(body).encode())
 
     def call(self, path: str, **parts: Any) -> Any:
         with urllib.request.urlopen(urllib.request.Request(self.address + path, **parts), timeout=30) as reply:  # noqa: S310
             return json.loads(reply.read())
 
     def answers(self) -> list[tuple[int, bytes]]:
-        with contextlib.closing(study_store(self.folder, self.study)) as store:
+        with opened(self.folder) as store:
             return [reply for at in store.rounds() for reply in store.replies(at.number)]
 
 
 @contextlib.contextmanager
-def served(path: Path, schema: str, **settings: Any) -> Iterator[Served]:
+def served(path: Path, method: str = "poll", **settings: Any) -> Iterator[Served]:
     """A new study, begun and served."""
-    schema_file = path.with_suffix(".toml")
-    schema_file.write_text(schema, encoding="utf-8")
-    study = plan_study(schema=str(schema_file), **settings)
-    folder = StudyFolder(path)
-    folder.create(study, schema_file)
-    with contextlib.closing(study_store(folder, study)) as store:
-        begin(study, store)
-    running = Served(folder)
+    place = make_study(path, method, invited=1, **settings)
+    turn(place)
+    running = Served(place)
     running.start()
     try:
         yield running
@@ -141,7 +130,8 @@ class Stub:
             def answer(self, body: bytes) -> None:
                 status, content, kind = stub.reply(self.path.partition("?")[0], body)
                 self.send_response(status)
-                for name, value in {**HEADERS, "content-type": kind, "content-length": str(len(content))}.items():
+                headers = HEADERS if self.path.startswith("/v1/") else PAGE_HEADERS
+                for name, value in {**headers, "content-type": kind, "content-length": str(len(content))}.items():
                     self.send_header(name, value)
                 self.end_headers()
                 with contextlib.suppress(ConnectionError):

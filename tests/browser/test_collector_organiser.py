@@ -6,22 +6,21 @@ import numpy as np
 import pytest
 
 from populace.collector.documents import study_document
-from populace.tables.embedded import FOLDER, harbour
+from populace.tables.embedded import harbour
 
 from .person import FAINTEST, picture
 from .studies import served
 
 pytestmark = pytest.mark.slow
-HARBOUR = (FOLDER / "harbour.toml").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     path = tmp_path_factory.mktemp("studies") / "harbour"
-    rows = np.asarray(harbour().codes)
-    with served(path, HARBOUR, epsilon=4.0, method="independent", clients=2_000, title="The harbour survey") as running:
+    rows = np.asarray(harbour().codes).tolist()
+    with served(path, "independent", epsilon=4.0, clients=2_000, title="The harbour survey") as running:
         for link, row in zip(running.links(150), rows, strict=False):
-            running.answer(link, lambda column, row=row: int(row[column]))
+            running.answer(link, row)
         yield running
 
 
@@ -97,7 +96,7 @@ def test_the_wanted_error_decides_what_is_enough(page, study):
 def test_it_refreshes_itself_and_keeps_what_is_open(page, study):
     page.evaluate("document.getElementById('refresh').focus()")
     before = int(text(page, "answers"))
-    study.answer(study.link(), lambda column: 0)
+    study.answer(study.link(), [0] * 11)
     page.wait_for(f"document.getElementById('answers').textContent === '{before + 1}'", seconds=15)
     assert page.evaluate("document.activeElement.id") == "refresh"
     assert "Last refreshed at" in text(page, "refreshed")

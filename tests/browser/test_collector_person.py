@@ -23,14 +23,13 @@ from .person import (
 from .studies import served
 
 pytestmark = pytest.mark.slow
-HARBOUR = (FOLDER / "harbour.toml").read_text(encoding="utf-8")
 WIDTHS = (375, 1280)
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     path = tmp_path_factory.mktemp("studies") / "harbour"
-    with served(path, HARBOUR, epsilon=1.0, method="poll", clients=2_000, title="The harbour survey") as running:
+    with served(path, epsilon=1.0, clients=2_000, title="The harbour survey") as running:
         yield running
 
 
@@ -119,6 +118,24 @@ def test_without_a_connection_the_answer_is_kept_and_the_same_one_is_sent_later(
         assert ledger(browser)[0]["receipt"]
 
 
+#: Looks into the ledger at the very moment at which an answer is sent.
+WATCH = """(() => { const send = window.fetch; window.fetch = (path, options) => {
+  if (String(path).includes('v1/answer')) window.ledgerThen = { ...localStorage }; return send(path, options); }; })()"""
+
+
+def test_the_ledger_is_written_before_anything_is_sent(browser, stub, small_study):
+    serve_study(stub, small_study)
+    with browser.person():
+        browser.call("Page.addScriptToEvaluateOnNewDocument", source=WATCH)
+        browser.open(some_link(stub.address), width=375)
+        go_to_preview(browser)
+        click(browser, "send")
+        shows(browser, "done")
+        (kept,) = browser.evaluate("Object.values(window.ledgerThen)")
+        assert json.loads(kept)["body"].encode() == answers_posted(stub)[0]
+        assert json.loads(kept)["digest"] == small_study.digest
+
+
 def test_a_kept_answer_goes_out_when_the_browser_is_online_again(browser, stub, small_study):
     serve_study(stub, small_study)
     receive = stub.replies["/v1/answer"]
@@ -180,9 +197,7 @@ def test_a_tab_hears_that_another_one_has_answered(browser, stub, small_study):
 
 
 def test_an_open_study_gives_one_invitation_to_all_tabs_of_a_person(browser, tmp_path):
-    with served(
-        tmp_path / "open", HARBOUR, epsilon=2.0, method="independent", clients=500, open_to_all=True
-    ) as open_study:
+    with served(tmp_path / "open", "independent", epsilon=2.0, clients=500, open_to_all=True) as open_study:
         with browser.person() as first:
             browser.open(open_study.address, width=375)
             go_to_preview(browser)

@@ -5,6 +5,7 @@ Whatever it is, the page says one sentence, and nothing is sent.
 
 import copy
 import json
+import time
 
 import pytest
 
@@ -70,6 +71,7 @@ QUESTIONS = {
     "a stride that leads outside": (["columns", 0, "stride"], 1_000),
     "more groups than cells": (["columns", 0, "labels"], ["a", "b", "c"]),
     "a negative place": (["place"], -1),
+    "no end of the place": (["seconds_left"], MISSING),
     "no report": (["report"], MISSING),
     "a numerator above the denominator": (["report", "numerator"], str(2**63 + 1)),
     "a numerator that is no number": (["report", "numerator"], "many"),
@@ -217,6 +219,8 @@ def test_the_page_waits_where_the_server_says_so_and_comes_back_when_it_fails(br
         click(browser, "begin")
         says(browser, "The next round is being prepared.")
         picture(browser, "person-wait-375-light")
+        stub.replies["/v1/question"] = {**question, "seconds_left": 1}
+        says(browser, "The round is about to end. This page looks again in 1 second.")
         stub.replies["/v1/question"] = question
         shows(browser, "questions")
 
@@ -224,20 +228,22 @@ def test_the_page_waits_where_the_server_says_so_and_comes_back_when_it_fails(br
 def test_a_place_that_was_lost_is_asked_for_again_before_anything_is_drawn(browser, stub, study):
     serve_study(stub, study, 3)
     question = stub.replies["/v1/question"]
-    stub.replies["/v1/question"] = {**question, "held_until": "2020-01-01T00:00:00+00:00"}
+    stub.replies["/v1/question"] = {**question, "seconds_left": 3}
     with browser.person():
         browser.open(some_link(stub.address), width=375)
         go_to_preview(browser)
         serve_study(stub, study, 4)  # meanwhile, it is another question
+        time.sleep(1.2)
         click(browser, "send")
         says(browser, "here is another one; nothing was sent")
         assert stub.posted == []
         assert ledger(browser) == []
     with browser.person():
-        stub.replies["/v1/question"] = {**question, "held_until": "2020-01-01T00:00:00+00:00"}
+        stub.replies["/v1/question"] = {**question, "seconds_left": 3}
         browser.open(some_link(stub.address), width=375)
         go_to_preview(browser)
         stub.replies["/v1/question"] = {**question, "place": 11}  # the same question at another place
+        time.sleep(1.2)
         click(browser, "send")
         shows(browser, "done")
         assert json.loads(answers_posted(stub)[0])["place"] == 11

@@ -179,7 +179,7 @@ def check_cells(page, study):
     asked = rng.choice(len(survey.groups), min(60, len(survey.groups)), replace=False)
     records = [[int(rng.integers(size)) for size in study.schema.sizes] for _ in asked]
     expected = [int(survey.cell(np.array(record), int(number))) for record, number in zip(records, asked, strict=True)]
-    where = {"state": "ask", "round": 0, "place": 1, "held_until": "", "round_closes": ""}
+    where = {"state": "ask", "round": 0, "place": 1, "seconds_left": 60}
     questions = [{**where, **question_document(survey, int(number))} for number in asked]
     facts = {"columns": schema_document(study.schema), "epsilon": study.epsilon}
     script = """Promise.all([import('/check.js'), import('/picture.js')]).then(([check, picture]) => {

@@ -78,7 +78,7 @@ export function checkQuestion(question, study) {
   need(question.state === "ask", "the question's state");
   const most = 2 ** 31 - 1;
   need(isWhole(question.round, 0, most) && isWhole(question.place, 0, most), "the place in the round");
-  need(isText(question.held_until, 100) && isText(question.round_closes, 100), "how long the place is held");
+  need(isNumber(question.seconds_left), "how long the place is held");
   need(isWhole(question.cells, 1, MOST_VALUES), "the number of cells");
   need(Array.isArray(question.columns) && isWhole(question.columns.length, 1, study.columns.length), "the asked columns");
   question.columns.forEach((asked) => checkAsked(asked, study));

@@ -96,13 +96,19 @@ function showWelcome() {
   show("welcome");
 }
 
-// A place and its question; waits where the server says so.
+const MARGIN = 2; // seconds before a place is lost in which no report is made any more
+
+// A place and its question, with the time when it is lost by this device's clock; waits where the server says so.
 async function fetchQuestion() {
   for (;;) {
     const question = checkQuestion(await persist(askQuestion), at.study);
-    if (question.state === "ask") return question;
-    const seconds = Math.min(3600, Math.max(1, question.retry_after));
-    tell(sentenceOf({ error: question.why }) + ` This page looks again in ${duration(seconds)}.`);
+    const isAsked = question.state === "ask";
+    if (isAsked && question.seconds_left > MARGIN) {
+      return { ...question, lost: Date.now() + 1000 * (question.seconds_left - MARGIN) };
+    }
+    const why = isAsked ? "the round is about to end" : question.why;
+    const seconds = isAsked ? 1 : Math.min(3600, Math.max(1, question.retry_after));
+    tell(`${sentenceOf({ error: why })} This page looks again in ${duration(seconds)}.`);
     await pause(seconds, null);
   }
 }
@@ -164,13 +170,11 @@ async function drawExample() {
   byId("example-words").textContent = question.report.size > 1 ? inIt : "";
 }
 
-const MARGIN = 2_000; // milliseconds before a place is lost in which no report is made any more
-const isPast = (moment) => moment !== "" && !(Date.parse(moment) > Date.now() + MARGIN);
 
 // Draw the report, write it down, send it: in this order, and the first two once.
 async function send() {
   let { question } = at;
-  if (isPast(question.held_until) || isPast(question.round_closes)) {
+  if (Date.now() > question.lost) {
     const fresh = await fetchQuestion();
     if (!isSame(fresh, question)) {
       showQuestions(fresh);
