@@ -86,10 +86,11 @@ class CDpdVaeLearner(UpdatesLearner, RememberingLearner):
         memory = jax.tree.map(lambda new, old: jnp.where(drawn, new, old), after, memory)
         change = change / question["clip_norm"]
         below = jnp.where(jnp.linalg.norm(change) <= 1, 0.5, -0.5)
+        here = drawn & jnp.any(shard.mask)  # who has nothing adds nothing, to the count of short updates neither
         if self.release.sites is not None:
             weight = self.release.steps.count_weight
-            return {"change": self.clipped(change, drawn, weight * below if weight else None)}, memory
-        return {"change": self.clipped(change, drawn), "below": jnp.where(drawn, below, 0.0)}, memory
+            return {"change": self.clipped(change, here, weight * below if weight else None)}, memory
+        return {"change": self.clipped(change, here), "below": jnp.where(here, below, 0.0)}, memory
 
     @property
     def parameters(self) -> int:
