@@ -24,7 +24,9 @@ def eight(rows):
     return rows.take(np.arange(8))
 
 
-@pytest.mark.parametrize("protocol", [TRAVELS, AVERAGED], ids=lambda protocol: protocol.facts.name)
+@pytest.mark.parametrize(
+    "protocol", [pytest.param(TRAVELS, marks=pytest.mark.slow), AVERAGED], ids=lambda protocol: protocol.facts.name
+)
 def test_sites_end_where_a_simulation_ends(protocol, eight, make_sites, make_coordinator):
     clients = split(eight, records_per_client=RECORDS)
     claim = protocol.guarantee(population_of(clients))

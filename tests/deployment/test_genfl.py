@@ -120,6 +120,7 @@ def test_sites_end_where_a_simulation_ends(protocol, federation, coordinator, si
             assert {ledger.entries(account) for account in site.hosted.accounts} == {wanted.rounds}
 
 
+@pytest.mark.slow
 def test_generators_survive_a_restart_of_their_site(federation, coordinator, simulated):
     """A new site on the same ledger after every round; generators are made in the first and kept."""
     sites, kept = federation(MIXED), []

@@ -36,7 +36,10 @@ Say = Callable[[str], None]
 CLIENTS = 10_000  # of a local method, with one record each
 SILOS, RECORDS = 2, 4
 SUM_SILOS = 3
-SUMS_AUDITED = ("census", "moments")  # under secure-sum: methods without coins of the clients' own, all of whose rounds are sums
+SUMS_AUDITED = (
+    "census",
+    "moments",
+)  # under secure-sum: methods without coins of the clients' own, all of whose rounds are sums
 #: Messages about each of two inputs. A message of a method that trains is a training.
 SAMPLES, TRAINED_SAMPLES, RELAYED_SAMPLES = 100_000, 8_000, 2_000
 RELAYED = ("fl-gan", "ufl-gan", "genfl", "chain")  # one client after the other, or two stages

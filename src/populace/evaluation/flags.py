@@ -24,7 +24,7 @@ LOST_FROM, LOST_TO = 0.05, 1 / 3  # or: from 5 % of the rows to less than a thir
 MEAN_IN_SD = 0.3
 MEAN_RATIO = 2.0  # or: twice or half the real mean
 SD_RATIO = 2.0
-OUTSIDE = 0.05  # share of values below the least or above the largest real value
+OUTSIDE = 0.05  # share of values below the least or above the largest real value, or of real ones beyond the synthetic
 TOTAL_VARIATION = 0.25  # of a column of categories
 CORRELATION = 0.2
 ASSOCIATION = 0.3
@@ -41,7 +41,8 @@ RULES: tuple[str, ...] = (
     f"from {share_text(LOST_FROM)} or more to less than a third",
     f"a mean is off by more than {MEAN_IN_SD:g} real SDs, or is less than half or more than twice the real one",
     "an SD is less than half or more than twice the real one",
-    f"more than {share_text(OUTSIDE)} of the values lie outside the real range",
+    f"more than {share_text(OUTSIDE)} of the values lie outside the real range, or of the real values outside the range "
+    "that is left",
     f"the total variation distance of a categorical column is above {figure_text(TOTAL_VARIATION)}",
     f"a Pearson or Spearman correlation is off by more than {figure_text(CORRELATION)}, Cramér’s V by more than "
     f"{figure_text(ASSOCIATION)}",
@@ -107,7 +108,7 @@ def _numbers(column: ColumnFigures) -> list[Flag]:
     bar = max(KS, KS_STANDARD_ERRORS * math.sqrt(1 / len(real.ordered) + 1 / len(synthetic.ordered)))
     if column.ks > bar:
         found.append(_flag(column, "ks", f"KS {figure_text(column.ks)}", column.ks / KS))
-    return found + _mean(column) + _spread(column) + _outside(column)
+    return found + _mean(column) + _spread(column) + _outside(column) + _lost_ends(column)
 
 
 def _flag(column: ColumnFigures, sort: str, finding: str, size: float) -> Flag:
@@ -208,6 +209,18 @@ def _outside(column: ColumnFigures) -> list[Flag]:
         return []
     low, high = (value_text(column.kind, float(value)) for value in (real[0], real[-1]))
     return [_flag(column, "range", f"{share_text(share)} lie outside the real range, {low} to {high}", share / OUTSIDE)]
+
+
+def _lost_ends(column: ColumnFigures) -> list[Flag]:
+    """Real values beyond the least and the largest synthetic one: the ends of a column that is cut off."""
+    real, synthetic = column.real.ordered, column.synthetic.ordered
+    inside = np.searchsorted(real, synthetic[-1], "right") - np.searchsorted(real, synthetic[0], "left")
+    share = 1 - float(inside) / len(real)
+    if share <= OUTSIDE or share <= STANDARD_ERRORS * _share_error((share, len(real)), (0.0, len(synthetic))):
+        return []
+    low, high = (value_text(column.kind, float(value)) for value in (synthetic[0], synthetic[-1]))
+    said = f"{share_text(share)} of the real values lie outside the range that is left, {low} to {high}"
+    return [_flag(column, "ends", said, share / OUTSIDE)]
 
 
 def _categories(real: Categories, synthetic: Categories) -> list[Flag]:

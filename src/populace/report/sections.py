@@ -20,7 +20,9 @@ from populace.report.svg import percent
 from populace.report.tiles import CLASSES
 from populace.report.value_charts import STEPS, value_chart
 from populace.runs.spec import FORMER_DEFAULTS, files_of, kind_of
+from populace.tables.columns import Column
 from populace.tables.schema import Schema
+from populace.tables.universal import is_open
 from populace.types import JsonObject, NumpyArray
 
 FIRST_COLUMNS = 30
@@ -280,6 +282,13 @@ def _least(what: str, known: Sequence[float]) -> float:
     return float(np.floor(max(0.0, least - 0.02) * 20) / 20) if what == "accuracy" else (0.0 if least > -0.1 else -0.5)
 
 
+def _known_how(column: Column) -> str:
+    """Where a column's domain comes from, and who says so."""
+    if is_open(column) and column.domain == "declared":
+        return f"found by noisy counts on {column.source}"
+    return DOMAINS[column.domain] + (f": {column.source}" if column.source else "")
+
+
 def domain_table(schema: Schema) -> list[JsonObject]:
     """Each column's public domain, where it comes from and who says so."""
     rows = []
@@ -298,8 +307,9 @@ def domain_table(schema: Schema) -> list[JsonObject]:
                 "name": column.name,
                 "kind": column.kind,
                 "values": values + (", or none" if column.nullable else ""),
-                "domain": DOMAINS[column.domain] + (f": {column.source}" if column.source else ""),
+                "domain": _known_how(column),
                 "covered": column.domain != "read-from-data",
+                "found": is_open(column),
             }
         )
     return rows

@@ -106,6 +106,8 @@ def _pairs(metrics: JsonObject) -> JsonObject:
 def verdict(values: JsonObject) -> str:
     """Where the distance lies between that of real data and that of independent columns."""
     best, worst, own = (values[name]["value"] for name in (REAL, PRODUCT, SYNTHETIC))
+    if worst <= best:
+        return "too few real rows to tell: two halves of them differ by as much as independent columns do"
     if worst - best < NO_DEPENDENCE:
         return "the real columns hardly depend on each other, so there is little to keep"
     kept = (worst - own) / (worst - best)

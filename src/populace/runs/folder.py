@@ -102,6 +102,10 @@ class RunFolder:
 
     def document(self) -> JsonObject:
         """run.json of a finished run."""
+        if self.path.is_file():
+            raise RunError(
+                f"{self.path} is a file, not the folder of a run; give real rows by --real, once for each file"
+            )
         if not (self / "run.json").is_file():
             raise RunError(f"{self.path} is not a run: it has no run.json; `populace synthesize` makes one")
         document = self._read()

@@ -298,6 +298,7 @@ def test_an_open_study_needs_no_invitation_and_another_one_does(place, tmp_path)
         pop.Device(wire.url, ledger=tmp_path / "other").answer(RECORD)
 
 
+@pytest.mark.slow
 def test_an_autoencoder_by_check_in(tmp_path):
     """`dp-fed-wae`: the model comes down as a message, one index and one sign go up, round after round."""
     made = make_study(tmp_path, "dp-fed-wae", clients=4, settings={"cohort_size": 2, "latent_classes": 2})

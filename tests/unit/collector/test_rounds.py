@@ -55,7 +55,13 @@ def same(one, other):
         np.testing.assert_array_equal(np.asarray(mine), np.asarray(theirs))
 
 
-@pytest.mark.parametrize(("method", "clients", "settings"), CASES, ids=[case[0] for case in CASES])
+LONG = ("poll", "dp-fed-wae")  # twenty thousand devices answer `poll` in tests/deployment
+
+
+@pytest.mark.parametrize(
+    ("method", "clients", "settings"),
+    [pytest.param(*case, id=case[0], marks=[pytest.mark.slow] * (case[0] in LONG)) for case in CASES],
+)
 def test_a_study_is_the_simulation_of_its_reports_bit_for_bit(tmp_path, method, clients, settings):
     table = harbour().take(np.arange(clients))
     place = make_study(tmp_path, method, clients=clients, settings=settings, timing=QUICK)

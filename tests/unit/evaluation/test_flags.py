@@ -132,6 +132,8 @@ BREAKS = {
     "spread": ("size", lambda v: 170 + (v - 170) * 2.5, "the SD"),
     "one value": ("visit", lambda v: np.full(len(v), 18_300.0), "every value is 2020-02-08"),
     "range": ("visit", lambda v: v + 300, "outside the real range, 2019-04-14 to 2021-03-13"),
+    "ends lost": ("visit", lambda v: np.where(v < np.quantile(v, 0.1), np.median(v) + np.arange(len(v)) % 50, v),
+                  "10 % of the real values lie outside the range that is left"),
     "shape": ("visit", lambda v: np.where(v < 18_350, 18_000, 18_700), "KS"),
     "new spike": ("weight", lambda v: np.where(np.arange(len(v)) % 5 == 0, 70.0, v), "had the value 70, now 20 %"),
     "missing lost": ("gaps", lambda v: np.nan_to_num(v), "missing became 0 %"),

@@ -158,6 +158,7 @@ def correlation(table):
     return float(np.corrcoef(*(table.frame.column(name).to_numpy() for name in "ab"))[0, 1])
 
 
+@pytest.mark.slow
 def test_groups_say_how_two_numbers_hang_together():
     """From the same sums, a fit that is told of the groups is nearer to the correlation than one that is not."""
     protocol = Census(epsilon=0.5, delta=1e-6, components=10, members=4, fit_steps=300)

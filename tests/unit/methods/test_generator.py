@@ -64,7 +64,7 @@ def test_conditions_and_their_errors(small_schema):
     assert table.frame.column("size").null_count == 40
     with pytest.raises(DataError, match="has no value"):
         model.sample(5, jax.random.key(0), {"colour": "mauve"})
-    with pytest.raises(DataError, match="outside its declared cells"):
+    with pytest.raises(DataError, match="in this model: its cells go from"):
         model.sample(5, jax.random.key(0), {"weight": "77"})
     with pytest.raises(SpecError, match="rows"):
         model.sample(0, jax.random.key(0))

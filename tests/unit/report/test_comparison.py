@@ -74,6 +74,7 @@ def test_verdicts_say_on_which_side_of_the_baselines_a_figure_lies():
     assert "worse than independent" in said(0.11)
     assert "as close as two halves" in said(0.01)
     assert "little to keep" in said(0.03, real=0.02, product=0.0205)
+    assert "too few real rows to tell" in said(0.16, real=0.21, product=0.14)
 
 
 def test_sizes_in_the_unit_that_reads_best():

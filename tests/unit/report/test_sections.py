@@ -2,6 +2,9 @@
 
 from populace.evaluation.baselines import ABOUT, SYNTHETIC
 from populace.report import sections
+from populace.tables.columns import Column
+from populace.tables.schema import Schema
+from populace.tables.universal import SOURCE
 
 WHYS = {
     "known": ({"value": 0.5, "low": 0.4, "high": 0.6}, "0.400 to 0.600"),
@@ -22,3 +25,18 @@ def test_the_prediction_table_says_why():
         assert {cell["value"] for row in rows for cell in row["cells"]} == {"0.500" if "value" in value else "–"}
         table = sections.metric_table(document)
         assert table["reasons"] == ([said] if "left_out" in value else [])
+
+
+def test_domains_found_by_noisy_counts_are_not_called_declared():
+    edges = (0.0, 1.0, 2.0)
+    schema = Schema(
+        columns=(
+            Column(name="age", kind="integer", edges=edges, source=SOURCE),
+            Column(name="ward", kind="categorical", categories=("a", "b"), domain="released"),
+            Column(name="sex", kind="categorical", categories=("f", "m"), source="protocol"),
+        )
+    )
+    age, ward, sex = sections.domain_table(schema)
+    assert (age["found"], ward["found"], sex["found"]) == (True, True, False)
+    assert age["domain"] == f"found by noisy counts on {SOURCE}"
+    assert sex["domain"] == "declared: protocol"

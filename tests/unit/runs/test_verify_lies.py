@@ -1,6 +1,7 @@
 """Statements that agree with themselves, with their page and with their digests, and are not what their method guarantees."""
 
 import contextlib
+import dataclasses
 import json
 import math
 import shutil
@@ -108,7 +109,10 @@ def test_honest_runs_hold_whole_and_published(run, capsys, name):
 
 
 def test_a_target_that_the_schema_names_and_nobody_asked_for_holds(made, tmp_path, capsys):
-    harbour().schema.with_target("owns_home").save(tmp_path / "people.toml")
+    declared = dataclasses.replace(
+        harbour().schema, forbidden=(), comparisons=()
+    )  # twenty answers may say what rules forbid
+    declared.with_target("owns_home").save(tmp_path / "people.toml")
     given = ["--schema", str(tmp_path / "people.toml"), "--method", "independent", "--epsilon", "2", "--rows", "5"]
     words = [
         "synthesize",

@@ -17,10 +17,12 @@ import pyarrow as pa
 
 from populace.errors import DataError, SpecError
 from populace.tables import codec
+from populace.tables.columns import Column
 from populace.tables.files import replacing, write_json
 from populace.tables.images import Images
 from populace.tables.schema import Schema, schema_from_dict
 from populace.tables.table import Table
+from populace.tables.universal import is_open
 from populace.types import Array, JsonObject, NumpyArray
 
 CHUNK = 131_072  # rows drawn at once
@@ -208,10 +210,20 @@ def condition_code(schema: Schema, name: str, value: str) -> int:
     strict = dataclasses.replace(column, clip=False, other="")
     try:
         return int(codec.encode_column(pa.array([value]), strict)[0])
-    except DataError:
+    except DataError as error:
         if column.is_scale and np.isfinite(column.numbers(pa.array([value])))[0]:
-            raise  # a number or a date, but outside the domain
-    raise DataError(f"column {name!r} has no value {value!r}; its values are {', '.join(column.labels()[:12])}")
+            first, last = column.labels()[0], column.labels()[column.levels - 1]
+            raise DataError(
+                f"column {name!r} has no {value} in this model: its cells go from {first} to {last}{_may_be_lost(column)}"
+            ) from error
+    raise DataError(
+        f"column {name!r} has no value {value!r}; its values are {', '.join(column.labels()[:12])}{_may_be_lost(column)}"
+    )
+
+
+def _may_be_lost(column: Column) -> str:
+    """Why a model may lack values that the records have."""
+    return "; values that few records have were not found under the noise: declare them in a schema" * is_open(column)
 
 
 def power_of(matrix: NumpyArray, exponent: float, floor: float = 0.0) -> NumpyArray:
