@@ -25,7 +25,10 @@ def epsilon_in_words(epsilon: float, *, open_to_all: bool) -> list[str]:
         "That you take part is not hidden, nor when, nor from which network.",
     ]
     if open_to_all:
-        sentences.append("This study is open: anybody may answer, and often. Its organiser knows that.")
+        sentences.append(
+            "This study is open: one person may send several answers, from several browsers or devices, and k answers have k "
+            "times epsilon. All figures here are for one answer; answer once."
+        )
     return sentences
 
 
