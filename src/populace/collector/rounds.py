@@ -211,7 +211,7 @@ def read_position(study: Study, store: Store, at: Round) -> tuple[RunState, Ques
 
 
 def close_study(store: Store) -> None:
-    """Take no more answers: the round under way is sealed, nobody gets a place any more, and the order of answers is forgotten."""
+    """Take no more answers: the round under way is sealed, nobody gets a place, and the order of answers is forgotten."""
     with store.transaction(lock="alone"):
         store.run("UPDATE round SET state = 'sealed' WHERE state = 'open'")
         store.forget_places()

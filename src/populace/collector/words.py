@@ -8,6 +8,7 @@ from populace.privacy.consequences import share_in_words
 from populace.privacy.guarantee import best_guess, upwards
 
 PRIORS = (0.1, 0.5)
+WEAK = 6.0  # above it little is promised
 
 
 def epsilon_in_words(epsilon: float, *, open_to_all: bool) -> list[str]:
@@ -30,6 +31,17 @@ def epsilon_in_words(epsilon: float, *, open_to_all: bool) -> list[str]:
             "times epsilon. All figures here are for one answer; answer once."
         )
     return sentences
+
+
+def weak_in_words(epsilon: float) -> list[str]:
+    """A warning to the organiser, where an answer may tell almost everything."""
+    if epsilon <= WEAK:
+        return []
+    even = share_in_words(belief_after(0.5, epsilon))
+    return [
+        f"careful: epsilon {upwards(epsilon)} is weak: one answer may turn an even guess about a person into one of {even}; "
+        "2 to 4 is usual for such questions"
+    ]
 
 
 def belief_after(prior: float, epsilon: float) -> float:

@@ -14,7 +14,9 @@ OWN_DEVICES = (
     "who was invited, that an invitation was used, when, and over which network, is not protected",
     "what other studies were told about the same person adds to this",
 )
-INVITED = "an invitation answers once; somebody with several invitations may have answered several times, and pays for each"
+INVITED = (
+    "an invitation answers once; somebody with several invitations may have answered several times, and pays for each"
+)
 OPEN = (
     "the study was open: one person may have sent several answers, and k answers have k times epsilon; the estimates are only "
     "as good as those who came"

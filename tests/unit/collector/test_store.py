@@ -35,9 +35,9 @@ def store(study):
 
 def hashes(place):
     from collector_for_tests import tokens
-    from populace.collector.device import _token
+    from populace.collector.exchange import read_token
 
-    return [invitation_hash(_token(token)) for token in tokens(place)]
+    return [invitation_hash(read_token(token)) for token in tokens(place)]
 
 
 def ask(store, *invitations, now=None, hold=60.0):
