@@ -223,8 +223,7 @@ async function deliverOnce(entry) {
     if (!REFUSALS.includes(status) || !sentence) throw new Unreachable(ELSE);
     return { state: "refused", sentence };
   }
-  if (document?.receipt === undefined) throw new Unreachable(ELSE);
-  if (document.receipt !== (await ledger.receiptOf(entry))) {
+  if (document?.receipt !== (await ledger.receiptOf(entry))) {
     throw new Unreachable("The server's receipt is not that of your answer, so it may not have arrived.");
   }
   return { state: "received", receipt: document.receipt };
