@@ -204,6 +204,31 @@ def test_an_answer_that_is_refused_for_good_is_spent(browser, stub, study, statu
         assert len(stub.posted) == 1
 
 
+NOT_THE_STUDY = [
+    (403, b"<html>forbidden</html>"), (403, b'{"message": "blocked"}'), (410, b'{"error": 7}'), (422, b"[]"),
+    (404, b'{"error": "no such page"}'), (451, b'{"error": "blocked"}'), (302, b""), (511, b"<html>log in</html>"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("reply", NOT_THE_STUDY, ids=str)
+def test_what_is_not_the_study_s_own_refusal_is_not_reached_and_the_same_answer_is_sent_again(
+    browser, stub, study, reply
+):
+    serve_study(stub, study, 3)
+    receive = stub.replies["/v1/answer"]
+    stub.replies["/v1/answer"] = reply
+    with browser.person():
+        browser.open(some_link(stub.address), width=375)
+        go_to_preview(browser)
+        click(browser, "send")
+        says(browser, "Your answer is kept on this device")
+        assert ledger(browser)[0]["state"] == "kept"
+        stub.replies["/v1/answer"] = receive
+        click(browser, "again")
+        shows(browser, "done")
+        assert len(set(answers_posted(stub))) == 1
+
+
 def test_the_page_waits_where_the_server_says_so_and_comes_back_when_it_fails(browser, stub, study):
     serve_study(stub, study, 3)
     question = stub.replies["/v1/question"]

@@ -32,7 +32,7 @@ ONE_STAGE = {"stages": 1}
 
 def check_exactly_once(place, outcome):
     """Every receipt that was handed out is in the store, once; and the store has no answer beside those of used invitations."""
-    from populace.collector.device import _token
+    from populace.collector.exchange import read_token
     from populace.collector.study import invitation_hash
 
     with opened(place) as store:
@@ -41,7 +41,7 @@ def check_exactly_once(place, outcome):
             for h, r in store.rows("SELECT hash, receipt FROM invitation WHERE receipt IS NOT NULL")
         }
         for invitation, receipt in outcome.receipts.items():
-            assert kept[invitation_hash(_token(invitation))] == receipt
+            assert kept[invitation_hash(read_token(invitation))] == receipt
         counts = store.counts()
         assert counts["answers"] == counts["used"] == len(kept) == sum(at.answered for at in store.rounds())
         places = [row for at in store.rounds() for row in store.replies(at.number)]

@@ -42,8 +42,12 @@ def init(
 ) -> None:
     """Fix what is asked of whom on which terms, in a new folder."""
     from populace.cli import show
+    from populace.collector.stores import check_address
     from populace.collector.study import StudyFolder, Timing, plan_study
+    from populace.collector.words import epsilon_in_words, weak_in_words
 
+    if store is not None:
+        check_address(store)
     timing = Timing(round=3_600 * round_hours, hold=60 * hold_minutes, grace=60 * grace_minutes)
     made = plan_study(
         schema=schema, epsilon=epsilon, method=method, clients=clients, target=target, settings=show.settings(pairs),
@@ -53,6 +57,9 @@ def init(
     folder.create(made, schema)
     folder.store_url(store)
     show.say_lines(made.protocol.guarantee(made.population).lines)
+    show.say("")
+    for sentence in [*weak_in_words(made.epsilon), *epsilon_in_words(made.epsilon, open_to_all=open_to_all)]:
+        show.say(sentence)
     show.say("")
     for what, error in made.protocol.plan(made.population).errors.items():
         show.say(f"predicted with {clients:,} answers: {what} {error:.3g}")
@@ -120,13 +127,13 @@ def status(
 ) -> None:
     """Show how many answered, what the answers say about single columns, and how many would be enough."""
     from populace.cli import show
-    from populace.collector.progress import progress_document
+    from populace.collector.progress import LEAST_ERROR, progress_document
     from populace.collector.stores import study_store
     from populace.collector.study import StudyFolder
     from populace.errors import InputError
 
-    if not 0 < error < 1:
-        raise InputError(f"expected --error between 0 and 1, got {error}")
+    if not LEAST_ERROR <= error < 1:
+        raise InputError(f"expected --error from {LEAST_ERROR:g} to below 1, got {error}")
     folder = StudyFolder(study)
     made = folder.read()
     kept = study_store(folder, made, store)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import typer
@@ -13,13 +14,23 @@ app = typer.Typer(
 )
 
 
+def default_ledger() -> Path:
+    """The one ledger of whoever is logged in: a ledger for each record file would forget what was spent under another name."""
+    home = os.environ.get("XDG_DATA_HOME", "")
+    folder = (Path(home) if os.path.isabs(home) else Path.home() / ".local" / "share") / "populace"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder / "device.ledger"
+
+
 @app.command()
 def answer(
     url: str = typer.Argument(help="The link of the invitation, in quotes, with what stands after #."),
     record: Path = typer.Option(
         ..., "--record", help="One record: JSON with a value for each column, or a table of one row."
     ),
-    ledger: Path | None = typer.Option(None, "--ledger", help="The device's ledger; default RECORD.ledger."),
+    ledger: Path | None = typer.Option(
+        None, "--ledger", help="The ledger over all studies; default one for each user."
+    ),
     limit: float | None = typer.Option(
         None, "--limit", help="The most epsilon over all studies; default the first study's, or what the ledger keeps."
     ),
@@ -34,7 +45,7 @@ def answer(
     from populace.cli import show
     from populace.collector.device import Device
 
-    place = ledger or record.with_name(record.name + ".ledger")
+    place = ledger or default_ledger()
     receipt = Device(url, ledger=place, limit=limit).answer(record, patience=patience)
     show.say("the answer is in" if receipt.fresh else "the answer was in already; nothing more was spent")
     show.say(f"receipt {receipt.receipt}")

@@ -32,7 +32,7 @@ from populace.collector.batches import AWAY, Batches
 from populace.collector.coordinator import SERVING
 from populace.collector.documents import QuestionPages, answer_from, question_message, study_document
 from populace.collector.limits import Guard, Message, Rate, Receive, Refused, Scope, Send, read_body, refusal
-from populace.collector.progress import progress_document
+from populace.collector.progress import LEAST_ERROR, progress_document
 from populace.collector.rounds import Questions, read_questions, study_reports
 from populace.collector.store import Answer, Kept, Mint, Place, Refusal, Result, Store, StoreError, Take, Wait
 from populace.collector.stores import patient_store
@@ -51,6 +51,7 @@ PER_SECOND = 10_000.0
 MINTED_PER_SECOND = 200.0
 FOLDER = "POPULACE_STUDY"
 RATE = "POPULACE_RATE"
+WORKERS = "POPULACE_WORKERS"
 MOST_ROUND = 2**31 - 1
 PAGES = Path(__file__).with_name("pages")
 FAILED = "the server failed; send the same again, nothing is counted twice"
@@ -161,8 +162,10 @@ class Service:
             wanted = float(text)
         except ValueError:
             wanted = math.nan
-        if not 0 < wanted < 1:
-            raise Refused(400, "expected error, the half-width that is wanted, as a number between 0 and 1")
+        if not LEAST_ERROR <= wanted < 1:
+            raise Refused(
+                400, f"expected error, the half-width that is wanted, as a number from {LEAST_ERROR:g} to below 1"
+            )
         found = await self.batches.read(lambda store: progress_document(self.study, store, wanted))
         return _json(found)
 
@@ -280,9 +283,10 @@ class Interface:
         await send({"type": "lifespan.shutdown.complete"})
 
 
-def make_app(folder: str | Path, *, per_second: float = PER_SECOND) -> Guard:
-    """The application of one study."""
-    return Guard(Interface(Service(StudyFolder(folder))), per_second=per_second)
+def make_app(folder: str | Path, *, per_second: float = PER_SECOND, workers: int = 1) -> Guard:
+    """The application of one study, in one of so many workers that share its rates."""
+    service = Service(StudyFolder(folder), minted_per_second=MINTED_PER_SECOND / workers)
+    return Guard(Interface(service), per_second=per_second / workers)
 
 
 async def _watch_parent(parent: int) -> None:
@@ -295,4 +299,5 @@ async def _watch_parent(parent: int) -> None:
 
 def application() -> Guard:
     """What a worker process runs; the study's folder comes in its environment."""
-    return make_app(os.environ[FOLDER], per_second=float(os.environ.get(RATE, PER_SECOND)))
+    rate, workers = float(os.environ.get(RATE, PER_SECOND)), int(os.environ.get(WORKERS, 1))
+    return make_app(os.environ[FOLDER], per_second=rate, workers=workers)

@@ -6,16 +6,10 @@ costs are made here, from the study's public facts; randomness comes from the op
 
 from __future__ import annotations
 
-import base64
-import binascii
 import dataclasses
-import http.client
 import json
 import secrets
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,10 +19,28 @@ import jax.numpy as jnp
 import numpy as np
 import pyarrow as pa
 
-from populace.collector.documents import NONCE_BYTES, Sent, answer_from, answer_message
+from populace.collector.documents import MOST_NUMBER, NONCE_BYTES, Sent, answer_from, answer_message
+from populace.collector.exchange import (
+    BAD,
+    LONGEST_SENTENCE,
+    MOST_BYTES,
+    SECONDS,
+    WIRE,
+    AwayError,
+    Exchange,
+    NotTakenError,
+    is_again,
+    parse_link,
+    read_object,
+    read_pause,
+    read_refusal,
+    read_sentence,
+    read_token,
+)
 from populace.collector.reports import reports_of
 from populace.collector.study import (
     METHODS,
+    MOST_CLIENTS,
     TOKEN_BYTES,
     check_collectable,
     questions_digest,
@@ -38,7 +50,7 @@ from populace.collector.study import (
 )
 from populace.engines import wire
 from populace.engines.agreement import Agreement, frozen, shapes_of
-from populace.errors import DataError, InputError, PopulaceError, SpecError, WireError
+from populace.errors import DataError, InputError, SpecError, WireError
 from populace.methods.base import Ask, Population, Protocol, Shard
 from populace.methods.registry import make_protocol
 from populace.privacy.guarantee import Guarantee
@@ -52,19 +64,7 @@ from populace.tables.table import make_table
 from populace.types import ArrayTree, JsonObject
 
 ACCOUNT = "this device"
-WIRE = "application/x-populace"
-SECONDS = 30.0
-MOST_BYTES = 2**26
 MARGIN = 2.0  # seconds before a place is lost in which no report is made any more
-AGAIN = (408, 429, 500, 502, 503, 504)
-
-
-class NotTakenError(PopulaceError):
-    """The collector refused for good; the sentence is its own."""
-
-
-class AwayError(PopulaceError):
-    """The collector cannot be reached, or asks to come back; what was kept is sent the next time."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ class Terms:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """Proof that an answer is in: the hash of it and of a nonce that stays here."""
+    """A sign that the server has exactly this answer: the hash of it and of a nonce that the server does not keep."""
 
     receipt: str
     fresh: bool
@@ -111,18 +111,25 @@ class Device:
         seconds: float = SECONDS,
     ) -> None:
         self.base, self._token = parse_link(url)
-        self.ledger, self.limit, self.seconds = Path(ledger), limit, seconds
+        self.ledger, self.limit = Path(ledger), limit
         self._source = source or System()
+        self._exchange = Exchange(self.base, seconds=seconds)
 
     def study(self) -> Terms:
         """The study, made again from its public facts; refuses one that does not say what it is."""
-        status, _, body = self._call("GET", "/v1/study")
+        status, _, body = self._exchange.call("GET", "/v1/study")
         if status != 200:
-            raise NotTakenError(f"{self.base} is not the address of a study")
+            raise (
+                AwayError(read_sentence(body))
+                if is_again(status)
+                else NotTakenError(f"{self.base} is not a study's address")
+            )
         try:
-            return read_terms(json.loads(body))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise WireError(f"{self.base} does not describe a study as this version reads it: {error!r}") from error
+            return read_terms(read_object(body))
+        except BAD as error:
+            raise WireError(
+                f"{self.base} does not describe a study as this version reads it: {error!r}"[:400]
+            ) from error
 
     def answer(self, record: Mapping[str, object] | pa.Table | str | Path, *, patience: float = 0.0) -> Receipt:
         """Answer the study with one record: from the ledger if it holds an answer, else a new one.
@@ -169,27 +176,31 @@ class Device:
     def _invitation(self, terms: Terms) -> bytes:
         if not terms.open:
             raise InputError("this study is for those who were invited; give the whole link, with what stands after #")
-        status, _, body = self._call("POST", "/v1/invitation")
+        status, _, body = self._exchange.call("POST", "/v1/invitation")
         if status != 200:
-            raise _refusal(status, body)
-        return _token(str(json.loads(body)["invitation"]))
+            raise read_refusal(status, body)
+        try:
+            return read_token(str(read_object(body).get("invitation")))
+        except InputError:
+            raise WireError(f"{self.base} gave something else than an invitation") from None
 
     def _question(self, terms: Terms, token: bytes, until: float) -> tuple[JsonObject, ArrayTree, ArrayTree]:
         """The question, checked against the shapes of the method; waits while there is none."""
         while True:
-            status, kind, body = self._call("GET", "/v1/question", token=token, accept=WIRE)
+            status, kind, body = self._exchange.call("GET", "/v1/question", token=token, accept=WIRE)
             if status == 200 and kind == WIRE:
                 fields, common, own = read_question(terms, body)
                 if fields["seconds_left"] > MARGIN:
                     return fields, common, own
                 pause, why = 1.0, "the round is about to end"
             elif status == 200:
-                waiting = json.loads(body)
-                pause, why = float(waiting.get("retry_after", 5)), str(waiting.get("why", "there is no question yet"))
-            elif status in AGAIN:
-                pause, why = 2.0, _sentence(body)
+                waiting = read_object(body)
+                pause = read_pause(waiting.get("retry_after"))
+                why = str(waiting.get("why", "there is no question yet"))[:LONGEST_SENTENCE]
+            elif is_again(status):
+                pause, why = 2.0, read_sentence(body)
             else:
-                raise _refusal(status, body)
+                raise read_refusal(status, body)
             if time.monotonic() + pause > until:
                 raise AwayError(f"{why}; give the same command again in {max(1, round(pause))} seconds")
             time.sleep(pause)
@@ -201,74 +212,21 @@ class Device:
         pause = 0.5
         while True:
             try:
-                status, _, said = self._call("POST", "/v1/answer", token=token, body=body)
+                status, _, said = self._exchange.call("POST", "/v1/answer", token=token, body=body)
                 if status == 200:
-                    found = json.loads(said)
+                    found = read_object(said)
                     if found.get("receipt") != expected:
                         raise WireError(
                             "the collector's receipt is not of this answer; do not trust that it was counted"
                         )
                     return Receipt(receipt=expected, fresh=bool(found.get("fresh")), epsilon=terms.guarantee.epsilon)
-                if status not in AGAIN:
-                    raise _refusal(status, said)
-                why = _sentence(said)
+                raise read_refusal(status, said)
             except AwayError as error:
                 why = str(error)
             if time.monotonic() + pause > until:
                 raise AwayError(f"{why}; the answer is kept in {self.ledger}, give the same command again to send it")
             time.sleep(pause)
             pause = min(2 * pause, 30.0)
-
-    def _call(
-        self,
-        method: str,
-        path: str,
-        *,
-        token: bytes | None = None,
-        body: bytes | None = None,
-        accept: str = "application/json",
-    ) -> tuple[int, str, bytes]:
-        headers = {"accept": accept, "user-agent": "populace"}
-        if token is not None:
-            headers["authorization"] = f"Bearer {base64.urlsafe_b64encode(token).decode().rstrip('=')}"
-        if method == "POST":
-            headers["content-type"] = WIRE
-        data = (body or b"") if method == "POST" else None
-        request = urllib.request.Request(self.base + path, data=data, headers=headers, method=method)  # noqa: S310
-        try:
-            with urllib.request.urlopen(request, timeout=self.seconds) as reply:  # noqa: S310
-                return reply.status, reply.headers.get_content_type(), _whole(reply)
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.headers.get_content_type(), _whole(error)
-        except (OSError, http.client.HTTPException) as error:
-            raise AwayError(f"{self.base} cannot be reached ({getattr(error, 'reason', error)})") from error
-
-
-def _whole(reply: Any) -> bytes:
-    body: bytes = reply.read(MOST_BYTES + 1)
-    if len(body) > MOST_BYTES:
-        raise WireError(f"expected at most {MOST_BYTES} bytes from the collector, got more")
-    return body
-
-
-def parse_link(url: str) -> tuple[str, bytes | None]:
-    """The address of a study, and the invitation after #, if there is one."""
-    parts = urllib.parse.urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.netloc or parts.query:
-        raise InputError(f"expected the link of an invitation, https://host/#..., got {url.partition('#')[0]!r}")
-    base = urllib.parse.urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
-    return base, _token(parts.fragment) if parts.fragment else None
-
-
-def _token(text: str) -> bytes:
-    try:
-        token = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError):
-        token = b""
-    if len(token) != TOKEN_BYTES:
-        raise InputError("what stands after # in the link is not an invitation; use the whole link you were sent")
-    return token
 
 
 def read_terms(document: JsonObject) -> Terms:
@@ -288,23 +246,35 @@ def read_terms(document: JsonObject) -> Terms:
             f"the study was made with populace {terms.get('version')}, or its terms and its schema disagree; this is "
             f"{agreement.terms['version']}"
         )
-    population = agreement.population(clients=int(facts["clients"]), records=1)
+    clients = int(facts["clients"])
+    if not 1 <= clients <= MOST_CLIENTS:
+        raise SpecError(f"the study plans with {clients} answers, expected 1 to {MOST_CLIENTS}")
+    population = agreement.population(clients=clients, records=1)
     check_collectable(agreement.protocol, population)
     if questions_digest(survey_of(agreement.protocol, population)) != facts["questions"]:
         raise SpecError("the study asks other questions than this version of populace would; nothing was answered")
     return Terms(
-        id=str(facts["study"]), digest=digest, title=str(document.get("title", "")), protocol=agreement.protocol,
+        id=str(facts["study"]), digest=digest, title=str(facts["title"]), protocol=agreement.protocol,
         population=population, open=bool(facts["open"]),
     )  # fmt: skip
 
 
 def read_question(terms: Terms, body: bytes) -> tuple[JsonObject, ArrayTree, ArrayTree]:
     """A question of a study, in the shapes of its method; raises WireError for anything else."""
+    try:
+        return _read_question(terms, body)
+    except BAD as error:
+        raise WireError(f"the collector's question cannot be read: {type(error).__name__}") from error
+
+
+def _read_question(terms: Terms, body: bytes) -> tuple[JsonObject, ArrayTree, ArrayTree]:
     message = wire.unpack(body, most_bytes=MOST_BYTES)
     numbers = ("round", "place", "client", "exchange", "seconds_left")
     kinds = {**dict.fromkeys(numbers, int), "held_until": str, "round_closes": str}
     values = wire.take_fields(message, kinds)
     fields: JsonObject = dict(zip(kinds, values, strict=True))
+    if not all(0 <= fields[name] <= MOST_NUMBER for name in ("round", "place")):
+        raise WireError("expected round and place as whole numbers from 0 on")
     if not 0 <= fields["exchange"] < terms.protocol.round_count(terms.population):
         raise WireError("the method has no such round")
     like = shapes_of(terms.protocol, terms.population, fields["exchange"])
@@ -348,15 +318,3 @@ def _frame(record: Mapping[str, object] | pa.Table | str | Path) -> pa.Table:
 
 def _schema(terms: Terms) -> Schema:
     return terms.population.table_schema
-
-
-def _sentence(body: bytes) -> str:
-    try:
-        return str(json.loads(body)["error"])
-    except (ValueError, KeyError, TypeError):
-        return "the collector gave no reason"
-
-
-def _refusal(status: int, body: bytes) -> PopulaceError:
-    sentence = _sentence(body)
-    return AwayError(sentence) if status in AGAIN else NotTakenError(sentence)

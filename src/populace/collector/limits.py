@@ -82,15 +82,15 @@ async def read_body(request: Request, *, most: int = MOST_BODY) -> bytes:
 
 
 class Rate:
-    """At most so many requests a second in one process, as a bucket that fills up again."""
+    """At most so many requests a second in one process, as a bucket that fills up again; it holds one at least."""
 
     def __init__(self, per_second: float) -> None:
-        self.per_second = per_second
-        self._left, self._at = per_second, time.monotonic()
+        self.per_second, self.most = per_second, max(1.0, per_second)
+        self._left, self._at = self.most, time.monotonic()
 
     def take(self) -> bool:
         now = time.monotonic()
-        self._left = min(self.per_second, self._left + (now - self._at) * self.per_second)
+        self._left = min(self.most, self._left + (now - self._at) * self.per_second)
         self._at = now
         if self._left < 1:
             return False

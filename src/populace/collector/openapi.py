@@ -79,7 +79,7 @@ def _paths() -> JsonObject:
                     "security": [{"organiser": []}],
                     "parameters": [{"name": "error", "in": "query", "required": False,
                                     "description": "The half-width of a 95 % interval that would be enough.",
-                                    "schema": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1,
+                                    "schema": {"type": "number", "minimum": 0.0001, "exclusiveMaximum": 1,
                                                "default": 0.05}}],
                     "responses": _answers("Progress.", "Progress", ("400", "401", "403", *always))},
         },

@@ -29,8 +29,8 @@ class PostgresStore(Store):
     """Guarantee: what a transaction wrote is on disk when it ends (synchronous_commit on), or nothing of it is.
 
     Edge cases: a connection that was lost is made again for the next transaction; of one that was lost while it was being
-    committed nothing is said, and the device sends its answer again. Rows carry numbers of transactions, which tell what was
-    written together until `forget_order`.
+    committed nothing is said, and the device sends its answer again. Rows carry numbers of transactions and stand in the order
+    in which they came, which tells what was written together, until `forget_order`.
     """
 
     def __init__(self, url: str, *, create: bool = True) -> None:
@@ -110,12 +110,19 @@ class PostgresStore(Store):
     def lock_round(self) -> list[tuple[Any, ...]]:
         return self.rows(f"SELECT {ROUND} FROM round ORDER BY number DESC LIMIT 1 FOR UPDATE")  # noqa: S608
 
-    def forget_order(self, round_id: int) -> None:
-        """Write the round's answers again, all in one transaction, so that their transaction numbers are the same."""
-        with contextlib.suppress(StoreError):
+    def forget_order(self) -> None:
+        """Write all answers and invitations again in one transaction, then both tables anew in the order of their keys.
+
+        After the first all have the same transaction number; after the second the order of rows says nothing, and what was
+        deleted is gone from the files. CLUSTER keeps what a snapshot of another process still reads, and each one locks a
+        single table, so that no two can wait for each other.
+        """
+        with self.transaction(lock="alone"):
+            self.run("UPDATE answer SET round = round")
+            self.run("UPDATE invitation SET hash = hash")
+        for table in ("answer", "invitation", "fact"):
             with self.transaction(lock="alone"):
-                self.run("UPDATE answer SET round = round WHERE round = ?", round_id)
-            self.run("VACUUM answer")
+                self.run(f"CLUSTER {table} USING {table}_pkey")
 
     def close(self) -> None:
         self._drop()

@@ -23,6 +23,7 @@ from populace.types import JsonObject, NumpyArray
 
 NORMAL = 1.959963984540054  # of a 95 % interval
 COUNTED = 2**22  # values at a time
+LEAST_ERROR = 1e-4  # the smallest half-width that may be wanted
 FRESH = 5.0  # seconds that a tally is shown before it is made again
 
 

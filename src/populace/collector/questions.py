@@ -140,7 +140,10 @@ def code_of(document: JsonObject, number: float) -> int | None:
     scale = document["number"]
     if not math.isfinite(number):
         return None
-    tick = _tick(scale, number)
+    try:
+        tick = _tick(scale, number)
+    except OverflowError:  # far outside of every scale
+        return None
     edges, inner = scale["edges"], scale["inner"]
     if edges is not None and edges[0] <= number <= edges[1]:
         tick = min(max(tick, inner[0]), inner[1])

@@ -198,7 +198,7 @@ def step(study: Study, store: Store) -> bool:
             store.keep_fact("closed", b"every question of the method has been asked")
         elif following is not None:
             _open(study, store, at.number + 1, following)
-    store.forget_order(at.number)
+    store.forget_order()
     return True
 
 
@@ -211,8 +211,10 @@ def read_position(study: Study, store: Store, at: Round) -> tuple[RunState, Ques
 
 
 def close_study(store: Store) -> None:
-    """Take no more answers: the round under way is sealed, and nobody gets a place any more."""
+    """Take no more answers: the round under way is sealed, nobody gets a place, and the order of answers is forgotten."""
     with store.transaction(lock="alone"):
         store.run("UPDATE round SET state = 'sealed' WHERE state = 'open'")
+        store.forget_places()
         if store.fact("closed") is None:
             store.keep_fact("closed", b"by the organiser")
+    store.forget_order()

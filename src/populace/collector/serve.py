@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -66,15 +68,18 @@ def serve(folder: StudyFolder, listening: Listening, *, store: str | None, say: 
     uvicorn = _uvicorn()
     study = folder.read()
     study_store(folder, study, store).close()
+    _check_free(listening)
     if listening.host not in LOOPBACK and listening.tls_cert is None:
         say(PLAIN)
     say(f"{study.title or study.id}: {study.method}, epsilon {study.epsilon:g}, {study.clients:,} answers planned")
     say(f"listening on {listening.address} with {listening.workers} worker{'s' if listening.workers > 1 else ''}")
-    say(f"the organiser's token, for {listening.address}organiser.html: {folder.token()}")
+    token = folder.token() if sys.stdout.isatty() else f"in {folder.token_path}"  # not into a log
+    say(f"the organiser's token, for {listening.address}organiser.html: {token}")
     os.environ[SERVING] = str(os.getpid())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # after the web server's own, so that all is tidied up
     os.environ["POPULACE_STUDY"] = str(folder.path.resolve())
-    os.environ["POPULACE_RATE"] = str(listening.per_second / listening.workers)
+    os.environ["POPULACE_RATE"] = str(listening.per_second)
+    os.environ["POPULACE_WORKERS"] = str(listening.workers)
     with _coordinating(folder):
         uvicorn.run(
             "populace.collector.app:application", factory=True, host=listening.host, port=listening.port,
@@ -83,6 +88,28 @@ def serve(folder: StudyFolder, listening: Listening, *, store: str | None, say: 
             limit_concurrency=MOST_CONNECTIONS, timeout_keep_alive=SECONDS_KEPT_ALIVE, backlog=2_048,
             timeout_graceful_shutdown=SECONDS_TO_FINISH, h11_max_incomplete_event_size=16_384, ws="none",
         )  # fmt: skip
+
+
+def _check_free(listening: Listening) -> None:
+    """Raise InputError where the address is not one of this machine, or is taken."""
+    bound, missing = False, OSError("there is no such address")
+    try:
+        found = socket.getaddrinfo(listening.host, listening.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in found:
+            try:
+                with socket.socket(family, kind, protocol) as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind(address)
+                    bound = True
+            except OSError as error:
+                if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                    raise
+                missing = error  # "localhost" may name two, of which a machine has one
+        if not bound:
+            raise missing
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot listen on {listening.address}: {why}; name another --host or --port") from error
 
 
 def _uvicorn() -> Any:

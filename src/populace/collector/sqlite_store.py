@@ -22,8 +22,8 @@ FIRST_PAUSE, LONGEST_PAUSE = (
 class SqliteStore(Store):
     """Guarantee: what a transaction wrote is on disk when it ends (write-ahead log, synchronous FULL), or nothing of it is.
 
-    Edge cases: the tables of invitations and answers have no row numbers, so the file does not say in which order rows came;
-    what a write-ahead log or an old page still holds is outside that. The file is readable by its owner alone.
+    Edge cases: the tables of invitations and answers have no row numbers; pages and the write-ahead log do say in which order
+    rows came, until `forget_order`. The file is readable by its owner alone.
     """
 
     def __init__(self, path: str | Path, *, create: bool = True) -> None:
@@ -99,11 +99,20 @@ class SqliteStore(Store):
     def lock_round(self) -> list[tuple[Any, ...]]:
         return self.rows(f"SELECT {ROUND} FROM round ORDER BY number DESC LIMIT 1")  # noqa: S608
 
-    def forget_order(self, round_id: int) -> None:
-        """Fold the write-ahead log into the file and cut it off: it has the order of transactions."""
-        del round_id
-        with contextlib.suppress(sqlite3.Error):
-            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    def forget_order(self) -> None:
+        """Write the whole file again in the order of keys: pages have rows in the order in which they came.
+
+        Then fold the write-ahead log into it and cut it off: it has the order of transactions.
+        """
+        try:
+            self._retrying("VACUUM")
+            until = time.monotonic() + SECONDS_TO_WAIT
+            while self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:  # somebody reads
+                if time.monotonic() >= until:
+                    raise StoreError(f"the log of {self.path} could not be cut off: it is being read all the time")
+                time.sleep(LONGEST_PAUSE)
+        except sqlite3.Error as error:
+            raise StoreError(f"the store {self.path} could not be written again: {error}") from error
 
     def close(self) -> None:
         self._db.close()

@@ -2,7 +2,8 @@
 
 Exactly once: an invitation is marked as used in the transaction that keeps its answer, and nothing is said to anybody before
 that transaction is on disk. Unlinkable as far as that goes: answers stand in a table of their own under random keys; with
-the invitation only a hash of the answer and of a nonce is kept, which the device alone knows, and its place is forgotten.
+the invitation only a hash of the answer and of a nonce is kept, which the server does not keep, and its place is forgotten.
+Places are handed out in a secret order, so that a place does not say when its answer came once that secret is gone.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from populace.collector.places import secret_place
 from populace.errors import PopulaceError
 
 KEY_BYTES = 16
 RETRY = 30.0  # seconds after which a device that has to wait asks again, at most
 LAYOUT = 1
+ORDER = "order"  # the fact that holds the secret of the order of places while a round is open
 
 UNKNOWN = "this invitation is not one of this study"
 USED = "this invitation has been used: its answer is in, and nobody can answer with it again"
@@ -158,8 +161,8 @@ class Store(abc.ABC):
         """Let go of the database."""
 
     @abc.abstractmethod
-    def forget_order(self, round_id: int) -> None:
-        """Remove what the database itself keeps of the order in which a round's answers came, as far as it can."""
+    def forget_order(self) -> None:
+        """Remove what the database itself keeps of the order in which answers came, as far as it can; StoreError if not."""
 
     # What the web server does.
 
@@ -242,8 +245,11 @@ class Store(abc.ABC):
 
     def _free(self, current: Round, wanted: int, held: dict[bytes, _Held], now: float) -> list[int]:
         """Places for so many: new ones, then those that others, who are not asking at this moment, held too long."""
-        free = list(range(current.taken, min(current.size, current.taken + wanted)))
-        if free:
+        turns = range(current.taken, min(current.size, current.taken + wanted))
+        free = []
+        if turns:
+            secret = self.fact(ORDER) or b""
+            free = [secret_place(secret, current.size, turn) for turn in turns]
             self.run("UPDATE round SET taken = taken + ? WHERE number = ?", len(free), current.number)
         if len(free) < wanted:
             for owner, place in self.expired(current.number, now, wanted - len(free)):
@@ -275,7 +281,8 @@ class Store(abc.ABC):
     # What the coordinator does.
 
     def open_round(self, number: int, ask: bytes, *, size: int, now: float, closes: float | None, last: bool) -> None:
-        """Ask the next question, within a transaction."""
+        """Ask the next question, within a transaction; its places are handed out in an order of its own."""
+        self.keep_fact(ORDER, os.urandom(KEY_BYTES))
         self.run("INSERT INTO ask (number, content) VALUES (?, ?)", number, ask)
         self.run(
             "INSERT INTO round (number, state, size, taken, answered, opened, closes, last) "
@@ -286,7 +293,14 @@ class Store(abc.ABC):
     def seal(self, number: int) -> bool:
         """Take no more answers in a round; from here on its answers are fixed. False if it was not open."""
         with self.transaction(lock="alone"):
-            return self.run("UPDATE round SET state = 'sealed' WHERE number = ? AND state = 'open'", number) == 1
+            sealed = self.run("UPDATE round SET state = 'sealed' WHERE number = ? AND state = 'open'", number) == 1
+            if sealed:
+                self.forget_places()
+            return sealed
+
+    def forget_places(self) -> None:
+        """Delete the secret of the order of places, within a transaction: none are handed out any more."""
+        self.run("DELETE FROM fact WHERE name = ?", ORDER)
 
     def absorbed(self, number: int) -> bool:
         """Mark a sealed round as absorbed, within a transaction. False if another process did it before."""

@@ -9,18 +9,24 @@ from populace.collector.study import Study, StudyFolder
 from populace.errors import RunError
 
 SECONDS_TO_COME_BACK = 30.0
+POSTGRES = ("postgresql://", "postgres://")
+
+
+def check_address(url: str) -> None:
+    """Raise StoreError for an address of another kind of store."""
+    if "://" in url and not url.startswith(POSTGRES):
+        raise StoreError(
+            f"expected a store as postgresql://... or the path of a file, got {url.partition('://')[0]}://..."
+        )
 
 
 def open_store(url: str, *, create: bool = True) -> Store:
     """The store at this address: postgresql://..., or the path of an SQLite file."""
-    if url.startswith(("postgresql://", "postgres://")):
+    check_address(url)
+    if url.startswith(POSTGRES):
         from populace.collector.postgres_store import PostgresStore
 
         return PostgresStore(url, create=create)
-    if "://" in url:
-        raise StoreError(
-            f"expected a store as postgresql://... or the path of a file, got {url.partition('://')[0]}://..."
-        )
     from populace.collector.sqlite_store import SqliteStore
 
     return SqliteStore(url, create=create)

@@ -28,7 +28,7 @@ from populace.methods.base import Population, Protocol
 from populace.methods.blocks.composed import ComposedMethod
 from populace.methods.blocks.one_report import Survey, SurveyLearner
 from populace.methods.registry import parameters
-from populace.runs.spec import make_method, make_spec
+from populace.runs.spec import check_seed, make_method, make_spec
 from populace.tables.files import read_json, write_json, write_text
 from populace.tables.schema import Schema, load_schema
 from populace.types import JsonObject
@@ -116,6 +116,9 @@ class Study:
             "schema": self.schema.to_dict(),
             "clients": self.clients,
             "open": self.open,
+            "title": self.title,
+            "root": list(self.root),
+            "timing": dataclasses.asdict(self.timing),
             "questions": questions_digest(self.survey),
         }
 
@@ -178,6 +181,7 @@ def plan_study(
         given.setdefault("robust", True)
     spec = make_spec(data="a study", epsilon=epsilon, method=method, settings=given, target=target)
     agreement = Agreement(protocol=make_method(spec), schema=declared)
+    check_seed(seed)
     words = jax.random.key_data(make_key(seed)).tolist()
     study = Study(
         id=secrets.token_hex(16), title=title, agreement=agreement, clients=wanted, open=open_to_all,
@@ -252,15 +256,12 @@ class StudyFolder:
 
     def token(self) -> str:
         """The organiser's token."""
-        try:
-            return self.token_path.read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise RunError(f"cannot read {self.token_path}: {error.strerror or error}; put it back") from error
+        return _read_line(self.token_path)
 
     def store_url(self, given: str | None = None) -> str:
         """Where the store is: what was given, which is remembered; else what was remembered; else the file beside."""
         path = self.path / "store.url"
-        kept = path.read_text(encoding="utf-8").strip() if path.is_file() else None
+        kept = _read_line(path) if path.is_file() else None
         if given is None:
             return kept or str(self.path / "collector.db")
         if kept is not None and kept != given:
@@ -278,13 +279,20 @@ class StudyFolder:
         return given
 
 
+def _read_line(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise RunError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}; put it back") from error
+
+
 def invitation_hash(token: bytes) -> bytes:
     """All the server keeps of an invitation: who has the store cannot answer in anybody's name."""
     return hashlib.sha256(b"populace invitation\0" + token).digest()
 
 
 def receipt_of(study: str, nonce: bytes, round_id: int, place: int, report: bytes) -> bytes:
-    """The receipt of an answer: a hash of it and of a nonce that the device alone keeps, so that it says nothing of either."""
+    """The receipt of an answer: a hash of it and of a nonce that the server does not keep, so it says nothing of either."""
     head = f"populace receipt\0{study}\0{round_id}\0{place}\0".encode()
     return hashlib.sha256(head + nonce + report).digest()
 

@@ -8,6 +8,7 @@ from populace.privacy.consequences import share_in_words
 from populace.privacy.guarantee import best_guess, upwards
 
 PRIORS = (0.1, 0.5)
+WEAK = 6.0  # above it little is promised
 
 
 def epsilon_in_words(epsilon: float, *, open_to_all: bool) -> list[str]:
@@ -25,8 +26,22 @@ def epsilon_in_words(epsilon: float, *, open_to_all: bool) -> list[str]:
         "That you take part is not hidden, nor when, nor from which network.",
     ]
     if open_to_all:
-        sentences.append("This study is open: anybody may answer, and often. Its organiser knows that.")
+        sentences.append(
+            "This study is open: one person may send several answers, from several browsers or devices, and k answers have k "
+            "times epsilon. All figures here are for one answer; answer once."
+        )
     return sentences
+
+
+def weak_in_words(epsilon: float) -> list[str]:
+    """A warning to the organiser, where an answer may tell almost everything."""
+    if epsilon <= WEAK:
+        return []
+    even = share_in_words(belief_after(0.5, epsilon))
+    return [
+        f"careful: epsilon {upwards(epsilon)} is weak: one answer may turn an even guess about a person into one of {even}; "
+        "2 to 4 is usual for such questions"
+    ]
 
 
 def belief_after(prior: float, epsilon: float) -> float:

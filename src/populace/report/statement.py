@@ -33,8 +33,9 @@ NO_LEDGER = {
     "limit; what they say stays there.",
     "files": "Whoever collected the answers kept a ledger for each client, which answers once. Whatever else was released "
     "about the same records adds to this.",
-    "devices": "Each device keeps a ledger of its own, answers a study once, and refuses what would pass its owner's limit; "
-    "what other studies were told about the same person adds to this.",
+    "devices": "The page notes on each device that it answered, and answers a study once there; it knows no limit over several "
+    "studies. `populace device` keeps a ledger that refuses what would pass its owner's limit. What other studies were told "
+    "about the same person adds to this.",
 }
 NAMED = 24  # columns that a page names
 SEES = {
@@ -162,11 +163,19 @@ def _made(privacy: JsonObject, run: JsonObject) -> str:
         "simulation": alone if privacy.get("sole_holder") else dealt,
         "sites": _sites(privacy, run),
         "files": f"{run.get('clients', 0):,} answers collected in files",
-        "devices": f"the answers of {run.get('clients', 0):,} devices, one each",
+        "devices": _devices(run),
     }[run.get("where", "simulation")]
     what = "images" if "synthetic.npz" in (privacy.get("files") or {}) else "rows"
     when = f" Written on {privacy['written']}." if privacy.get("written") else ""
     return f"{run['rows']:,} synthetic {what} by the method {run['method']}, from {where}.{when}"
+
+
+def _devices(run: JsonObject) -> str:
+    """How many answers, and whether one person may have sent several."""
+    number = f"{run.get('clients', 0):,} answers"
+    if (run.get("population") or {}).get("open"):
+        return f"{number}; one person may have sent several, and k answers have k times epsilon"
+    return f"{number}, one for each invitation"
 
 
 def _sites(privacy: JsonObject, run: JsonObject) -> str:

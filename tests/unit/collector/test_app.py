@@ -11,7 +11,7 @@ import pytest
 import collector_twin as twin
 from collector_for_tests import bearer, client_of, make_study, opened, tokens, turn
 from populace.collector import openapi
-from populace.collector.app import WIRE, make_app
+from populace.collector.app import MINTED_PER_SECOND, WIRE, make_app
 from populace.collector.documents import Sent, answer_from, answer_message
 from populace.collector.limits import MOST_BODY, Rate
 from populace.collector.store import StoreError
@@ -196,6 +196,31 @@ def test_a_body_that_does_not_come_is_not_waited_for(client, token, monkeypatch)
 def test_a_rate_is_kept():
     rate = Rate(5)
     assert [rate.take() for _ in range(7)] == [True] * 5 + [False] * 2
+
+
+def test_a_rate_below_one_lets_somebody_in(monkeypatch):
+    from populace.collector import limits
+
+    now = [100.0]
+    monkeypatch.setattr(limits.time, "monotonic", lambda: now[0])
+    rate = Rate(0.25)
+    assert [rate.take(), rate.take()] == [True, False]
+    now[0] += 4.0
+    assert [rate.take(), rate.take()] == [True, False]
+
+
+def test_workers_share_the_rates(place):
+    app = make_app(place.path, per_second=100.0, workers=4)
+    assert app.rate.per_second == 25.0
+    assert app.app.service.minting.per_second == MINTED_PER_SECOND / 4
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [("1e-200", 400), ("0.00009", 400), ("nan", 400), ("1", 400), ("0.0001", 200)]
+)
+def test_the_error_that_is_wanted_has_a_floor(client, place, error, status):
+    reply = client.get(f"/v1/progress?error={error}", headers=bearer(place.token()))
+    assert reply.status_code == status
 
 
 def test_too_many_requests_are_told_to_come_back(place):

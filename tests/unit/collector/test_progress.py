@@ -112,4 +112,4 @@ def test_words_follow_from_the_bound():
     assert belief_after(0.5, 0.0) == 0.5
     assert belief_after(0.1, np.log(9)) == pytest.approx(0.5)
     assert any("73.2 %" in sentence for sentence in epsilon_in_words(1.0, open_to_all=False))  # e / (1 + e), rounded up
-    assert "often" in epsilon_in_words(1.0, open_to_all=True)[-1]
+    assert "k times epsilon" in epsilon_in_words(1.0, open_to_all=True)[-1]

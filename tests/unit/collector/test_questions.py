@@ -116,6 +116,7 @@ def test_a_typed_number_becomes_the_code_that_a_table_would_give_it(column):
     expected = scale.codes(numbers)
     if column.clip:
         expected = np.where(expected < 0, scale.codes(scale.nearest(numbers)), expected)
+    assert code_of(document, 1e308) is None or document["number"]["clip"]
     found = [code_of(document, float(number)) for number in numbers]
     assert [-1 if code is None else code for code in found] == expected.tolist()
 

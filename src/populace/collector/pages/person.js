@@ -212,9 +212,17 @@ async function deliver(entry) {
   return settled.state === "received" ? showDone(settled, entry.told) : showEntry(settled);
 }
 
+// Only the study's own word is a refusal: a status of these, with a sentence. Everything else is a proxy's, or a login page's.
+const REFUSALS = [400, 401, 403, 409, 410, 413, 415, 422];
+const ELSE = "What answers is not the study; something between this device and the server may be in the way.";
+
 async function deliverOnce(entry) {
   const { status, document } = await ask("v1/answer", { method: "POST", bearer: entry.invitation, body: entry.body });
-  if (status !== 200) return { state: "refused", sentence: sentenceOf(document) || "The server refused it, and did not say why." };
+  if (status !== 200) {
+    const sentence = sentenceOf(document);
+    if (!REFUSALS.includes(status) || !sentence) throw new Unreachable(ELSE);
+    return { state: "refused", sentence };
+  }
   if (document?.receipt !== (await ledger.receiptOf(entry))) {
     throw new Unreachable("The server's receipt is not that of your answer, so it may not have arrived.");
   }
