@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import typer
 
@@ -19,6 +20,11 @@ app = typer.Typer(
     help="Collect one randomised answer per person over HTTP, exactly once, and fit a model to them.",
     no_args_is_help=True,
 )
+
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+STATES = {"open": "takes answers", "closed": "is closed"}
+FAIR_ERROR = 0.05  # half-width of an interval below which nothing is said about too few answers
 
 
 @app.command()
@@ -116,6 +122,8 @@ def invite(
     finally:
         kept.close()
     show.say(f"{out}  {count:,} links, one for each person; keep them to yourself and send each to one person")
+    if urlsplit(url).hostname in LOOPBACK:
+        show.say(f"they lead to {url}, which is this machine alone; say --url https://... for people elsewhere")
 
 
 @app.command()
@@ -144,7 +152,7 @@ def status(
     if as_json:
         show.say_json(found)
         return
-    show.say(f"{found['title'] or made.id}: {found['method']}, epsilon {found['epsilon']:g}, {found['state']}")
+    show.say(f"{found['title'] or made.id}: {found['method']}, epsilon {found['epsilon']:g}, {STATES[found['state']]}")
     show.say(
         f"{found['answers']:,} answers of {found['planned_answers']:,} planned; {found['invitations']:,} invitations"
     )
@@ -174,6 +182,7 @@ def fit(
     """Fit the model to all answers so far and write a run folder; costs no privacy, and can be done again."""
     from populace.cli import show
     from populace.collector.fit import fit_study
+    from populace.collector.progress import progress_document
     from populace.collector.rounds import close_study
     from populace.collector.stores import study_store
     from populace.collector.study import StudyFolder
@@ -185,6 +194,7 @@ def fit(
     try:
         if close:
             close_study(kept)
+        found = progress_document(made, kept, FAIR_ERROR)
         run = fit_study(folder, made, kept, out, rows=rows, seed=seed, say=show.say)
     finally:
         kept.close()
@@ -194,4 +204,7 @@ def fit(
     show.say("")
     show.say(f"{out / 'synthetic.parquet'}  {rows:,} synthetic rows from {run.details['clients']:,} answers")
     show.say(f"{out / 'privacy.html'}  the privacy statement, to read or publish; `populace verify {out}` checks it")
-    show.say(f"next: populace evaluate {out} --real FILE")
+    if found["answers_needed"] is not None and not found["enough"]:
+        needed = found["answers_needed"]
+        show.say(f"few answers: single columns are not known to ± {FAIR_ERROR:.0%}; with {needed:,} they would be")
+    show.say(f"next: populace sample {out} --rows 1000 -o FILE")

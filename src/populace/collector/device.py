@@ -138,11 +138,18 @@ class Device:
         """
         until = time.monotonic() + patience
         terms = self.study()
+        if not self.ledger.exists():
+            encode_record(record, _schema(terms))  # a record that cannot be sent leaves no ledger behind
         with self._opened(terms) as ledger:
             kept = ledger.stored(ACCOUNT, run=terms.id, round_id=0, question=terms.digest)
             if kept is None:
                 codes = encode_record(record, _schema(terms))
                 kept = self._make(terms, ledger, codes, until)
+            elif self._token and kept[:TOKEN_BYTES] != self._token:
+                raise InputError(
+                    f"the ledger {self.ledger} has an answer to this study already, given with another link; a person answers "
+                    "once, and this link stays unused: another person needs a ledger of their own"
+                )
         return self._send(terms, kept, until)
 
     def _opened(self, terms: Terms) -> SqliteLedger:

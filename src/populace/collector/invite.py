@@ -20,6 +20,8 @@ def invite(study: Study, store: Store, count: int, out: Path, *, url: str) -> No
         raise InputError("this study is open: anybody may answer at its address, and needs no invitation")
     if not 1 <= count <= MOST_AT_ONCE:
         raise InputError(f"expected a count of invitations in [1, {MOST_AT_ONCE}], got {count}")
+    if store.fact("closed") is not None:
+        raise InputError("this study is closed and takes no more answers; nobody can be invited to it")
     if out.exists():
         raise RunError(f"{out} exists; choose another file for the links")
     if not url.startswith(("http://", "https://")) or "#" in url:

@@ -220,7 +220,9 @@ class StudyFolder:
     def create(self, study: Study, schema: str | Path) -> None:
         """Write a new study; study.json, which makes the folder one, comes last."""
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise RunError(f"{self.path} exists; choose another folder for the study, or remove it")
+            raise RunError(
+                f"{self.path} exists and is not empty; choose another folder for the study, it may hold answers"
+            )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.path.chmod(0o700)

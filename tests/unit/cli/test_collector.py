@@ -190,8 +190,10 @@ def test_fit_leaves_an_ordinary_run(tmp_path, capsys):
             assert seeded_answer(client, place, token, table).status_code == 200
     out = tmp_path / "run"
     assert call(["collector", "fit", str(place.path), "--out", str(out), "--rows", "60", "--seed", "1", "--close"]) == 0
+    assert "few answers: single columns are not known to" in capsys.readouterr().out
     assert call(["collector", "fit", str(place.path), "--out", str(out)]) == 2  # a finished run stays
-    capsys.readouterr()
+    assert call(["collector", "invite", str(place.path), "--count", "2", "-o", str(tmp_path / "more.txt")]) == 2
+    assert "closed" in capsys.readouterr().err
     assert call(["verify", str(out)]) == 0
     assert "everything holds" in capsys.readouterr().out
     run = load_run(out)

@@ -152,8 +152,15 @@ def test_a_second_invitation_does_not_make_a_second_answer(place, link, tmp_path
         request.config._next_device += 1
         other = f"{wire.url}/#{tokens(place)[number]}"
         before = answers(place)
-        assert not pop.Device(other, ledger=tmp_path / "ledger").answer(RECORD).fresh
+        with pytest.raises(InputError, match="given with another link; a person answers once"):
+            pop.Device(other, ledger=tmp_path / "ledger").answer(RECORD)
         assert answers(place) == before
+
+
+def test_a_record_that_cannot_be_sent_leaves_no_ledger(place, link, tmp_path):
+    with network(place) as wire, pytest.raises(PopulaceError):
+        pop.Device(link(wire), ledger=tmp_path / "ledger").answer(tmp_path / "none.json")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_ledger_that_would_overspend_refuses_before_anything_is_asked(place, link, tmp_path):
