@@ -8,6 +8,9 @@ import pytest
 from . import chromium
 from .studies import Stub
 
+if pictures := os.environ.get("POPULACE_SCREENSHOTS"):
+    os.makedirs(pictures, exist_ok=True)
+
 
 @pytest.fixture(scope="module")
 def browser():
