@@ -104,7 +104,7 @@ def assert_as_if_undisturbed(federation, command):
     place = federation.federation.run_folder(command.run)
     found = federation.state(place)
     expected = simulation.run(PROTOCOL, split(federation.table, records_per_client=1), root=make_key(5)).state
-    for a, b in zip(jax.tree.leaves(found.counts), jax.tree.leaves(expected.counts), strict=True):
+    for a, b in zip(jax.tree.leaves(found.learner.counts), jax.tree.leaves(expected.learner.counts), strict=True):
         np.testing.assert_array_equal(a, b)
     for site, counts in federation.charges(command.run).items():
         assert counts == [1] * federation.hosted()[site]

@@ -103,10 +103,18 @@ def start(folder: Path = FOLDER) -> None:
 def run(
     folder: Path = FOLDER,
     out: Path = typer.Option(..., "--out", help="Folder of the run; an unfinished one is resumed."),
-    sites: int = typer.Option(1, "--sites", help="Wait for at least this many sites before the run begins."),
+    sites: int | None = typer.Option(
+        None, "--sites", help="Wait for at least this many sites before the run begins; 1 where not given."
+    ),
     rows: int = typer.Option(10_000, "--rows", help="How many synthetic rows to write."),
-    timeout: float = typer.Option(300.0, "--timeout", help="Seconds a site has to answer a round."),
-    patience: float = typer.Option(900.0, "--patience", help="Seconds without progress before the run pauses."),
+    timeout: float | None = typer.Option(
+        None, "--timeout", help="Seconds a site has to answer a round; 300, or as the run was begun, where not given."
+    ),
+    patience: float | None = typer.Option(
+        None,
+        "--patience",
+        help="Seconds without progress before the run pauses, or three times its slowest round; 900, or as it was begun.",
+    ),
     seed: int | None = typer.Option(
         None, "--seed", help="Seed of the coordinator's randomness: reproducible, not private."
     ),

@@ -87,6 +87,7 @@ class SumRound:
                     raise QuorumError(
                         f"round {self._round}: {error}{_reasons(self.refusals)}; give the same command again to go on"
                     ) from error
+                self._coordinator.waiting(self._round, frozenset(self._seats) - self._coordinator.skipped())
                 time.sleep(min(1.0, max(0.0, until - time.monotonic())))
         survivors = {self._roster.members[place].site for place in self._opened.survivors}
         clients = [self._seats[site].first for site in survivors]
@@ -101,7 +102,8 @@ class SumRound:
 
     def _exchange(self, step: Step, requests: Mapping[int, Rows]) -> Iterable[tuple[int, bytes]]:
         """Send one step to the sites that are there, and read what came back."""
-        coordinator, here = self._coordinator, set(self._coordinator.link.sites())
+        coordinator = self._coordinator
+        here = set(coordinator.link.sites()) - coordinator.skipped()
         places = {self._roster.members[place].site: place for place in requests}
         asked = {site: self._request(step, site, requests[place]) for site, place in places.items() if site in here}
         self.down += sum(map(len, asked.values()))
