@@ -107,10 +107,10 @@ class Disturber:
         return self._signal(self._scene.family(COORDINATOR)[1:], signal.SIGKILL)
 
     def _kill_command(self, what: Disturbance) -> int:
-        met = self._signal(self._command_process(), signal.SIGKILL)
-        if self.command is not None:
-            self.command.process.wait()
-        return met
+        if self.command is None or self.command.process.poll() is not None:
+            return 0
+        self.command.kill()  # by its parent's own handle: whoever else waits for it takes its exit code away
+        return 1
 
     def _kill_everything(self, what: Disturbance) -> int:
         met = self._kill_command(what) + self._kill_server(what)

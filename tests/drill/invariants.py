@@ -145,6 +145,11 @@ def count_lost(log: Log, books: Mapping[str, Books]) -> dict[str, int]:
     return found
 
 
+def count_missed(log: Log) -> dict[str, int]:
+    """Rounds that asked a site and went on without its replies."""
+    return {site: sum(site in line.missing or site in line.refusals for line in log.lines) for site in log.seats}
+
+
 def absorbed_in(log: Log, books: Mapping[str, Books], site: str, round_id: int) -> bool | None:
     """Whether a site's replies of a round were absorbed. Where the log lost the line, the checkpoint may tell; None if not."""
     line = log.line(round_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import shutil
 import time
 from collections import Counter
@@ -30,7 +31,21 @@ SECONDS_FOR_LAST_RUN = 60.0  # no run begins with less
 SECONDS_TO_HEAL = 30.0  # before the end nothing is disturbed any more
 SECONDS_TO_END_JOBS = 60.0
 SECONDS_BETWEEN_LOOKS = 0.2
-DISTURBANCES = (4, 9)
+DISTURBANCES = (4, 9)  # of one run, the second not included
+ROUNDS_TO_GO_ON, LONGEST_WAIT = 3, 60.0  # after which a disturbance is got over, or not waited for
+SEGMENT = re.compile(r"segment (\d+)\b")
+
+
+@dataclasses.dataclass(frozen=True)
+class Due:
+    """When the last disturbance was, and in which round: the next one follows from it."""
+
+    last: float
+    round: int
+
+    def has_come(self, what: Disturbance, now: float, round_id: int) -> bool:
+        over = not what.waits or round_id >= self.round + ROUNDS_TO_GO_ON or now - self.last > LONGEST_WAIT
+        return over and now - self.last >= what.after
 
 
 @dataclasses.dataclass
@@ -127,36 +142,35 @@ class Drill:
 
     def _attend(self, ran: Ran, out: Path, plan: list[Disturbance], *, sites: int) -> None:
         """Give the command, disturb it, give it again where it ended too early; returns when the run is finished or stuck."""
-        give = lambda: Command(self.scene, out, sites=sites, seed=SEED_OF_SITES + ran.number)  # noqa: E731
-        self.disturber.command = command = give()
-        ran.commands, due, quiet = 1, None, None
-        while True:
+        command = self._give(ran, out, sites)
+        due, seen, quiet = Due(time.monotonic(), 0), 0, None
+        while (code := command.process.poll()) != 0:
             time.sleep(SECONDS_BETWEEN_LOOKS)
             now = time.monotonic()
             self.disturber.undo()
             self._look()
-            code = command.process.poll()
-            if code == 0:
-                break
             if code is not None:
                 self._ended(ran, command, code)
                 time.sleep(1.0)
-                self.disturber.command = command = give()
-                ran.commands += 1
+                command = self._give(ran, out, sites)
             if self._left() < SECONDS_TO_HEAL:
                 plan.clear()
                 self.disturber.undo(all_now=True)
-            if due is None and self._round(out) >= 1:
-                due = now + (plan[0].after if plan else 0.0)
-            if plan and due is not None and now >= due:
+            seen = max(seen, self._round(out))
+            if plan and seen and due.has_come(plan[0], now, seen):
                 self.disturber.do(plan.pop(0), ran.number)
-                due = time.monotonic() + (plan[0].after if plan else 0.0)
+                due = Due(time.monotonic(), seen)
             quiet = None if plan or not self.disturber.idle else quiet or now
             if quiet is not None and now - quiet > SECONDS_TO_FINISH:
                 ran.wrong.append(f"not finished {SECONDS_TO_FINISH:g} s after the last disturbance: {command.said()[-300:]!r}")
                 command.kill()
                 break
-        ran.segments = command.log.read_text(errors="replace").count("a new segment") + ran.commands
+        ran.segments = len(set(SEGMENT.findall(command.log.read_text(errors="replace"))))
+
+    def _give(self, ran: Ran, out: Path, sites: int) -> Command:
+        ran.commands += 1
+        self.disturber.command = Command(self.scene, out, sites=sites, seed=SEED_OF_SITES + ran.number)
+        return self.disturber.command
 
     def _ended(self, ran: Ran, command: Command, code: int) -> None:
         """A command that ended before its run: killed by the drill, or with one sentence and exit code 2."""
@@ -225,6 +239,9 @@ class Drill:
             "runs_where_nobody_was_lost": sum(_nobody_lost(one) for one in verdicts),
             "rounds": sum(one.rounds for one in verdicts), "replies_absorbed": sum(one.absorbed for one in verdicts),
             "charges": sum(one.charged for one in verdicts),
+            "rounds_that_went_on_without_a_site": sum(
+                sum(n for site, n in one.missed.items() if site != LIAR) for one in verdicts
+            ),
             "charged_but_lost": sum(sum(n for site, n in one.lost.items() if site != LIAR) for one in verdicts),
             "charged_but_lies": sum(one.lost.get(LIAR, 0) for one in verdicts),
             "commands": sum(ran.commands for ran in self.runs), "segments": sum(ran.segments for ran in self.runs),
@@ -238,7 +255,7 @@ class Drill:
 
 
 def _nobody_lost(verdict: Verdict) -> bool:
-    return not any(count for site, count in verdict.lost.items() if site != LIAR)
+    return not any(verdict.lost[site] or verdict.missed[site] for site in verdict.lost if site != LIAR)
 
 
 def _sentence(ran: Ran) -> str:

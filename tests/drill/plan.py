@@ -33,13 +33,18 @@ KINDS = {
     "restart-site": 2,
 }
 LONGEST_STOP = 40.0
+WAITS = 0.7  # the share of disturbances that wait for the run to have got over the last one
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Disturbance:
-    """One thing that happens: so many seconds after the one before, to a target, for so long, so strongly."""
+    """One thing that happens: so many seconds after the one before, to a target, for so long, so strongly.
+
+    One that `waits` comes only once the run has gone on since the one before; the others come on top of it.
+    """
 
     after: float
+    waits: bool
     kind: str
     site: str
     seconds: float
@@ -54,8 +59,8 @@ def draw(coin: np.random.Generator, sites: Sequence[str], count: int) -> list[Di
         kind = str(coin.choice(names, p=weights / weights.sum()))
         found.append(
             Disturbance(
-                after=round(float(coin.uniform(1.0, 8.0)), 2), kind=kind, site=str(coin.choice(list(sites))),
-                seconds=_seconds(coin, kind), amount=_amount(coin, kind),
+                after=round(float(coin.uniform(1.0, 8.0)), 2), waits=bool(coin.random() < WAITS), kind=kind,
+                site=str(coin.choice(list(sites))), seconds=_seconds(coin, kind), amount=_amount(coin, kind),
             )  # fmt: skip
         )
     return found

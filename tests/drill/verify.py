@@ -19,7 +19,10 @@ from .replay import Replayed, replay
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What was found about one run: sentences of what is wrong, and what was counted."""
+    """What was found about one run: sentences of what is wrong, and what was counted.
+
+    `lost` are the charges of each site without an absorbed reply, `missed` the rounds that went on without it.
+    """
 
     wrong: tuple[str, ...]
     checks: int
@@ -27,6 +30,7 @@ class Verdict:
     absorbed: int
     charged: int
     lost: Mapping[str, int]
+    missed: Mapping[str, int]
     lines_lost: int
     lies: int
 
@@ -98,5 +102,5 @@ def verify(
     return Verdict(
         wrong=tuple(said for check in checks for said in check[:10]), checks=len(checks), rounds=log.rounds,
         absorbed=int(log.heard.sum()), charged=sum(len(one.of(log.run)) for one in books.values()),
-        lost=invariants.count_lost(log, books), lines_lost=log.rounds - len({line.round for line in log.lines}), lies=requests,
+        lost=invariants.count_lost(log, books), missed=invariants.count_missed(log), lines_lost=log.rounds - len({line.round for line in log.lines}), lies=requests,
     )  # fmt: skip

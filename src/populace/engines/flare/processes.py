@@ -59,7 +59,10 @@ def _process(kit: Path) -> psutil.Process | None:
     noted = read_json(kit / "process.json")
     with contextlib.suppress(psutil.Error, KeyError, TypeError):
         process = psutil.Process(noted["pid"])
-        same = abs(_seconds_after_boot(process) - noted["seconds_after_boot"]) < SECONDS_APART
+        if "began" in noted:  # up to version 0.3.0, by the clock
+            same = abs(process.create_time() - noted["began"]) < 1.0
+        else:
+            same = abs(_seconds_after_boot(process) - noted["seconds_after_boot"]) < SECONDS_APART
         if same and str(kit) in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
             return process
     return None
