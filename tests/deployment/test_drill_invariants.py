@@ -90,7 +90,7 @@ class Left:
         path = self.ledger(site)
         names = [name for name in evidence.FIELDS.split(", ") if name not in ("id", "chain")]
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
-            rows = [list(row) for row in db.execute(f"SELECT {', '.join(names)} FROM entry ORDER BY id")]
+            rows = [list(row) for row in db.execute(f"SELECT {', '.join(names)} FROM entry ORDER BY id")]  # noqa: S608
             rows = change([dict(zip(names, row, strict=True)) for row in rows])
             db.execute("DROP VIEW charged")
             db.execute("DROP TABLE entry")
@@ -99,7 +99,7 @@ class Left:
             for number, row in enumerate(rows, 1):
                 chain = link(chain, tuple(row.values()))
                 places = ", ".join("?" * (len(names) + 2))
-                db.execute(f"INSERT INTO entry VALUES ({places})", (number, *row.values(), chain))
+                db.execute(f"INSERT INTO entry VALUES ({places})", (number, *row.values(), chain))  # noqa: S608
         path.with_name("ledger.sqlite.head").write_text(json.dumps({"last": len(rows), "chain": chain}))
 
     def lines(self) -> list[dict]:
@@ -248,7 +248,12 @@ class Credulous:
     """A site that answers whatever it is asked with the same reply."""
 
     def __init__(self, site, reply):
-        self.ledger_path, self.budget, self.hosted, self.reply = site.ledger_path, site.budget, site.hosted, lambda _: reply
+        self.ledger_path, self.budget, self.hosted, self.reply = (
+            site.ledger_path,
+            site.budget,
+            site.hosted,
+            lambda _: reply,
+        )
 
 
 def test_a_site_that_believes_a_lying_coordinator_is_caught(left):

@@ -27,7 +27,9 @@ def main() -> int:
     words = argparse.ArgumentParser(prog="python -m tests.drill", description=__doc__.splitlines()[0])
     words.add_argument("--seconds", type=float, default=3600.0, help="how long; the last run is finished after that")
     words.add_argument("--seed", type=int, default=1, help="of everything that is drawn")
-    words.add_argument("--sites", type=int, default=5, choices=range(3, 11), help="honest sites, 3 to 10; a liar joins them")
+    words.add_argument(
+        "--sites", type=int, default=5, choices=range(3, 11), help="honest sites, 3 to 10; a liar joins them"
+    )
     words.add_argument("--out", type=Path, help="where the summary is written as JSON")
     words.add_argument("--folder", type=Path, help="an empty folder for everything; a temporary one if left out")
     words.add_argument("--keep", action="store_true", help="keep the folder also where all is well")

@@ -102,9 +102,11 @@ def read_log(place: Path) -> Log:
             found = json.loads(text)
             lines.append(
                 Line(
-                    round=int(found["round"]) - 1, replies=found["replies"], refusals=found["refusals"],
+                    round=int(found["round"]) - 1,
+                    replies=found["replies"],
+                    refusals=found["refusals"],
                     missing=tuple(found["missing"]),
-                )  # fmt: skip
+                )
             )
         except (ValueError, KeyError, TypeError):
             damaged += 1

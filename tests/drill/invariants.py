@@ -23,7 +23,16 @@ def check_chain(site: str, books: Books) -> list[str]:
     chain = books.base[1]
     chains = {books.base[0]: chain}
     for entry in books.entries:
-        row = (entry.account, entry.run, entry.round, entry.question, entry.unit, entry.event, entry.neighbours, entry.trust)
+        row = (
+            entry.account,
+            entry.run,
+            entry.round,
+            entry.question,
+            entry.unit,
+            entry.event,
+            entry.neighbours,
+            entry.trust,
+        )
         digest = hashlib.sha256(bytes(entry.reply)).hexdigest()
         chain = hashlib.sha256(json.dumps([chain, *row, digest, float(entry.at)]).encode()).hexdigest()
         if entry.chain != chain:
@@ -73,7 +82,8 @@ def check_absorbed(log: Log, books: Mapping[str, Books]) -> list[str]:
     """Every reply that was absorbed was charged: by the log, round for round, and by the checkpoint, client for client."""
     found = []
     per_round = {
-        site: Counter(entry.round for entry in books[site].of(log.run)) if site in books else Counter() for site in log.seats
+        site: Counter(entry.round for entry in books[site].of(log.run)) if site in books else Counter()
+        for site in log.seats
     }
     for line in log.lines:
         for site, replies in line.replies.items():

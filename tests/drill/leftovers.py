@@ -14,10 +14,16 @@ import numpy as np
 
 TRACEBACK = "Traceback (most recent call last):"
 #: Files that only their owner may read, wherever they appear.
-PRIVATE = re.compile(r"(ledger\.sqlite.*|data\.json|populace\.json|checkpoint\..*|plan\.json|site\.log|process\.log|sum\.key|.*\.key)")
-#: Tracebacks that are none of populace's, by what they end with or where they come from: FLARE writes them into its own logs
-#: when a connection breaks, a process it talks to dies, or its log cannot be written.
-KNOWN: Mapping[str, str] = {}
+PRIVATE = re.compile(
+    r"(ledger\.sqlite.*|data\.json|populace\.json|checkpoint\..*|plan\.json|site\.log|process\.log|sum\.key|.*\.key)"
+)
+FOLLOWED = ("was the direct cause of the following exception", "another exception occurred")
+#: Tracebacks that may be in the logs of FLARE's processes, by what they hold, and what each comes from.
+KNOWN: Mapping[str, str] = {
+    r"(?s)\A(?!.*populace).*\n(\(cut off\)|\d{4}-\d\d-\d\d [^\n]*)\Z": "FLARE's log, cut off by a full disk or a kill",
+    r"(OSError|RunError).*File too large": "a full disk",
+    r"RunError: another segment is working on": "the job of a command that was killed was still at work",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,22 +43,42 @@ def tracebacks(folder: Path) -> Iterator[Traceback]:
 
 
 def tracebacks_of(path: Path) -> Iterator[Traceback]:
+    """The tracebacks in one log; one with its causes is one."""
     lines = path.read_text(errors="replace").splitlines()
-    for number, line in enumerate(lines):
-        if TRACEBACK not in line:
+    number = 0
+    while number < len(lines):
+        if TRACEBACK not in lines[number]:
+            number += 1
             continue
-        end = number + 1
-        while end < len(lines) and (lines[end].startswith((" ", "\t")) or not lines[end].strip()):
-            end += 1
+        end = _end_of(lines, number)
+        while (following := _cause_of(lines, end)) is not None:
+            end = _end_of(lines, following)
         last = lines[end] if end < len(lines) else "(cut off)"
-        yield Traceback(path=path, last=last.strip(), text="\n".join(lines[number : end + 1]))
+        yield Traceback(path=path, last=last.strip(), text="\n".join([*lines[number:end], last]))
+        number = end + 1
+
+
+def _end_of(lines: list[str], begin: int) -> int:
+    """The line that says what was raised."""
+    end = begin + 1
+    while end < len(lines) and (lines[end].startswith((" ", "\t")) or not lines[end].strip()):
+        end += 1
+    return end
+
+
+def _cause_of(lines: list[str], end: int) -> int | None:
+    """Where the traceback of what followed from this one begins."""
+    for number in range(end + 1, min(end + 8, len(lines))):
+        if TRACEBACK in lines[number]:
+            return number if any(words in line for line in lines[end:number] for words in FOLLOWED) else None
+    return None
 
 
 def check_logs(folder: Path) -> tuple[list[str], Counter[str]]:
     """Tracebacks of no known kind, and how many there are of each known one."""
     unknown, known = [], Counter()
     for one in tracebacks(folder):
-        why = next((why for pattern, why in KNOWN.items() if re.search(pattern, one.text + "\n" + one.last)), None)
+        why = next((why for pattern, why in KNOWN.items() if re.search(pattern, one.text)), None)
         if why is None:
             unknown.append(f"{one.path.relative_to(folder)}: {one.last[:200]}")
         else:
@@ -78,7 +104,9 @@ def check_modes(folder: Path, before: Mapping[Path, int]) -> list[str]:
     ]
     for path in folder.rglob("*"):
         if path.is_file() and PRIVATE.fullmatch(path.name) and stat.S_IMODE(path.stat().st_mode) & 0o077:
-            inside = any(not stat.S_IMODE(parent.stat().st_mode) & 0o077 for parent in path.parents if folder in parent.parents)
+            inside = any(
+                not stat.S_IMODE(parent.stat().st_mode) & 0o077 for parent in path.parents if folder in parent.parents
+            )
             if not inside:
                 found.append(f"{path.relative_to(folder)} is readable by others")
     return found

@@ -64,7 +64,9 @@ def _wrong_shapes(earlier, coin):
 
 def _one_twice(earlier, coin):
     clients = wire.unpack(earlier[-1]).arrays.get("clients")
-    return b"" if clients is None or len(clients) < 2 else _changed(earlier[-1], clients=np.full_like(clients, clients[0]))
+    return (
+        b"" if clients is None or len(clients) < 2 else _changed(earlier[-1], clients=np.full_like(clients, clients[0]))
+    )
 
 
 LIES = (

@@ -92,5 +92,3 @@ def lie_to(site: Site, name: str, ask: bytes, reply: bytes, *, rounds: int) -> H
 def _charges(site: Site) -> tuple[int, ...]:
     with SqliteLedger(site.ledger_path, site.budget, create=False) as ledger:
         return ledger.last, *(ledger.entries(account) for account in site.hosted.accounts)
-
-

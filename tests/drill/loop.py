@@ -23,7 +23,8 @@ from .memory import Memory
 from .plan import Disturbance, draw
 from .replay import copy_site
 from .scene import COORDINATOR, LIAR, SEED_OF_SITES, WITHOUT_LIAR, Command, Scene
-from .verify import Verdict, verify
+from .summary import OF_A_RUN, OF_THE_DRILL, Ran, summarise
+from .verify import verify
 
 ORDER = ("independent", "dp-fed-wae", "poll", "dp-fed-wae", "poll")
 SECONDS_TO_FINISH = 300.0  # for a run that nothing disturbs any more
@@ -46,20 +47,6 @@ class Due:
     def has_come(self, what: Disturbance, now: float, round_id: int) -> bool:
         over = not what.waits or round_id >= self.round + ROUNDS_TO_GO_ON or now - self.last > LONGEST_WAIT
         return over and now - self.last >= what.after
-
-
-@dataclasses.dataclass
-class Ran:
-    """What became of one run."""
-
-    number: int
-    method: str
-    seconds: float = 0.0
-    commands: int = 0
-    segments: int = 0
-    pauses: list[str] = dataclasses.field(default_factory=list)
-    wrong: list[str] = dataclasses.field(default_factory=list)
-    verdict: Verdict | None = None
 
 
 class Drill:
@@ -162,7 +149,9 @@ class Drill:
                 due = Due(time.monotonic(), seen)
             quiet = None if plan or not self.disturber.idle else quiet or now
             if quiet is not None and now - quiet > SECONDS_TO_FINISH:
-                ran.wrong.append(f"not finished {SECONDS_TO_FINISH:g} s after the last disturbance: {command.said()[-300:]!r}")
+                ran.wrong.append(
+                    f"not finished {SECONDS_TO_FINISH:g} s after the last disturbance: {command.said()[-300:]!r}"
+                )
                 command.kill()
                 break
         ran.segments = len(set(SEGMENT.findall(command.log.read_text(errors="replace"))))
@@ -176,7 +165,7 @@ class Drill:
         """A command that ended before its run: killed by the drill, or with one sentence and exit code 2."""
         said = command.said().strip().splitlines()
         if code == 2 and said and "Traceback" not in command.said():
-            ran.pauses.append(said[-1])
+            ran.pauses.append(said[-1].replace(str(self.folder), "FOLDER"))
             self.disturber.note("paused", run=ran.number, said=said[-1])
         elif code != -9:
             ran.wrong.append(f"the command ended with {code}: {' | '.join(said[-3:])}")
@@ -220,6 +209,7 @@ class Drill:
             shutil.rmtree(place / "before")
 
     def _summary(self) -> dict[str, object]:
+        """What is found once everything is stopped, with what was found on the way."""
         until = time.monotonic() + SECONDS_TO_END_JOBS
         while self.scene.left_behind() and time.monotonic() < until:
             time.sleep(0.5)
@@ -229,33 +219,24 @@ class Drill:
         broken, temporary = leftovers.check_whole(federation / "runs", *outs, *sites)
         unknown, known = leftovers.check_logs(self.folder)
         wrong = [f"run {ran.number} ({ran.method}): {said}" for ran in self.runs for said in ran.wrong]
-        wrong += [f"left running: {words}" for words in left] + broken + leftovers.check_modes(self.folder, self._secrets)
+        wrong += [f"left running: {words}" for words in left] + broken
+        wrong += leftovers.check_modes(self.folder, self._secrets)
         wrong += self.memory.check() + [f"traceback in {said}" for said in unknown]
-        verdicts = [ran.verdict for ran in self.runs if ran.verdict is not None]
         return {
-            "seed": self.seed, "sites": len(self.scene.honest), "liars": 1,
-            "seconds": round(time.monotonic() - self._began), "runs": len(self.runs),
-            "runs_by_method": dict(Counter(ran.method for ran in self.runs)),
-            "runs_where_nobody_was_lost": sum(_nobody_lost(one) for one in verdicts),
-            "rounds": sum(one.rounds for one in verdicts), "replies_absorbed": sum(one.absorbed for one in verdicts),
-            "charges": sum(one.charged for one in verdicts),
-            "rounds_that_went_on_without_a_site": sum(
-                sum(n for site, n in one.missed.items() if site != LIAR) for one in verdicts
-            ),
-            "charged_but_lost": sum(sum(n for site, n in one.lost.items() if site != LIAR) for one in verdicts),
-            "charged_but_lies": sum(one.lost.get(LIAR, 0) for one in verdicts),
-            "commands": sum(ran.commands for ran in self.runs), "segments": sum(ran.segments for ran in self.runs),
-            "pauses": sum(len(ran.pauses) for ran in self.runs), "events": dict(sorted(self.disturber.events.items())),
-            "events_in_all": self.disturber.events.total(), "requests_of_a_lying_coordinator": sum(one.lies for one in verdicts),
-            "log_lines_lost": sum(one.lines_lost for one in verdicts), "temporary_files_left": temporary,
-            "sites_that_died_by_themselves": self.died.total(), "known_tracebacks": dict(known.most_common()),
-            "megabytes_at_most": self.memory.most(), "checks": sum(one.checks for one in verdicts) + 5,
+            "seed": self.seed,
+            "sites": len(self.scene.honest),
+            "liars": 1,
+            "seconds": round(time.monotonic() - self._began),
+            **summarise(self.runs),
+            "events": dict(sorted(self.disturber.events.items())),
+            "events_in_all": self.disturber.events.total(),
+            "temporary_files_left": temporary,
+            "sites_that_died_by_themselves": self.died.total(),
+            "known_tracebacks": dict(known.most_common()),
+            "megabytes_at_most": self.memory.most(),
+            "invariants": [*OF_A_RUN, *OF_THE_DRILL],
             "wrong": wrong,
-        }  # fmt: skip
-
-
-def _nobody_lost(verdict: Verdict) -> bool:
-    return not any(verdict.lost[site] or verdict.missed[site] for site in verdict.lost if site != LIAR)
+        }
 
 
 def _sentence(ran: Ran) -> str:

@@ -59,9 +59,13 @@ def draw(coin: np.random.Generator, sites: Sequence[str], count: int) -> list[Di
         kind = str(coin.choice(names, p=weights / weights.sum()))
         found.append(
             Disturbance(
-                after=round(float(coin.uniform(1.0, 8.0)), 2), waits=bool(coin.random() < WAITS), kind=kind,
-                site=str(coin.choice(list(sites))), seconds=_seconds(coin, kind), amount=_amount(coin, kind),
-            )  # fmt: skip
+                after=round(float(coin.uniform(1.0, 8.0)), 2),
+                waits=bool(coin.random() < WAITS),
+                kind=kind,
+                site=str(coin.choice(list(sites))),
+                seconds=_seconds(coin, kind),
+                amount=_amount(coin, kind),
+            )
         )
     return found
 

@@ -134,14 +134,26 @@ class Scene:
             with contextlib.suppress(psutil.Error):
                 if process.pid != os.getpid() and str(self.folder) in " ".join(process.cmdline()):
                     found.append(process)
-        return [process for process in found if process.pid not in {parent.pid for parent in psutil.Process().parents()}]
+        return [
+            process for process in found if process.pid not in {parent.pid for parent in psutil.Process().parents()}
+        ]
 
 
 class Command:
     """`populace federation run` as a person gives it."""
 
     def __init__(self, scene: Scene, out: Path, *, sites: int, seed: int) -> None:
-        words = ["federation", "run", str(scene.federation.path), "--out", str(out), "--sites", str(sites), "--rows", "50"]
+        words = [
+            "federation",
+            "run",
+            str(scene.federation.path),
+            "--out",
+            str(out),
+            "--sites",
+            str(sites),
+            "--rows",
+            "50",
+        ]
         words += ["--timeout", f"{SECONDS_FOR_A_ROUND:g}", "--seed", str(seed), "--patience", f"{PATIENCE:g}"]
         self.log = out.with_suffix(".log")
         self._mark = self.log.stat().st_size if self.log.exists() else 0

@@ -96,11 +96,14 @@ def verify(
     for site in sorted({site for site, _ in again.link.asked}):
         own = sorted(number for name, number in again.link.asked if name == site)
         number = int(coin.choice(own))
-        said = lie_to(again.sites[site], site, again.link.asked[site, number], again.link.replied[site, number], rounds=rounds)
+        said = lie_to(
+            again.sites[site], site, again.link.asked[site, number], again.link.replied[site, number], rounds=rounds
+        )
         requests, wrong = requests + said.requests, wrong + list(said.wrong)
     checks.append(wrong)
     return Verdict(
         wrong=tuple(said for check in checks for said in check[:10]), checks=len(checks), rounds=log.rounds,
         absorbed=int(log.heard.sum()), charged=sum(len(one.of(log.run)) for one in books.values()),
-        lost=invariants.count_lost(log, books), missed=invariants.count_missed(log), lines_lost=log.rounds - len({line.round for line in log.lines}), lies=requests,
+        lost=invariants.count_lost(log, books), missed=invariants.count_missed(log), lies=requests,
+        lines_lost=log.rounds - len({line.round for line in log.lines}),
     )  # fmt: skip

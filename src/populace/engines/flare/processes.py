@@ -40,8 +40,13 @@ def start(kit: Path, kind: Kind, *, name: str, org: str) -> int:
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ],
     )  # fmt: skip
-    write_json(kit / "process.json", {"pid": pid, "seconds_after_boot": _seconds_after_boot(psutil.Process(pid))})
+    note(kit, pid)
     return pid
+
+
+def note(kit: Path, pid: int) -> None:
+    """Write down which process runs from a kit."""
+    write_json(kit / "process.json", {"pid": pid, "seconds_after_boot": _seconds_after_boot(psutil.Process(pid))})
 
 
 def alive(kit: Path) -> int | None:

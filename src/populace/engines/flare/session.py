@@ -83,6 +83,9 @@ def connect(kit: Path, *, seconds: float) -> Session:
     require()
     from nvflare.fuel.flare_api.flare_api import new_secure_session
 
+    from populace.engines.flare.connecting import bound_connecting
+
+    bound_connecting()
     until = time.monotonic() + seconds
     while True:
         try:
