@@ -118,7 +118,7 @@ def run(
     seed: int | None = typer.Option(
         None, "--seed", help="Seed of the coordinator's randomness: reproducible, not private."
     ),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON document per round and at the end."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON document per round, per state and at the end."),
 ) -> None:
     """Run the proposed method over the connected sites, and write synthetic rows with their privacy statement."""
     from populace.cli import live, show
@@ -163,6 +163,25 @@ def status(
     for name, at in found["runs"].items():
         show.say(f"\n{name}: {live.sentence(at)}")
         show.table(live.HEADER, live.lines(at))
+
+
+@app.command()
+def skip(
+    folder: Path = FOLDER,
+    site: str = typer.Argument(help="The site to pass over."),
+    run: str | None = typer.Option(
+        None, "--run", help="The run's name in `federation status`; default: the unfinished one."
+    ),
+    undo: bool = typer.Option(False, "--undo", help="Ask the site again, from the next round on."),
+) -> None:
+    """Pass over a site that does not answer, for the rest of a run; the guarantee stays as it is."""
+    from populace.cli import show
+    from populace.federation.coordinator import Federation
+    from populace.federation.skipping import skip as pass_over
+
+    federation = Federation(folder)
+    _ = federation.document
+    show.say(pass_over(federation, site, run=run, undo=undo))
 
 
 @app.command()

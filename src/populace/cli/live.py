@@ -23,7 +23,8 @@ def sentence(at: JsonObject) -> str:
     doing = at.get("doing") or {}
     parts = [_rounds(at)] if at.get("rounds") else []
     parts += _doing(at, doing)
-    if at.get("rounds") and at["state"] != "finished":
+    busy = doing.get("state", "rounds") == "rounds"
+    if at.get("rounds") and at["state"] != "finished" and busy:
         parts += [
             f"{at['seconds_of_last_round']:.2f} s for the last round",
             f"{_bytes(at['bytes_to_sites'])} to the sites, {_bytes(at['bytes_from_sites'])} from them",
@@ -31,8 +32,8 @@ def sentence(at: JsonObject) -> str:
     parts += _waiting(at, doing)
     if at.get("seeded"):
         parts.append("reproducible, not private")
-    why = str(at.get("why") or "")
-    return "; ".join([*parts, *([why] if why and why not in parts else [])])
+    why = str(at.get("why") or "") if busy else ""  # of the last segment: the command has its own reasons
+    return "; ".join([*parts, *([why] if why else [])])
 
 
 def _rounds(at: JsonObject) -> str:
@@ -47,7 +48,7 @@ def _doing(at: JsonObject, doing: JsonObject) -> list[str]:
     if state == "nobody":
         return [*([DONE, "no rows are written yet"] if over else []), NOBODY]
     if state in ("finished", "paused"):
-        return [f"{state}: {doing['words']}" if doing.get("words") else state]
+        return [f"{state}: {doing['words']}"]
     if state == "rounds":
         return [] if at.get("rounds") else ["waiting for the sites' first answers"]
     if state:

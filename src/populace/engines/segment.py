@@ -116,7 +116,14 @@ def coordinator_of(
     elif ready := sorted(set(link.sites()) - read_skipped(folder)):
         # A site reads its data when the first request of a segment comes; a round's timeout is not meant for that.
         request = make_facts_request(plan.agreement, run=plan.run)
-        link.while_waiting(lambda silent: silent - read_skipped(folder))
+        done = int(read_status(folder)["round"])
+
+        def still(silent: frozenset[str]) -> frozenset[str]:
+            left = silent - read_skipped(folder)
+            waiting(done, left)
+            return left
+
+        link.while_waiting(still)
         link.exchange(dict.fromkeys(ready, request), max(plan.timeout, SECONDS_TO_READ))
     return Coordinator(
         agreement=plan.agreement, roster=roster, link=link, run=plan.run,

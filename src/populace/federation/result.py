@@ -9,7 +9,7 @@ from pathlib import Path
 from populace.engines.link import InProcess
 from populace.engines.roster import Roster
 from populace.engines.runtime import Keys
-from populace.engines.segment import checkpoint_of, coordinator_of, read_status
+from populace.engines.segment import checkpoint_of, coordinator_of, read_skipped, read_status
 from populace.federation.standing import Teller
 from populace.runs.domains import save_schema
 from populace.runs.federated_statement import LOOPBACK, seated_in_words, stated_federation
@@ -77,6 +77,7 @@ def finish(
         "traffic": traffic.to_json(),
         "ledger": ledger.spent(),
         "sites": _sites(place, roster, heard),
+        "skipped": sorted(read_skipped(place)),
     }
     folder.save_privacy(guarantee, document, event=ledger.worst_event())
     folder.finish(document)

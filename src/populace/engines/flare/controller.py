@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -25,21 +26,23 @@ from populace.engines.segment import advance
 from populace.types import JsonObject
 
 SECONDS_BETWEEN_LOOKS = 0.02
+RECENT = 8  # answers: the first one of a segment, which is compiled, is no measure for long
 
 
 class FlareLink(Link):
     """A link that sends requests as FLARE tasks.
 
     A site that missed the last exchange is asked in the next ones too, but waited for in the first, second, fourth, eighth of
-    them only, and then for twice the longest that an answer has taken: a dead site does not hold up every round, and one
+    them only, and then for twice the longest of its last eight answers: a dead site does not hold up every round, and one
     that is merely slow gets in again.
     """
 
     def __init__(self, controller: Controller, fl_ctx: FLContext, abort: Signal) -> None:
         self._controller, self._fl_ctx, self._abort = controller, fl_ctx, abort
         self._missed: dict[str, int] = {}
-        self._slowest: dict[str, float] = {}
+        self._recent: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
         self._still: Still = lambda silent: silent
+        self._lock = threading.Lock()  # of all exchanges: a late answer comes while the next one is under way
 
     def sites(self) -> list[str]:
         return [client.name for client in self._fl_ctx.get_engine().get_clients()]
@@ -51,14 +54,14 @@ class FlareLink(Link):
         if not asks and not self._abort.triggered:
             return {}
         found: JsonObject = {}
-        lock, news, began = threading.Lock(), threading.Event(), time.monotonic()
+        lock, news, began = self._lock, threading.Event(), time.monotonic()
 
         def received(client_task: ClientTask, fl_ctx: FLContext) -> None:
             del fl_ctx
             with lock:
                 site = client_task.client.name
                 found.setdefault(site, client_task.result)
-                self._slowest[site] = max(self._slowest.get(site, 0.0), time.monotonic() - began)
+                self._recent[site].append(time.monotonic() - began)
             news.set()
 
         tasks = []
@@ -68,7 +71,9 @@ class FlareLink(Link):
             )
             self._controller.broadcast(task=task, fl_ctx=self._fl_ctx, targets=[site], min_responses=1)
             tasks.append(task)
-        seconds = waits(sorted(asks), timeout, missed=self._missed, slowest=dict(self._slowest))
+        with lock:
+            slowest = {site: max(times) for site, times in self._recent.items()}
+        seconds = waits(sorted(asks), timeout, missed=self._missed, slowest=slowest)
         while not self._abort.triggered:
             with lock:
                 silent = frozenset(asks) - set(found)
@@ -95,7 +100,7 @@ def waits(
     asked: Sequence[str], timeout: float, *, missed: Mapping[str, int], slowest: Mapping[str, float]
 ) -> dict[str, float]:
     """How many seconds each site of an exchange is waited for, given the exchanges it has missed in a row and the longest
-    that each site's answers have taken. Where all have missed the last one, each has the whole time."""
+    that each site's last answers have taken. Where all have missed the last one, each has the whole time."""
     if all(missed.get(site) for site in asked):
         return dict.fromkeys(asked, timeout)
     longest = max(slowest.values(), default=timeout)
