@@ -66,6 +66,7 @@ def summarise(runs: Sequence[Ran]) -> dict[str, object]:
         "commands": sum(ran.commands for ran in runs),
         "segments": sum(ran.segments for ran in runs),
         "pauses": dict(Counter(said for ran in runs for said in ran.pauses)),
+        "states_of_finished_runs": dict(Counter(one.status for one in verdicts)),
         "checks": sum(one.checks for one in verdicts) + len(OF_THE_DRILL),
         "each_run": [_line(ran) for ran in runs],
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from populace.engines.segment import read_plan
+from populace.engines.segment import read_plan, read_status
 from populace.methods.base import Population
 
 from . import invariants
@@ -33,6 +33,7 @@ class Verdict:
     missed: Mapping[str, int]
     lines_lost: int
     lies: int
+    status: str
 
 
 def compare(log: Log, books: Mapping[str, Books], again: Replayed, generator: Path) -> list[list[str]]:
@@ -104,6 +105,7 @@ def verify(
     return Verdict(
         wrong=tuple(said for check in checks for said in check[:10]), checks=len(checks), rounds=log.rounds,
         absorbed=int(log.heard.sum()), charged=sum(len(one.of(log.run)) for one in books.values()),
-        lost=invariants.count_lost(log, books), missed=invariants.count_missed(log), lies=requests,
+        lost=invariants.count_lost(log, books), missed=invariants.count_missed(log),
+        lies=requests, status=str(read_status(place)["state"]),
         lines_lost=log.rounds - len({line.round for line in log.lines}),
     )  # fmt: skip
