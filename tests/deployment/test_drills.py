@@ -16,7 +16,7 @@ from federation_for_tests import TestFederation, environment
 from populace.engines import simulation
 from populace.engines.flare import processes
 from populace.engines.runtime import make_key
-from populace.engines.segment import read_status
+from populace.engines.segment import read_plan, read_status
 from populace.methods.registry import make_protocol
 from populace.tables.files import read_json
 from populace.tables.partition import split
@@ -138,8 +138,10 @@ def test_the_coordinator_is_killed_with_its_command(federation, tmp_path):
     command.kill()
     federation.kill(federation.federation.server_kit)
     federation.federation.start()
-    again = Command(federation, tmp_path / "run")
+    again = Command(federation, tmp_path / "run", timeout=7.0)
     again.wait()
+    assert "from now on: --timeout 7 (was 5)" in (tmp_path / "command.log").read_text()
+    assert read_plan(federation.federation.run_folder(again.run)).timeout == 7.0
     assert_as_if_undisturbed(federation, again)
 
 

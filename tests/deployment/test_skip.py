@@ -121,6 +121,17 @@ def test_without_the_skip_the_same_run_waits(federation, rows, make_sites):
     assert advance(place, Waiting(sites, {"site-2"}, seconds=0.2)) == "finished"
 
 
+def test_a_wait_for_a_quorum_ends_when_a_stop_is_requested(federation, rows, make_sites):
+    """A segment left by a killed supervisor would else keep the next one out for as long as it is patient."""
+    protocol = Relay(epsilon=2.0)
+    place, sites = planned(federation, rows, protocol, patience=900.0), make_sites(rows, protocol)
+    coordinator_of(place, InProcess({name: site.reply for name, site in sites.items()}))
+    stop = threading.Timer(2.0, (place / "stop").touch)
+    stop.start()
+    assert advance(place, Waiting(sites, {"site-2"}, seconds=0.2)) == "interrupted"
+    assert read_status(place)["round"] == 6
+
+
 def test_a_quorum_of_more_than_one_is_not_lowered(federation, rows, make_sites):
     protocol = CentralMean(epsilon=3.0, quorum_share=0.9)
     sites = make_sites(rows, protocol, epsilon=3.0, delta=1e-5)

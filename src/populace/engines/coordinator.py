@@ -19,7 +19,7 @@ from populace.engines import messages, wire
 from populace.engines.agreement import Agreement, shapes_of
 from populace.engines.checkpoint import Checkpoint
 from populace.engines.coordinator_sums import SumRound, checked_roster, decided_path
-from populace.engines.link import Link
+from populace.engines.link import Link, LinkClosedError
 from populace.engines.link import QuorumError as QuorumError
 from populace.engines.roster import Roster
 from populace.engines.runtime import Keys, Traffic, new_ledger
@@ -66,7 +66,8 @@ class Coordinator:
     """One run over a link. `patience` is how long a round without its quorum is asked again before the run pauses.
 
     `skipped` is looked at before and during every exchange: its sites are passed over, neither asked nor waited for, and a
-    round that asks nobody else is absorbed with nobody. `waiting` is told whom a round waits for.
+    round that asks nobody else is absorbed with nobody. `waiting` is told whom a round waits for; `stopping` says whether a
+    round that lacks its quorum should be given up.
 
     Randomness: cohorts and other public coins come from `root`, so that a round asked again after a crash is the same
     question. Noise added by `absorb` comes from the operating system, or from `root` where the run is seeded.
@@ -83,6 +84,7 @@ class Coordinator:
     seeded: bool = False
     skipped: Callable[[], frozenset[str]] = frozenset
     waiting: Callable[[int, frozenset[str]], None] = lambda *_: None
+    stopping: Callable[[], bool] = lambda: False
 
     @property
     def population(self) -> Population:
@@ -188,8 +190,15 @@ class Coordinator:
                     f"round {round_id} had {int(gathered.present.sum())} replies, its quorum is "
                     f"{needed}{gathered.reasons()}; give the same command again to go on"
                 )
-            self.waiting(round_id, self._asked(gathered.cohort) - gathered.answered - self.skipped())
-            time.sleep(min(1.0, max(0.0, until - time.monotonic())))
+            self.wait(round_id, self._asked(gathered.cohort) - gathered.answered, until=until)
+
+    def wait(self, round_id: int, silent: frozenset[str], *, until: float) -> None:
+        """Wait a moment before a round is asked again, unless the run is to stop: a segment that nobody follows any more would
+        keep the next one out."""
+        if self.stopping():
+            raise LinkClosedError("a stop was requested; nothing of this round is absorbed")
+        self.waiting(round_id, silent - self.skipped())
+        time.sleep(min(1.0, max(0.0, until - time.monotonic())))
 
     def _quorum(self, ask: Ask) -> int:
         """The fewest replies a round is absorbed with: none where all whom it asks are passed over, and the method can do

@@ -87,8 +87,7 @@ class SumRound:
                     raise QuorumError(
                         f"round {self._round}: {error}{_reasons(self.refusals)}; give the same command again to go on"
                     ) from error
-                self._coordinator.waiting(self._round, frozenset(self._seats) - self._coordinator.skipped())
-                time.sleep(min(1.0, max(0.0, until - time.monotonic())))
+                self._coordinator.wait(self._round, frozenset(self._seats), until=until)
         survivors = {self._roster.members[place].site for place in self._opened.survivors}
         clients = [self._seats[site].first for site in survivors]
         self.present = np.isin(self.cohort, clients)

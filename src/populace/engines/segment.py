@@ -6,7 +6,7 @@ checkpoint.npz   state after the last whole round; private
 rounds.jsonl     one line per round
 status.json      where the run stands, replaced after every round and while a round waits; `segment` says who wrote it
 skipped.json     sites that the rest of the run passes over
-stop             while this file is there, a segment ends after the round it is in
+stop             while this file is there, a segment ends after the round it is in, or lacks its quorum
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def coordinator_of(
         agreement=plan.agreement, roster=roster, link=link, run=plan.run,
         root=jax.random.wrap_key_data(jnp.array(plan.root, jnp.uint32)), checkpoint=checkpoint_of(folder),
         timeout=plan.timeout, patience=plan.patience, seeded=plan.seed is not None,
-        skipped=lambda: read_skipped(folder), waiting=waiting,
+        skipped=lambda: read_skipped(folder), waiting=waiting, stopping=(folder / "stop").exists,
     )  # fmt: skip
 
 

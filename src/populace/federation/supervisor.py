@@ -5,6 +5,7 @@ What to do next is decided in `populace.federation.states`; here is the loop aro
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from populace.engines.flare import processes, session
 from populace.engines.segment import OPERATED, Plan, read_plan, read_roster, read_skipped, read_status
-from populace.errors import InputError, RunError
+from populace.errors import InputError, PopulaceError, RunError
 from populace.federation import states
 from populace.federation.coordinator import Federation
 from populace.federation.result import finish
@@ -92,7 +93,8 @@ def run_federation(
             Supervisor(federation, place, options, watch, say).go()
             made = finish(place, folder, spec, digest, rows=rows, seconds=lambda: time.monotonic() - began, tell=tell)
         except BaseException as error:
-            tell.tell("paused", str(error) or type(error).__name__)
+            with contextlib.suppress(PopulaceError):  # a full disk, for one: the first error is the one to show
+                tell.tell("paused", str(error) or "interrupted; give the same command again to go on")
             raise
         tell.tell("finished", f"{rows:,} rows written")
         return made
@@ -149,7 +151,7 @@ class Supervisor:
         try:
             self._abort_last(link)
             while True:
-                self._wait_for_sites(link)
+                link = self._wait_for_sites(link)
                 job_id = self._submit(link)
                 try:
                     link, decision = self._follow(link, job_id)
@@ -168,6 +170,7 @@ class Supervisor:
 
     def _abort_last(self, link: session.Session) -> None:
         """Abort the job that a killed supervisor may have left running: two segments of a run would wait for each other."""
+        (self._place / "stop").touch()  # for one that it had not noted yet; the next segment removes it when it begins
         if (self._place / "submitted.json").is_file():
             link.abort(read_json(self._place / "submitted.json")["job"])
 
@@ -183,7 +186,7 @@ class Supervisor:
         write_json(path, {"job": job_id, "segment": number})
         return job_id
 
-    def _wait_for_sites(self, link: session.Session) -> None:
+    def _wait_for_sites(self, link: session.Session) -> session.Session:
         """Wait for sites: a new run for as many as requested, a resumed one for all of its own at first, then for any.
 
         Those that the last segment missed are not waited for, nor are those passed over.
@@ -193,12 +196,18 @@ class Supervisor:
         began, shown = time.monotonic(), -1
         while True:
             own = set() if roster is None else {seat.site for seat in roster.seats} - read_skipped(self._place)
-            found, waited = set(link.sites()), time.monotonic() - began
+            try:
+                found = set(link.sites())
+            except RunError:  # a busy server; `connect` says where it is not running
+                link.close()
+                link = self._federation.connect()
+                continue
+            waited = time.monotonic() - began
             here, wanted = (found, least) if roster is None else (found & own, len(own))
             if len(here) >= wanted:
-                return
+                return link
             if roster is not None and here and (own - found <= self._lost or waited > SECONDS_FOR_OWN_SITES):
-                return
+                return link
             if len(here) != shown:
                 shown = len(here)
                 away = f"; not connected: {', '.join(sorted(own - found))}" if own - found else ""

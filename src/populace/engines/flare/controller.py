@@ -117,7 +117,7 @@ def waits(
 class SegmentController(Controller):  # type: ignore[misc]
     """One segment of each of the runs kept in `folders`, one after the other; `segments` are their numbers."""
 
-    def __init__(self, folders: list[str], segments: list[int]) -> None:
+    def __init__(self, folders: list[str], segments: list[int | None]) -> None:
         super().__init__()
         self._runs = [(Path(folder), segment) for folder, segment in zip(folders, segments, strict=True)]
 

@@ -100,9 +100,9 @@ def connect(kit: Path, *, seconds: float) -> Session:
             time.sleep(0.3)
 
 
-def write_job(folder: Path, *runs: Path, segment: int = 1) -> Path:
+def write_job(folder: Path, *runs: Path, segment: int | None = None) -> Path:
     """A job as FLARE wants it: three files that name one class on each side, and no code. `segment` is the number of the
-    segment of each run that the job is."""
+    segment of each run that the job is; without one, it is the next."""
     config = folder / "app" / "config"
     config.mkdir(parents=True, exist_ok=True)
     arguments = {"folders": [str(run) for run in runs], "segments": [segment] * len(runs)}
