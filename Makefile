@@ -3,13 +3,14 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo test test-slow test-browser check bench clean
+.PHONY: help demo test test-slow test-browser drill check bench clean
 
 help:
 	@echo "make demo       set up, then synthetic data of three invented hospitals, with a report"
 	@echo "make test       set up, then the tests"
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make test-browser  the pages in a real browser (needs chromium; POPULACE_SCREENSHOTS=FOLDER keeps pictures)"
+	@echo "make drill      a federation on loopback under kills, stops, wrong clocks, full disks, bad lines and liars (SECONDS=3600 SEED=1 SITES=5 OUT=FILE)"
 	@echo "make check      lint, format, types, import rules"
 	@echo "make bench      speed, as ratios in one run (benchmarks.evaluation and benchmarks.poll need POPULACE_DATA)"
 
@@ -33,6 +34,13 @@ test-slow: $(READY)
 
 test-browser: $(READY)
 	XLA_FLAGS= POPULACE_REQUIRE_BROWSER=1 $(BIN)/python -m pytest -m slow tests/browser
+
+# For maintainers. Bounded: SECONDS, and what the last run needs to end; one temporary folder, kept where something is wrong.
+SECONDS ?= 3600
+SEED ?= 1
+SITES ?= 5
+drill: $(READY)
+	$(BIN)/python -m tests.drill --seconds $(SECONDS) --seed $(SEED) --sites $(SITES) $(if $(OUT),--out $(OUT))
 
 check: $(READY)
 	$(BIN)/ruff check .

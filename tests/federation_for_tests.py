@@ -167,7 +167,7 @@ class TestFederation:
     def plan(self, protocol, run: str, *, timeout: float = 30.0, least: int = 3) -> Path:
         place = self.federation.run_folder(run)
         agreement = self.agreement(protocol)
-        Plan(run=run, agreement=agreement, seed=self.seed, least=least, timeout=timeout).save(place)
+        Plan(run=run, agreement=agreement, seed=self.seed, least=least, timeout=timeout, patience=900.0).save(place)
         return place
 
     def supervise(self, place: Path, *, patience: float = 120.0, watch=lambda _: None, say=lambda _: None) -> None:

@@ -16,7 +16,7 @@ from federation_for_tests import TestFederation, environment
 from populace.engines import simulation
 from populace.engines.flare import processes
 from populace.engines.runtime import make_key
-from populace.engines.segment import read_status
+from populace.engines.segment import read_plan, read_status
 from populace.methods.registry import make_protocol
 from populace.tables.files import read_json
 from populace.tables.partition import split
@@ -104,7 +104,7 @@ def assert_as_if_undisturbed(federation, command):
     place = federation.federation.run_folder(command.run)
     found = federation.state(place)
     expected = simulation.run(PROTOCOL, split(federation.table, records_per_client=1), root=make_key(5)).state
-    for a, b in zip(jax.tree.leaves(found.counts), jax.tree.leaves(expected.counts), strict=True):
+    for a, b in zip(jax.tree.leaves(found.learner.counts), jax.tree.leaves(expected.learner.counts), strict=True):
         np.testing.assert_array_equal(a, b)
     for site, counts in federation.charges(command.run).items():
         assert counts == [1] * federation.hosted()[site]
@@ -138,8 +138,10 @@ def test_the_coordinator_is_killed_with_its_command(federation, tmp_path):
     command.kill()
     federation.kill(federation.federation.server_kit)
     federation.federation.start()
-    again = Command(federation, tmp_path / "run")
+    again = Command(federation, tmp_path / "run", timeout=7.0)
     again.wait()
+    assert "from now on: --timeout 7 (was 5)" in (tmp_path / "command.log").read_text()
+    assert read_plan(federation.federation.run_folder(again.run)).timeout == 7.0
     assert_as_if_undisturbed(federation, again)
 
 

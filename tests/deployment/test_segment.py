@@ -90,6 +90,51 @@ def test_a_segment_waits_for_its_quorum_and_stops_without_sites(plan, rows, make
     assert advance(place, link) == "finished"
 
 
+class Watched(Closing):
+    """A link without one of its sites, which keeps what the status said while a site was asked."""
+
+    def __init__(self, place, sites, *, without=(), after=99):
+        super().__init__({name: site for name, site in sites.items() if name not in without}, after)
+        self.place, self.seen = place, []
+
+    def exchange(self, asks, timeout):
+        self.seen.append(read_status(self.place))
+        return super().exchange(asks, timeout)
+
+
+def test_what_the_segment_before_missed_is_not_missing_in_the_next(plan, rows, make_sites):
+    """A supervisor that reads the status while the next segment's sites still compile must not take them for missing."""
+    protocol = CentralMean(epsilon=3.0, total_rounds=3, noise_multiplier=50.0, quorum_share=0.3)
+    sites = make_sites(rows, protocol, epsilon=3.0, delta=1e-5)
+    place = plan(protocol)
+    coordinator_of(place, Closing(sites, after=99))
+    assert advance(place, Watched(place, sites, without=["site-1"], after=2)) == "interrupted"
+    before = read_status(place)
+    assert (before["segment"], before["segment_rounds"]) == (1, 1)
+    assert before["sites"]["site-1"]["last"] == "missing"
+    link = Watched(place, sites)
+    assert advance(place, link) == "finished"
+    assert [one["segment"] for one in link.seen] == [2] * len(link.seen)
+    first = link.seen[0]["sites"]
+    assert {name: one["last"] for name, one in first.items()} == dict.fromkeys(sites, "not asked yet")
+    assert first["site-1"]["replies_in_all"] == 0
+    after = read_status(place)["sites"]
+    assert (after["site-1"]["replies_in_last_round"], after["site-1"]["replies_in_all"]) == (6, 12)
+    assert (after["site-2"]["replies_in_last_round"], after["site-2"]["replies_in_all"]) == (3, 9)
+
+
+def test_a_segment_that_was_replaced_does_nothing(plan, rows, make_sites):
+    protocol = Relay(epsilon=2.0)
+    place, sites = plan(protocol), make_sites(rows, protocol)
+    assert advance(place, Closing(sites, after=3), segment=7) == "interrupted"
+    stands = read_status(place)
+    assert stands["segment"] == 7
+    assert advance(place, Closing(sites, after=99), segment=6) == "interrupted"
+    assert read_status(place) == stands
+    assert advance(place, Closing(sites, after=99)) == "finished"
+    assert read_status(place)["segment"] == 8
+
+
 def test_what_is_private_is_readable_by_its_owner_alone(plan, rows, make_sites):
     protocol = Relay(epsilon=2.0)
     place = plan(protocol)

@@ -103,14 +103,22 @@ def start(folder: Path = FOLDER) -> None:
 def run(
     folder: Path = FOLDER,
     out: Path = typer.Option(..., "--out", help="Folder of the run; an unfinished one is resumed."),
-    sites: int = typer.Option(1, "--sites", help="Wait for at least this many sites before the run begins."),
+    sites: int | None = typer.Option(
+        None, "--sites", help="Wait for at least this many sites before the run begins; 1 where not given."
+    ),
     rows: int = typer.Option(10_000, "--rows", help="How many synthetic rows to write."),
-    timeout: float = typer.Option(300.0, "--timeout", help="Seconds a site has to answer a round."),
-    patience: float = typer.Option(900.0, "--patience", help="Seconds without progress before the run pauses."),
+    timeout: float | None = typer.Option(
+        None, "--timeout", help="Seconds a site has to answer a round; 300, or as the run was begun, where not given."
+    ),
+    patience: float | None = typer.Option(
+        None,
+        "--patience",
+        help="Seconds without progress before the run pauses, or three times its slowest round; 900, or as it was begun.",
+    ),
     seed: int | None = typer.Option(
         None, "--seed", help="Seed of the coordinator's randomness: reproducible, not private."
     ),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON document per round and at the end."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON document per round, per state and at the end."),
 ) -> None:
     """Run the proposed method over the connected sites, and write synthetic rows with their privacy statement."""
     from populace.cli import live, show
@@ -155,6 +163,25 @@ def status(
     for name, at in found["runs"].items():
         show.say(f"\n{name}: {live.sentence(at)}")
         show.table(live.HEADER, live.lines(at))
+
+
+@app.command()
+def skip(
+    folder: Path = FOLDER,
+    site: str = typer.Argument(help="The site to pass over."),
+    run: str | None = typer.Option(
+        None, "--run", help="The run's name in `federation status`; default: the unfinished one."
+    ),
+    undo: bool = typer.Option(False, "--undo", help="Ask the site again, from the next round on."),
+) -> None:
+    """Pass over a site that does not answer, for the rest of a run; the guarantee stays as it is."""
+    from populace.cli import show
+    from populace.federation.coordinator import Federation
+    from populace.federation.skipping import skip as pass_over
+
+    federation = Federation(folder)
+    _ = federation.document
+    show.say(pass_over(federation, site, run=run, undo=undo))
 
 
 @app.command()

@@ -222,6 +222,9 @@ def print_status(found: JsonObject) -> None:
     if rows:
         show.table(["run", "rounds answered", "accounts", "charges", "first", "last"], rows)
     refused = found["refusals"]
+    if not Path(refused["file"]).is_file():
+        show.say(f"log: no refusals yet; they will be in {refused['file']}")
+        return
     show.say(
         f"log: {refused['file']}, {refused['lines']:,} refusals"
         + (f"; last: {refused['last']}" if refused["last"] else "")

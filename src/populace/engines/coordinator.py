@@ -19,7 +19,7 @@ from populace.engines import messages, wire
 from populace.engines.agreement import Agreement, shapes_of
 from populace.engines.checkpoint import Checkpoint
 from populace.engines.coordinator_sums import SumRound, checked_roster, decided_path
-from populace.engines.link import Link
+from populace.engines.link import Link, LinkClosedError
 from populace.engines.link import QuorumError as QuorumError
 from populace.engines.roster import Roster
 from populace.engines.runtime import Keys, Traffic, new_ledger
@@ -39,8 +39,10 @@ class Round:
     total: int
     seconds: float
     replies: Mapping[str, int]
+    replies_in_all: Mapping[str, int]
     refusals: Mapping[str, str]
     missing: tuple[str, ...]
+    skipped: frozenset[str]
     epsilon: Mapping[str, float]
     traffic: Traffic
 
@@ -63,6 +65,10 @@ class Progressed:
 class Coordinator:
     """One run over a link. `patience` is how long a round without its quorum is asked again before the run pauses.
 
+    `skipped` is looked at before and during every exchange: its sites are passed over, neither asked nor waited for, and a
+    round that asks nobody else is absorbed with nobody. `waiting` is told whom a round waits for; `stopping` says whether a
+    round that lacks its quorum should be given up.
+
     Randomness: cohorts and other public coins come from `root`, so that a round asked again after a crash is the same
     question. Noise added by `absorb` comes from the operating system, or from `root` where the run is seeded.
     """
@@ -76,6 +82,9 @@ class Coordinator:
     timeout: float = 300.0
     patience: float = 900.0
     seeded: bool = False
+    skipped: Callable[[], frozenset[str]] = frozenset
+    waiting: Callable[[int, frozenset[str]], None] = lambda *_: None
+    stopping: Callable[[], bool] = lambda: False
 
     @property
     def population(self) -> Population:
@@ -148,13 +157,14 @@ class Coordinator:
             )
             self._note_released(done)
             decided_path(self.checkpoint.path, done - 1).unlink(missing_ok=True)
-            going = watch(self._round(done, time.monotonic() - began, gathered, ledger, traffic))
+            going = watch(self._round(done, time.monotonic() - began, gathered, ledger, traffic, heard))
         return Progressed(over=False, rounds=done, state=state, ledger=ledger, traffic=traffic)
 
     def _gather(self, ask: Ask, round_id: int, heard: NumpyArray) -> _Gathered | SumRound:
         """Ask until the quorum is reached; sites that have answered are not asked again."""
         protocol, population = self.agreement.protocol, self.population
         self._check_sendable(ask, round_id)
+        self.link.while_waiting(lambda silent: self._still(round_id, silent))
         if (shares := protocol.sum_shares(ask, population)) is not None:
             sums = SumRound(self, ask, round_id, heard, shares)
             sums.gather()
@@ -172,14 +182,42 @@ class Coordinator:
                 run=self.run,
                 round_id=round_id,
             )
-            if gathered.present.sum() >= protocol.quorum(ask, population):
+            needed = self._quorum(ask)
+            if gathered.present.sum() >= needed:
                 return gathered
             if time.monotonic() >= until:
                 raise QuorumError(
                     f"round {round_id} had {int(gathered.present.sum())} replies, its quorum is "
-                    f"{protocol.quorum(ask, population)}{gathered.reasons()}; give the same command again to go on"
+                    f"{needed}{gathered.reasons()}; give the same command again to go on"
                 )
-            time.sleep(min(1.0, max(0.0, until - time.monotonic())))
+            self.wait(round_id, self._asked(gathered.cohort) - gathered.answered, until=until)
+
+    def wait(self, round_id: int, silent: frozenset[str], *, until: float) -> None:
+        """Wait a moment before a round is asked again, unless the run is to stop: a segment that nobody follows any more would
+        keep the next one out."""
+        if self.stopping():
+            raise LinkClosedError("a stop was requested; nothing of this round is absorbed")
+        self.waiting(round_id, silent - self.skipped())
+        time.sleep(min(1.0, max(0.0, until - time.monotonic())))
+
+    def _quorum(self, ask: Ask) -> int:
+        """The fewest replies a round is absorbed with: none where all whom it asks are passed over, and the method can do
+        with one; a method that needs more is never given fewer."""
+        needed = self.agreement.protocol.quorum(ask, self.population)
+        return needed if needed > 1 or self._asked(np.asarray(ask.cohort)) - self.skipped() else 0
+
+    def _still(self, round_id: int, silent: frozenset[str]) -> frozenset[str]:
+        left = silent - self.skipped()
+        self.waiting(round_id, left)
+        return left
+
+    def _asked(self, cohort: NumpyArray) -> frozenset[str]:
+        """The sites that host a cohort."""
+        return frozenset(
+            seat.site
+            for seat in self.roster.seats
+            if ((cohort >= seat.first) & (cohort < seat.first + seat.clients)).any()
+        )
 
     def _check_sendable(self, ask: Ask, round_id: int) -> None:
         """Raise SpecError for a method whose questions change their shape without saying so: every site would refuse it."""
@@ -192,7 +230,7 @@ class Coordinator:
 
     def _asks(self, ask: Ask, round_id: int, heard: NumpyArray, *, without: set[str]) -> dict[str, bytes]:
         """The part of an ask that goes to each site, as one message."""
-        members, here = np.asarray(ask.cohort), set(self.link.sites())
+        members, here = np.asarray(ask.cohort), set(self.link.sites()) - self.skipped()
         asks: dict[str, bytes] = {}
         for seat in self.roster.seats:
             slots = np.flatnonzero((members >= seat.first) & (members < seat.first + seat.clients))
@@ -206,22 +244,20 @@ class Coordinator:
         return asks
 
     def _round(
-        self, done: int, seconds: float, gathered: _Gathered | SumRound, ledger: MemoryLedger, traffic: Traffic
-    ) -> Round:
-        present = set(gathered.cohort[gathered.present].tolist())
+        self, done: int, seconds: float, gathered: _Gathered | SumRound, ledger: MemoryLedger, traffic: Traffic,
+        heard: NumpyArray,
+    ) -> Round:  # fmt: skip
+        present, skipped = set(gathered.cohort[gathered.present].tolist()), self.skipped()
         replies = {
             seat.site: sum(seat.first <= client < seat.first + seat.clients for client in present)
             for seat in self.roster.seats
         }
-        asked = {
-            seat.site
-            for seat in self.roster.seats
-            if ((gathered.cohort >= seat.first) & (gathered.cohort < seat.first + seat.clients)).any()
-        }
-        silent = sorted(asked - gathered.answered - set(gathered.refusals))
+        in_all = {seat.site: int(heard[seat.first : seat.first + seat.clients].sum()) for seat in self.roster.seats}
+        silent = sorted(self._asked(gathered.cohort) - gathered.answered - set(gathered.refusals) - skipped)
         return Round(
             number=done, total=self.agreement.protocol.round_count(self.population), seconds=seconds, replies=replies,
-            refusals=dict(gathered.refusals), missing=tuple(silent), epsilon=self._spent(ledger), traffic=traffic,
+            replies_in_all=in_all, refusals=dict(gathered.refusals), missing=tuple(silent), skipped=skipped,
+            epsilon=self._spent(ledger), traffic=traffic,
         )  # fmt: skip
 
     def _spent(self, ledger: MemoryLedger) -> dict[str, float]:

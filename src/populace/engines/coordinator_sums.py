@@ -87,7 +87,7 @@ class SumRound:
                     raise QuorumError(
                         f"round {self._round}: {error}{_reasons(self.refusals)}; give the same command again to go on"
                     ) from error
-                time.sleep(min(1.0, max(0.0, until - time.monotonic())))
+                self._coordinator.wait(self._round, frozenset(self._seats), until=until)
         survivors = {self._roster.members[place].site for place in self._opened.survivors}
         clients = [self._seats[site].first for site in survivors]
         self.present = np.isin(self.cohort, clients)
@@ -101,7 +101,8 @@ class SumRound:
 
     def _exchange(self, step: Step, requests: Mapping[int, Rows]) -> Iterable[tuple[int, bytes]]:
         """Send one step to the sites that are there, and read what came back."""
-        coordinator, here = self._coordinator, set(self._coordinator.link.sites())
+        coordinator = self._coordinator
+        here = set(coordinator.link.sites()) - coordinator.skipped()
         places = {self._roster.members[place].site: place for place in requests}
         asked = {site: self._request(step, site, requests[place]) for site, place in places.items() if site in here}
         self.down += sum(map(len, asked.values()))

@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping
 
 from populace.errors import PopulaceError, RunError
 
+#: Given the sites that are silent so far, those that are still worth waiting for.
+Still = Callable[[frozenset[str]], frozenset[str]]
+
 
 class LinkClosedError(PopulaceError):
     """The link closed during an exchange; nothing of the round is absorbed."""
@@ -29,6 +32,13 @@ class Link(abc.ABC):
     @abc.abstractmethod
     def exchange(self, asks: Mapping[str, bytes], timeout: float) -> dict[str, bytes]:
         """Send each site its request, and return what came back within `timeout` seconds. Missing replies are normal."""
+
+    def while_waiting(self, still: Still) -> None:
+        """Have `still` called during exchanges with the sites that are silent so far: those it returns are waited for.
+
+        A link that never waits has no use for it.
+        """
+        del still
 
 
 class InProcess(Link):

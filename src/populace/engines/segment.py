@@ -4,8 +4,9 @@ plan.json        what is run: agreement, seed, the root of public coins, fewest 
 roster.json      who takes part, fixed when the run begins
 checkpoint.npz   state after the last whole round; private
 rounds.jsonl     one line per round
-status.json      where the run stands, replaced after every round
-stop             while this file is there, a segment ends after the round it is in
+status.json      where the run stands, replaced after every round and while a round waits; `segment` says who wrote it
+skipped.json     sites that the rest of the run passes over
+stop             while this file is there, a segment ends after the round it is in, or lacks its quorum
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import dataclasses
 import fcntl
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -34,6 +35,10 @@ from populace.tables.files import read_json, write_json
 from populace.types import JsonObject
 
 State = Literal["new", "running", "interrupted", "waiting", "stopped", "finished"]
+#: What of a plan may be given anew when a run is resumed: it decides how long is waited, never what is asked.
+OPERATED = ("least", "timeout", "patience")
+NOT_YET = "not asked yet"  # in this segment
+SECONDS_TO_TELL = 1.0  # a wait shorter than this is not worth a file
 SECONDS_FOR_LOCK = 30.0
 SECONDS_TO_ENROL = 120.0
 SECONDS_TO_READ = 40.0
@@ -41,7 +46,8 @@ SECONDS_TO_READ = 40.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a run is, fixed before its first round.
+    """What a run is, fixed before its first round, and how it is operated, which may change when it is resumed: `least` sites
+    to begin with, seconds a site has for a round, seconds a round without its quorum is asked again.
 
     `root` is drawn when the plan is saved, so that a run without a seed asks the same again if its checkpoint is lost.
     """
@@ -51,12 +57,13 @@ class Plan:
     seed: int | None = None
     least: int = 1
     timeout: float = 300.0
+    patience: float = 0.0
     root: tuple[int, ...] = ()
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
-        fields = {name: getattr(self, name) for name in ("run", "seed", "least", "timeout")}
+        fields = {name: getattr(self, name) for name in ("run", "seed", *OPERATED)}
         root = self.root or jax.random.key_data(make_key(self.seed)).tolist()
         write_json(folder / "plan.json", {**fields, "root": root, "agreement": self.agreement.to_json()}, mode=0o600)
 
@@ -66,6 +73,7 @@ def read_plan(folder: Path) -> Plan:
     try:
         agreement = agreement_from_json(document["agreement"], where=str(folder / "plan.json"))
         fields = {name: document[name] for name in ("run", "seed", "least", "timeout")}
+        fields["patience"] = float(document.get("patience", 0.0))  # runs begun by earlier versions have none
         root = tuple(int(word) for word in document["root"])
     except (KeyError, TypeError, ValueError) as error:
         raise RunError(f"{folder / 'plan.json'} is damaged: {error!r}") from error
@@ -82,12 +90,20 @@ def read_roster(folder: Path) -> Roster | None:
 
 def read_status(folder: Path) -> JsonObject:
     if not (folder / "status.json").is_file():
-        return {"state": "new", "round": 0, "why": "", "sites": {}}
+        return {"state": "new", "round": 0, "segment": 0, "why": "", "sites": {}}
     found: JsonObject = read_json(folder / "status.json")
     return found
 
 
-def coordinator_of(folder: Path, link: Link) -> Coordinator:
+def read_skipped(folder: Path) -> frozenset[str]:
+    """The sites that the rest of a run passes over."""
+    path = folder / "skipped.json"
+    return frozenset(map(str, read_json(path))) if path.is_file() else frozenset()
+
+
+def coordinator_of(
+    folder: Path, link: Link, waiting: Callable[[int, frozenset[str]], None] = lambda *_: None
+) -> Coordinator:
     """The loop over a run's folder; asks the sites for their facts when the run is new."""
     plan = read_plan(folder)
     roster = read_roster(folder)
@@ -97,24 +113,42 @@ def coordinator_of(folder: Path, link: Link) -> Coordinator:
         least = max(plan.least, 0 if of_sums is None else len(of_sums.members))
         roster = enrol(plan.agreement, link, run=plan.run, least=least, timeout=patience)
         write_json(folder / "roster.json", roster.to_json())
-    elif link.sites():
+    elif ready := sorted(set(link.sites()) - read_skipped(folder)):
         # A site reads its data when the first request of a segment comes; a round's timeout is not meant for that.
-        ready = dict.fromkeys(link.sites(), make_facts_request(plan.agreement, run=plan.run))
-        link.exchange(ready, max(plan.timeout, SECONDS_TO_READ))
+        request = make_facts_request(plan.agreement, run=plan.run)
+        done = int(read_status(folder)["round"])
+
+        def still(silent: frozenset[str]) -> frozenset[str]:
+            left = silent - read_skipped(folder)
+            waiting(done, left)
+            return left
+
+        link.while_waiting(still)
+        link.exchange(dict.fromkeys(ready, request), max(plan.timeout, SECONDS_TO_READ))
     return Coordinator(
         agreement=plan.agreement, roster=roster, link=link, run=plan.run,
         root=jax.random.wrap_key_data(jnp.array(plan.root, jnp.uint32)), checkpoint=checkpoint_of(folder),
-        timeout=plan.timeout, patience=0.0, seeded=plan.seed is not None,
+        timeout=plan.timeout, patience=plan.patience, seeded=plan.seed is not None,
+        skipped=lambda: read_skipped(folder), waiting=waiting, stopping=(folder / "stop").exists,
     )  # fmt: skip
 
 
-def advance(folder: Path, link: Link) -> State:
-    """Run one segment: rounds until the protocol is over, the link closes, or a stop is requested. Never two at once."""
+def advance(folder: Path, link: Link, segment: int | None = None) -> State:
+    """Run one segment: rounds until the protocol is over, the link closes, or a stop is requested. Never two at once.
+
+    `segment` is its number; without one, it is the next. One that a later segment has replaced does nothing.
+    """
     with _alone(folder):
+        before = read_status(folder)
+        last = int(before.get("segment", 0))
+        number = last + 1 if segment is None else segment
+        if number < last:
+            return "interrupted"
         (folder / "stop").unlink(missing_ok=True)
-        _note(folder, "running")
+        sites = {site: {**one, "last": NOT_YET} for site, one in before.get("sites", {}).items()}
+        _note(folder, "running", segment=number, sites=sites, segment_rounds=0)
         try:
-            coordinator = coordinator_of(folder, link)
+            coordinator = coordinator_of(folder, link, waiting=_Waiting(folder).note)
             began = time.time()
 
             def watch(at: Round) -> bool:
@@ -150,15 +184,34 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _note(folder: Path, state: State, why: str = "") -> State:
-    write_json(folder / "status.json", {**read_status(folder), "state": state, "why": why, "at": time.time()})
+def _note(folder: Path, state: State, why: str = "", **more: object) -> State:
+    status = {**read_status(folder), "state": state, "why": why, "waiting": None, "at": time.time(), **more}
+    write_json(folder / "status.json", status)
     return state
+
+
+class _Waiting:
+    """Writes into the status whom a round waits for, once it has waited for a while, and whenever that changes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._round, self._since, self._told = -1, 0.0, frozenset[str]()
+
+    def note(self, round_id: int, silent: frozenset[str]) -> None:
+        if round_id != self._round:
+            self._round, self._since, self._told = round_id, time.time(), frozenset()
+        if silent != self._told and time.time() - self._since > SECONDS_TO_TELL:
+            self._told = silent
+            waiting = {"round": round_id + 1, "sites": sorted(silent), "since": self._since}
+            write_json(self._folder / "status.json", {**read_status(self._folder), "waiting": waiting})
 
 
 def _note_round(folder: Path, coordinator: Coordinator, at: Round, began: float) -> None:
     def last(site: str) -> str:
         if site in at.refusals:
             return f"refused: {at.refusals[site]}"
+        if site in at.skipped:
+            return "passed over"
         return "missing" if site in at.missing else "answered" if at.replies[site] else "not asked"
 
     line = {
@@ -167,9 +220,13 @@ def _note_round(folder: Path, coordinator: Coordinator, at: Round, began: float)
     }  # fmt: skip
     with (folder / "rounds.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
+    before = read_status(folder)
     status = {
         "state": "running",
         "why": "",
+        "waiting": None,
+        "segment": before.get("segment", 0),
+        "segment_rounds": before.get("segment_rounds", 0) + 1,
         "run": coordinator.run,
         "method": coordinator.agreement.method,
         "round": at.number,
@@ -182,7 +239,8 @@ def _note_round(folder: Path, coordinator: Coordinator, at: Round, began: float)
         "sites": {
             seat.site: {
                 "clients": seat.clients,
-                "replies": at.replies[seat.site],
+                "replies_in_last_round": at.replies[seat.site],
+                "replies_in_all": at.replies_in_all[seat.site],
                 "last": last(seat.site),
                 "epsilon": at.epsilon[seat.site],
             }

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from populace.engines.agreement import OLD_HOME, Agreement, agreement_from_json
 from populace.engines.flare import kits, policy, processes, session
-from populace.engines.segment import read_status
 from populace.errors import InputError, RunError
+from populace.federation.standing import standing
 from populace.tables.files import read_json, write_json
 from populace.types import JsonObject
 
@@ -171,5 +171,5 @@ class Federation:
                 path.name.removesuffix(".signed.zip") for path in (self.path / "sites").glob("*.signed.zip")
             ),
             "connected": sites,
-            "runs": {path.name: read_status(path) for path in sorted(runs.iterdir())} if runs.is_dir() else {},
+            "runs": {path.name: standing(path) for path in sorted(runs.iterdir())} if runs.is_dir() else {},
         }

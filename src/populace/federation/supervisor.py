@@ -1,30 +1,30 @@
-"""A run over a federation: submits segments until the run is over, whatever dies on the way, then makes the rows."""
+"""A run over a federation: submits segments until the run is over, whatever dies on the way, then makes the rows.
+
+What to do next is decided in `populace.federation.states`; here is the loop around it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import secrets
-import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from populace.engines.flare import processes, session
-from populace.engines.link import InProcess
-from populace.engines.roster import Roster
-from populace.engines.runtime import Keys
-from populace.engines.segment import Plan, checkpoint_of, coordinator_of, read_roster, read_status
-from populace.errors import InputError, RunError
+from populace.engines.segment import OPERATED, Plan, read_plan, read_roster, read_skipped, read_status
+from populace.errors import InputError, PopulaceError, RunError
+from populace.federation import states
 from populace.federation.coordinator import Federation
-from populace.runs.domains import save_schema
-from populace.runs.federated_statement import LOOPBACK, seated_in_words, stated_federation
+from populace.federation.result import finish
+from populace.federation.standing import Teller
 from populace.runs.folder import RunFolder
-from populace.runs.restated import sites_population
-from populace.runs.run import Run, versions
+from populace.runs.run import Run
 from populace.tables.files import read_json, write_json
-from populace.types import JsonObject, NumpyArray
+from populace.types import JsonObject
 from populace.version import __version__
 
 Watch = Callable[[JsonObject], None]
@@ -32,16 +32,30 @@ Say = Callable[[str], None]
 SECONDS_BETWEEN_LOOKS = 0.2
 SECONDS_BETWEEN_QUESTIONS = 2.0
 SECONDS_FOR_OWN_SITES = 60.0
-SECONDS_TO_RETURN = 12.0  # a site's client reports every ten seconds
+SECONDS_TO_TELL = 5.0  # of waiting, before it is shown; then twice as long each time
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """How a run is supervised: fewest sites to begin with, seconds a site has for a round, seconds without progress to bear."""
+    """How a run is supervised: fewest sites to begin with, seconds a site has for a round, seconds without progress to bear.
 
-    least: int = 1
-    timeout: float = 300.0
-    patience: float = 900.0
+    What is None is as the run was begun, or as by default.
+    """
+
+    least: int | None = None
+    timeout: float | None = None
+    patience: float | None = None
+
+    def over(self, earlier: Mapping[str, float] | None = None) -> Options:
+        """These options with nothing left open."""
+        kept = {**DEFAULTS, **(earlier or {})}
+        given = {name: getattr(self, name) for name in OPERATED}
+        whole = {name: kept[name] if value is None else value for name, value in given.items()}
+        return Options(least=int(whole["least"]), timeout=whole["timeout"], patience=whole["patience"])
+
+
+DEFAULTS = {"least": 1, "timeout": 300.0, "patience": 900.0}
+WORDS = {"least": "--sites", "timeout": "--timeout", "patience": "--patience"}
 
 
 def run_federation(
@@ -55,8 +69,7 @@ def run_federation(
     say: Say = lambda _: None,
 ) -> Run:
     """A whole run, resumed where an earlier call with the same folder stopped."""
-    if rows < 1 or options.least < 1 or options.timeout <= 0 or options.patience < 0:
-        raise InputError("expected rows and sites of at least 1 and a timeout above 0")
+    _check(rows, options.over())
     began = time.monotonic()
     agreement, folder = federation.agreement(), RunFolder(out)
     spec: JsonObject = {
@@ -67,13 +80,48 @@ def run_federation(
     digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
     with folder.claim(spec, digest) as resuming:
         place = federation.run_folder(spec["run"])
-        if not (place / "plan.json").is_file():
-            plan = Plan(run=spec["run"], agreement=agreement, seed=seed, least=options.least, timeout=options.timeout)
-            plan.save(place)
         if resuming:
             say(f"resuming the unfinished run {spec['run']} after round {read_status(place)['round']}")
-        Supervisor(federation, place, options, watch, say).go()
-        return _finish(place, folder, spec, digest, rows=rows, seconds=lambda: time.monotonic() - began)
+        if (place / "plan.json").is_file():
+            options = _operate(place, options, say)
+        else:
+            options = options.over()
+            plan = Plan(run=spec["run"], agreement=agreement, seed=seed, **dataclasses.asdict(options))
+            plan.save(place)
+        tell = Teller(place, watch)
+        try:
+            Supervisor(federation, place, options, watch, say).go()
+            made = finish(place, folder, spec, digest, rows=rows, seconds=lambda: time.monotonic() - began, tell=tell)
+        except BaseException as error:
+            with contextlib.suppress(PopulaceError):  # a full disk, for one: the first error is the one to show
+                tell.tell("paused", str(error) or "interrupted; give the same command again to go on")
+            raise
+        tell.tell("finished", f"{rows:,} rows written")
+        return made
+
+
+def _check(rows: int, options: Options) -> None:
+    least, timeout, patience = (getattr(options, name) for name in OPERATED)
+    if rows < 1 or least < 1 or timeout <= 0 or patience < 0:
+        raise InputError("expected rows and sites of at least 1 and a timeout above 0")
+
+
+def _operate(place: Path, given: Options, say: Say) -> Options:
+    """The options of a run that is resumed: those given now, else those it had; a change is kept in its plan, and said."""
+    plan = read_plan(place)
+    had = {name: getattr(plan, name) for name in OPERATED}
+    if not plan.patience:
+        del had["patience"]  # begun by an earlier version
+    whole = given.over(had)
+    changed = [name for name in OPERATED if getattr(whole, name) != getattr(plan, name)]
+    if changed:
+        dataclasses.replace(plan, **dataclasses.asdict(whole)).save(place)
+    if told := [f"{WORDS[name]} {getattr(whole, name):g} (was {had[name]:g})" for name in changed if name in had]:
+        seated = (
+            " (its sites are seated already: --sites changes nothing now)" if (place / "roster.json").is_file() else ""
+        )
+        say(f"from now on: {', '.join(told)}{seated if 'least' in changed else ''}")
+    return whole
 
 
 def _run_name(federation: Federation, folder: RunFolder) -> str:
@@ -85,15 +133,16 @@ def _run_name(federation: Federation, folder: RunFolder) -> str:
 
 
 class Supervisor:
-    """Keeps a run going: a FLARE job is a disposable segment, and a new one is submitted when the last one ended too early,
-    when the server died, or when a site that was missing is back."""
+    """Keeps a run going: a FLARE job is a disposable segment, and another is submitted where `states.decide` says so."""
 
     def __init__(self, federation: Federation, place: Path, options: Options, watch: Watch, say: Say) -> None:
-        self._federation, self._place, self._options, self._watch, self._say = federation, place, options, watch, say
-        self._progress = time.monotonic()
-        self._seen: JsonObject = {}
-        self._missing: dict[str, float] = {}
-        self._bear: dict[str, float] = {}
+        self._federation, self._place, self._options, self._say = federation, place, options.over(), say
+        self._teller = Teller(place, watch)
+        self._memory = states.Memory(
+            progress=time.monotonic(), round=int(read_status(place)["round"]), slowest=_slowest_round(place)
+        )
+        self._lost: frozenset[str] = frozenset()  # sites that the last segment missed
+        self._tell_at = 0.0
 
     def go(self) -> None:
         if read_status(self._place)["state"] == "finished":
@@ -101,97 +150,130 @@ class Supervisor:
         link = self._federation.connect()
         try:
             self._abort_last(link)
-            self._wait_for_sites(link)
             while True:
-                job_id = link.submit(session.write_job(self._place / "job", self._place))
-                write_json(self._place / "submitted.json", {"job": job_id})
+                link = self._wait_for_sites(link)
+                job_id = self._submit(link)
                 try:
-                    again = self._follow(link, job_id)
+                    link, decision = self._follow(link, job_id)
                 except BaseException:
                     link.abort(job_id)
                     raise
-                if not again:
+                if decision.move == "finished":
                     return
+                if decision.move == "pause":
+                    link.abort(job_id)
+                    raise RunError(decision.why)
                 link = self._afresh(link, job_id)
-                self._say(f"a new segment from round {read_status(self._place)['round']} on: {again}")
+                self._say(f"a new segment from round {read_status(self._place)['round']} on: {decision.why}")
         finally:
             link.close()
 
     def _abort_last(self, link: session.Session) -> None:
         """Abort the job that a killed supervisor may have left running: two segments of a run would wait for each other."""
+        (self._place / "stop").touch()  # for one that it had not noted yet; the next segment removes it when it begins
         if (self._place / "submitted.json").is_file():
             link.abort(read_json(self._place / "submitted.json")["job"])
 
-    def _wait_for_sites(self, link: session.Session) -> None:
-        """Wait for sites: a new run for as many as requested, a resumed one for all of its own at first, then for any."""
-        roster = read_roster(self._place)
-        own = set() if roster is None else {seat.site for seat in roster.seats}
-        began = time.monotonic()
-        while True:
-            found, waited = link.sites(), time.monotonic() - began
-            if roster is None and len(found) >= self._options.least:
-                return
-            if roster is not None and (own <= set(found) or (own & set(found) and waited > SECONDS_FOR_OWN_SITES)):
-                return
-            if waited > self._options.patience:
-                expected = f"at least {self._options.least} connected sites" if roster is None else "a site of the run"
-                raise RunError(
-                    f"expected {expected}, got {', '.join(found) or 'none'}; give the same command again to go on"
-                )
-            time.sleep(SECONDS_BETWEEN_LOOKS)
+    def _submit(self, link: session.Session) -> str:
+        """Submit the next segment, with a number that none before it had."""
+        path = self._place / "submitted.json"
+        last = int(read_json(path).get("segment", 0)) if path.is_file() else 0
+        number = 1 + max(last, int(read_status(self._place).get("segment", 0)))
+        write_json(path, {"job": "", "segment": number})
+        self._memory = states.begin_segment(self._memory, segment=number, now=time.monotonic())
+        self._teller.tell("starting", f"segment {number} is starting", segment=number)
+        job_id = link.submit(session.write_job(self._place / "job", self._place, segment=number))
+        write_json(path, {"job": job_id, "segment": number})
+        return job_id
 
-    def _follow(self, link: session.Session, job_id: str) -> str:
-        """Watch one segment; returns why another is needed, or nothing when the run is over."""
-        asked = time.monotonic()
-        self._missing, began = {}, time.time()
-        while True:
-            time.sleep(SECONDS_BETWEEN_LOOKS)
-            status = self._look()
-            fresh = status.get("at", 0.0) >= began
-            if status["state"] == "finished":
-                self._clear(link, job_id)
-                return ""
-            if status["state"] == "stopped" and fresh:
-                raise RunError(status["why"])
-            if time.monotonic() - self._progress > self._options.patience:
-                raise RunError(
-                    f"no round was finished in {self._options.patience:g} s ({status['why'] or 'no reply'}); give the same "
-                    "command again to go on"
-                )
-            if status["state"] == "waiting" and fresh:
-                return str(status["why"])
-            if time.monotonic() - asked < SECONDS_BETWEEN_QUESTIONS:
-                continue
-            asked = time.monotonic()
-            try:
-                if link.over(job_id):
-                    return "" if self._look()["state"] == "finished" else f"the last one ended ({link.status(job_id)})"
-                back = self._returned(status, link.sites())
-            except RunError as error:
-                return str(error)
-            if back:
-                return f"{', '.join(back)} can be asked again"
+    def _wait_for_sites(self, link: session.Session) -> session.Session:
+        """Wait for sites: a new run for as many as requested, a resumed one for all of its own at first, then for any.
 
-    def _look(self) -> JsonObject:
-        status = read_status(self._place)
-        if status.get("round") != self._seen.get("round"):
-            self._progress = time.monotonic()
-            self._watch(status)
-        self._seen = status
-        return status
-
-    def _returned(self, status: JsonObject, connected: list[str]) -> list[str]:
-        """Sites that missed rounds of this segment and have been connected again for a while: a new segment would include them.
-
-        Each time a site is missed again, twice as long.
+        Those that the last segment missed are not waited for, nor are those passed over.
         """
-        now = time.monotonic()
-        missing = {site for site, at in status.get("sites", {}).items() if at["last"] == "missing"}
-        self._missing = {site: self._missing.get(site, now) for site in missing if site in connected}
-        back = [site for site, since in self._missing.items() if now - since > self._bear.get(site, SECONDS_TO_RETURN)]
-        for site in back:
-            self._bear[site] = 2 * self._bear.get(site, SECONDS_TO_RETURN)
-        return back
+        roster = read_roster(self._place)
+        least = int(self._options.least or 1)
+        began, shown = time.monotonic(), -1
+        while True:
+            own = set() if roster is None else {seat.site for seat in roster.seats} - read_skipped(self._place)
+            try:
+                found = set(link.sites())
+            except RunError:  # a busy server; `connect` says where it is not running
+                link.close()
+                link = self._federation.connect()
+                continue
+            waited = time.monotonic() - began
+            here, wanted = (found, least) if roster is None else (found & own, len(own))
+            if len(here) >= wanted:
+                return link
+            if roster is not None and here and (own - found <= self._lost or waited > SECONDS_FOR_OWN_SITES):
+                return link
+            if len(here) != shown:
+                shown = len(here)
+                away = f"; not connected: {', '.join(sorted(own - found))}" if own - found else ""
+                self._teller.tell("sites", f"{shown} of {wanted} sites connected{away}", connected=shown, wanted=wanted)
+            if waited > float(self._options.patience or 0.0):
+                expected = f"at least {least} connected sites" if roster is None else "a site of the run"
+                raise RunError(
+                    f"expected {expected}, got {', '.join(sorted(found)) or 'none'}; give the same command again to go on"
+                )
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+
+    def _follow(self, link: session.Session, job_id: str) -> tuple[session.Session, states.Decision]:
+        """Watch one segment until another is needed, the run has to pause, or its rounds are over."""
+        server, asked = processes.alive(self._federation.server_kit), time.monotonic()
+        while True:
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+            seen = self._look()
+            if time.monotonic() - asked >= SECONDS_BETWEEN_QUESTIONS:
+                link, seen = self._question(link, job_id, server, seen)
+                asked = time.monotonic()
+                seen = dataclasses.replace(seen, state=read_status(self._place)["state"] if seen.job else seen.state)
+            self._memory, decision = states.decide(self._memory, seen, given=float(self._options.patience or 0.0))
+            if decision.move == "finished":
+                self._clear(link, job_id)
+            if decision.move != "keep":
+                self._lost = seen.silent - set(self._memory.back)
+                return link, decision
+
+    def _look(self) -> states.Seen:
+        """The run's status, as the present segment wrote it; what changed is shown."""
+        status, now = read_status(self._place), time.monotonic()
+        segment, waiting = int(status.get("segment", 0)), status.get("waiting") or {}
+        own = segment == self._memory.segment
+        silent = {site for site, one in status.get("sites", {}).items() if one["last"] == "missing"}
+        silent = (silent | set(waiting.get("sites", ()))) - read_skipped(self._place) if own else set()
+        if int(status["round"]) != self._memory.round or (own and self._tell_at == 0.0):
+            self._teller.tell("rounds", segment=segment)
+            self._tell_at = now + SECONDS_TO_TELL
+        elif waiting and own and now > self._tell_at:
+            self._teller.show()
+            self._tell_at = now + max(SECONDS_TO_TELL, time.time() - waiting["since"])
+        return states.Seen(
+            now=now, state=str(status["state"]), why=str(status["why"]), segment=segment, round=int(status["round"]),
+            seconds_of_last_round=float(status.get("seconds_of_last_round", 0.0)), silent=frozenset(silent),
+        )  # fmt: skip
+
+    def _question(
+        self, link: session.Session, job_id: str, server: int | None, seen: states.Seen
+    ) -> tuple[session.Session, states.Seen]:
+        """Ask the server about the job, and who runs it where a site is silent; a session that fails is opened anew."""
+        alive = processes.alive(self._federation.server_kit)
+        if alive is None or alive != server:
+            what = "died" if alive is None else "was started again"
+            return link, dataclasses.replace(seen, server="dead", server_why=f"the server {what}")
+        try:
+            ended = link.status(job_id) if link.over(job_id) else ""
+            at_work = link.at_work(job_id) if seen.silent and not ended else {}
+            return link, dataclasses.replace(seen, job=ended, at_work=at_work)
+        except RunError as error:
+            why = str(error)
+        try:
+            fresh = self._federation.connect(seconds=SECONDS_BETWEEN_QUESTIONS)
+        except RunError:
+            return link, dataclasses.replace(seen, server="silent", server_why=why)
+        link.close()
+        return fresh, dataclasses.replace(seen, server="silent", server_why=why)
 
     def _clear(self, link: session.Session, job_id: str) -> None:
         """End the job once the run is over: FLARE may wait long for a site that died."""
@@ -210,64 +292,25 @@ class Supervisor:
         (self._place / "stop").touch()
         link.abort(job_id)
         link.close()
+        time.sleep(states.pause_before(self._memory))
+        self._tell_at = 0.0
         if processes.was_stopped(self._federation.server_kit):
             raise RunError("the server was stopped; start it and give the same command again to go on")
         if processes.alive(self._federation.server_kit) is None:
             self._say("the server died; starting it again")
             self._federation.start()
-        link = self._federation.connect()
-        self._wait_for_sites(link)
-        return link
+        return self._federation.connect()
 
 
-def _sites(place: Path, roster: Roster, heard: NumpyArray) -> JsonObject:
-    """How the run ended for each site, and how many replies came from it over all rounds."""
-    last = read_status(place).get("sites", {})
-    return {
-        seat.site: {
-            **last.get(seat.site, {}),
-            "replies_in_all": int(heard[seat.first : seat.first + seat.clients].sum()),
-        }
-        for seat in roster.seats
-    }
+def _slowest_round(place: Path) -> float:
+    """The longest that a round of this run has taken."""
+    path = place / "rounds.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return max((_seconds(line) for line in lines), default=0.0)
 
 
-def _finish(
-    place: Path, folder: RunFolder, spec: JsonObject, digest: str, *, rows: int, seconds: Callable[[], float]
-) -> Run:
-    """Generator, rows and documents from the run's last checkpoint."""
-    coordinator = coordinator_of(place, InProcess({}))
-    keys, state, heard, ledger, traffic, done = coordinator.start()
-    protocol, population, roster = coordinator.agreement.protocol, coordinator.population, coordinator.roster
-    generator = protocol.finish(state, population, keys.finish())
-    host, answered = str(read_json(place.parents[1] / "federation.json")["host"]), int((heard > 0).sum())
-    guarantee = stated_federation(
-        protocol.guarantee(population), roster, kind=population.kind, answered=answered,
-        seeded=roster.seeded or coordinator.seeded, host=host,
-    )  # fmt: skip
-    drawn = generator.sample(rows, Keys(checkpoint_of(place).root()).sample())
-    generator.save(folder.path)
-    save_schema(folder, generator, population.schema)
-    folder.save_synthetic(drawn)
-    document = {
-        "status": "finished",
-        "digest": digest,
-        "spec": spec,
-        "command": shlex.join(["populace", "federation", "run", "FOLDER", "--rows", str(rows), "--out", "RUN"]),
-        "method": protocol.facts.name,
-        "parameters": coordinator.agreement.parameters,
-        "clients": population.clients,
-        "split": seated_in_words(roster),
-        "population": sites_population(population, roster, answered=answered, rehearsal=host in LOOPBACK),
-        "rows": rows,
-        "versions": versions(),
-        "seconds": {"total": seconds()},
-        "rounds": done,
-        "replies": int(heard.sum()),
-        "traffic": traffic.to_json(),
-        "ledger": ledger.spent(),
-        "sites": _sites(place, roster, heard),
-    }
-    folder.save_privacy(guarantee, document, event=ledger.worst_event())
-    folder.finish(document)
-    return Run(generator=generator, guarantee=guarantee, details=document)
+def _seconds(line: str) -> float:
+    try:
+        return float(json.loads(line)["seconds"])
+    except (ValueError, KeyError, TypeError):
+        return 0.0  # cut short by a full disk or a kill

@@ -24,6 +24,7 @@ from nvflare.private.fed.client import fed_client_base
 from nvflare.private.fed.client.admin import FedAdminAgent
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 
+from populace.engines.flare.connecting import bound_connecting
 from populace.engines.flare.policy import check_site_policy
 from populace.errors import PopulaceError
 
@@ -91,6 +92,7 @@ def guard(kit: Path) -> None:
 def main() -> int:
     arguments = client_train.parse_arguments()
     guard(Path(arguments.workspace))
+    bound_connecting()
     return int(MainProcessMonitor.run(main_func=client_train.main, run_dir=arguments.workspace, args=arguments) or 0)
 
 

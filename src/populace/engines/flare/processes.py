@@ -15,6 +15,7 @@ from populace.tables.files import read_json, write_json
 
 Kind = Literal["server", "client"]
 GRACE_SECONDS = 8.0
+SECONDS_APART = 2.0  # of two readings of when a process began: the time of the machine's start is rounded
 #: A site runs FLARE's client with less to ask of it.
 MODULES = {"server": "nvflare.private.fed.app.server.server_train", "client": "populace.engines.flare.client"}
 
@@ -39,12 +40,20 @@ def start(kit: Path, kind: Kind, *, name: str, org: str) -> int:
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ],
     )  # fmt: skip
-    write_json(kit / "process.json", {"pid": pid, "began": psutil.Process(pid).create_time()})
+    note(kit, pid)
     return pid
 
 
+def note(kit: Path, pid: int) -> None:
+    """Write down which process runs from a kit."""
+    write_json(kit / "process.json", {"pid": pid, "seconds_after_boot": _seconds_after_boot(psutil.Process(pid))})
+
+
 def alive(kit: Path) -> int | None:
-    """The number of the running process, or None. A number that another process has got since does not count."""
+    """The number of the running process, or None. A number that another process has got since does not count.
+
+    When a process began is counted from the machine's start: by the clock it would change whenever the clock is set.
+    """
     found = _process(kit)
     return None if found is None else int(found.pid)
 
@@ -55,9 +64,17 @@ def _process(kit: Path) -> psutil.Process | None:
     noted = read_json(kit / "process.json")
     with contextlib.suppress(psutil.Error, KeyError, TypeError):
         process = psutil.Process(noted["pid"])
-        if abs(process.create_time() - noted["began"]) < 1.0 and process.status() != psutil.STATUS_ZOMBIE:
+        if "began" in noted:  # up to version 0.3.0, by the clock
+            same = abs(process.create_time() - noted["began"]) < 1.0
+        else:
+            same = abs(_seconds_after_boot(process) - noted["seconds_after_boot"]) < SECONDS_APART
+        if same and str(kit) in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
             return process
     return None
+
+
+def _seconds_after_boot(process: psutil.Process) -> float:
+    return float(process.create_time() - psutil.boot_time())
 
 
 def was_stopped(kit: Path) -> bool:

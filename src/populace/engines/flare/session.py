@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from populace.engines.flare import require
 from populace.engines.flare.kits import LEAD
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nvflare.fuel.flare_api.flare_api import Session as FlareSession
 
 T = TypeVar("T")
+AtWork = Literal["yes", "no", "no answer"]
 
 TASK = "populace"
 SECONDS_BETWEEN_QUESTIONS = 0.05  # how often a site with nothing to do looks for a task
@@ -39,6 +40,20 @@ class Session:
     def sites(self) -> list[str]:
         """The sites whose client is connected."""
         return sorted(client.name for client in self._ask(self._inner.get_system_info).client_info)
+
+    def at_work(self, job_id: str) -> dict[str, AtWork]:
+        """Of each connected site: whether its client runs a job, runs it not, or does not answer, as one that was killed."""
+        asked = self._ask(self._inner.get_client_job_status) or []
+        found: dict[str, AtWork] = {}
+        for one in asked:
+            name = str(one.get("client_name"))
+            if one.get("job_id") == job_id:
+                found[name] = "yes"
+            elif one.get("status") == "no_reply":
+                found.setdefault(name, "no answer")
+            else:
+                found.setdefault(name, "no")
+        return found
 
     def submit(self, job: Path) -> str:
         return str(self._ask(self._inner.submit_job, str(job)))
@@ -68,6 +83,9 @@ def connect(kit: Path, *, seconds: float) -> Session:
     require()
     from nvflare.fuel.flare_api.flare_api import new_secure_session
 
+    from populace.engines.flare.connecting import bound_connecting
+
+    bound_connecting()
     until = time.monotonic() + seconds
     while True:
         try:
@@ -82,10 +100,12 @@ def connect(kit: Path, *, seconds: float) -> Session:
             time.sleep(0.3)
 
 
-def write_job(folder: Path, *runs: Path) -> Path:
-    """A job as FLARE wants it: three files that name one class on each side, and no code."""
+def write_job(folder: Path, *runs: Path, segment: int | None = None) -> Path:
+    """A job as FLARE wants it: three files that name one class on each side, and no code. `segment` is the number of the
+    segment of each run that the job is; without one, it is the next."""
     config = folder / "app" / "config"
     config.mkdir(parents=True, exist_ok=True)
+    arguments = {"folders": [str(run) for run in runs], "segments": [segment] * len(runs)}
     write_json(
         folder / "meta.json",
         {"name": "populace", "resource_spec": {}, "min_clients": 1, "deploy_map": {"app": ["@ALL"]}},
@@ -95,7 +115,7 @@ def write_job(folder: Path, *runs: Path) -> Path:
         {
             "format_version": 2,
             "server": {"task_request_interval": SECONDS_BETWEEN_QUESTIONS},
-            "workflows": [{"id": "segment", "path": CONTROLLER, "args": {"folders": [str(run) for run in runs]}}],
+            "workflows": [{"id": "segment", "path": CONTROLLER, "args": arguments}],
             "components": [],
         },
     )

@@ -148,7 +148,8 @@ class FlGan(GanTraining, ComposedMethod, GanNetworks):
     Edge cases: `batch_size` is what is expected of a Poisson batch at the silo with the most records. `noise_multiplier` 0 is
     calibrated to `generator_steps`; with one given, as many steps take place as the budget allows, at most `generator_steps`.
     Label counts and Fisher information are released once each, only where they are used. A silo that does not answer is asked
-    again, and a federation waits for it; a simulation in which it is absent passes it over.
+    again, and a federation waits for it until it is passed over (`populace federation skip`): the next silo then goes on
+    from the model as it was. A simulation in which it is absent passes it over too.
     """
 
     generator_steps: int = 1_000
