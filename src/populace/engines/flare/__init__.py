@@ -4,6 +4,9 @@ controller   the coordinator's job: a link over FLARE tasks, and one segment of 
 executor     the site's job: the one class a site lets a job name, without arguments, and the filter of what leaves
 policy       the files that make a site refuse everything else
 kits         certificates and startup kits; a site's private key never leaves it
+certificates who is whose, until when, and the signed list of who is revoked
+tls          connections that take certificates of the federation's root alone, and none on the list
+client, server   FLARE's processes at a site and at the coordinator, guarded
 processes    starting and stopping the long-lived processes
 session      what the coordinator says to its server: submit, abort, who is connected
 """

@@ -15,8 +15,8 @@ from populace.tables.files import read_json, write_json
 
 Kind = Literal["server", "client"]
 GRACE_SECONDS = 8.0
-#: A site runs FLARE's client with less to ask of it.
-MODULES = {"server": "nvflare.private.fed.app.server.server_train", "client": "populace.engines.flare.client"}
+#: A site runs FLARE's client with less to ask of it, a coordinator FLARE's server with a closer look at who comes.
+MODULES = {"server": "populace.engines.flare.server", "client": "populace.engines.flare.client"}
 
 
 def start(kit: Path, kind: Kind, *, name: str, org: str) -> int:
