@@ -30,6 +30,10 @@ class Link(abc.ABC):
     def exchange(self, asks: Mapping[str, bytes], timeout: float) -> dict[str, bytes]:
         """Send each site its request, and return what came back within `timeout` seconds. Missing replies are normal."""
 
+    def accepted(self, run: str, replies: Mapping[str, int]) -> None:
+        """Note how many replies of each site a run has absorbed so far; called before the next request is sent."""
+        del run, replies
+
 
 class InProcess(Link):
     """A link to sites in this process, asked one after the other."""

@@ -15,9 +15,10 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import NameOID
 
 from populace.errors import InputError, RunError
 from populace.tables.files import replacing
@@ -37,7 +38,6 @@ class Certificate:
     key: str
     begins: datetime.datetime
     ends: datetime.datetime
-    for_servers: bool
     content: bytes
 
     def days_left(self, now: datetime.datetime | None = None) -> float:
@@ -77,9 +77,22 @@ NOBODY = RevocationList()
 def read_certificate(path: Path) -> Certificate:
     """The certificate in a PEM file; the first, where there are several."""
     try:
-        return described(x509.load_pem_x509_certificate(_bounded(path)))
-    except (OSError, ValueError, IndexError, x509.ExtensionNotFound) as error:
+        return from_pem(_bounded(path))
+    except (OSError, ValueError) as error:
         raise InputError(f"cannot read the certificate {path}: {error}") from error
+
+
+def from_pem(content: bytes) -> Certificate:
+    """The first certificate in these bytes; raises ValueError where there is none."""
+    try:
+        return described(x509.load_pem_x509_certificate(content))
+    except IndexError as error:
+        raise ValueError("the certificate names nobody") from error
+
+
+def key_of(private: Path) -> str:
+    """The digest of the public key that belongs to a private one: as in its certificate."""
+    return _digest(_private(private).public_key())
 
 
 def from_der(content: bytes) -> Certificate:
@@ -93,16 +106,14 @@ def from_der(content: bytes) -> Certificate:
 def described(found: x509.Certificate) -> Certificate:
     """What is used of a certificate that FLARE has read."""
     common = found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
-    public = found.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    try:
-        usage = found.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-        for_servers = ExtendedKeyUsageOID.SERVER_AUTH in usage
-    except x509.ExtensionNotFound:
-        for_servers = False
     return Certificate(
-        name=str(common), serial=found.serial_number, key=hashlib.sha256(public).hexdigest(), for_servers=for_servers,
+        name=str(common), serial=found.serial_number, key=_digest(found.public_key()),
         begins=found.not_valid_before_utc, ends=found.not_valid_after_utc, content=found.public_bytes(Encoding.DER),
     )  # fmt: skip
+
+
+def _digest(public: CertificatePublicKeyTypes) -> str:
+    return hashlib.sha256(public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
 
 
 def is_issued_by(certificate: Certificate, root: Path) -> bool:
@@ -213,7 +224,8 @@ def _root(path: Path) -> x509.Certificate:
 
 def _private(path: Path) -> rsa.RSAPrivateKey:
     try:
-        found = load_pem_private_key(path.read_bytes(), None)
+        # Made by FLARE's tool on this machine; checking its primes again takes longer than signing.
+        found = load_pem_private_key(path.read_bytes(), None, unsafe_skip_rsa_key_validation=True)
     except (OSError, ValueError, TypeError) as error:
         raise InputError(f"cannot read the private key {path}: {type(error).__name__}; put it back") from error
     if not isinstance(found, rsa.RSAPrivateKey):

@@ -18,8 +18,9 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
-from populace.engines.flare.executor import REPLY, REQUEST
+from populace.engines.flare.executor import REPLY, REQUEST, TALLY
 from populace.engines.flare.session import TASK
+from populace.engines.flare.tally import Tally
 from populace.engines.link import Link, LinkClosedError
 from populace.engines.segment import advance
 from populace.types import JsonObject
@@ -30,12 +31,17 @@ SECONDS_BETWEEN_LOOKS = 0.02
 class FlareLink(Link):
     """A link that sends requests as FLARE tasks. A site that missed the last exchange is asked, but not waited for."""
 
-    def __init__(self, controller: Controller, fl_ctx: FLContext, abort: Signal) -> None:
-        self._controller, self._fl_ctx, self._abort = controller, fl_ctx, abort
+    def __init__(self, controller: Controller, fl_ctx: FLContext, abort: Signal, tally: Tally | None = None) -> None:
+        self._controller, self._fl_ctx, self._abort, self._tally = controller, fl_ctx, abort, tally
         self._suspects: set[str] = set()
 
     def sites(self) -> list[str]:
-        return [client.name for client in self._fl_ctx.get_engine().get_clients()]
+        revoked = frozenset() if self._tally is None else self._tally.revoked()
+        return [client.name for client in self._fl_ctx.get_engine().get_clients() if client.name not in revoked]
+
+    def accepted(self, run: str, replies: Mapping[str, int]) -> None:
+        if self._tally is not None:
+            self._tally.note(run, replies)
 
     def exchange(self, asks: Mapping[str, bytes], timeout: float) -> dict[str, bytes]:
         if not asks and not self._abort.triggered:
@@ -53,8 +59,12 @@ class FlareLink(Link):
 
         tasks = []
         for site, ask in asks.items():
+            stated = {} if self._tally is None else {TALLY: self._tally.statement(site)}
             task = Task(
-                name=TASK, data=Shareable({REQUEST: ask}), timeout=max(1, int(timeout)), result_received_cb=received
+                name=TASK,
+                data=Shareable({REQUEST: ask, **stated}),
+                timeout=max(1, int(timeout)),
+                result_received_cb=received,
             )
             self._controller.broadcast(task=task, fl_ctx=self._fl_ctx, targets=[site], min_responses=1)
             tasks.append(task)
@@ -96,4 +106,4 @@ class SegmentController(Controller):  # type: ignore[misc]
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         for folder in self._folders:
             if not abort_signal.triggered:
-                advance(folder, FlareLink(self, fl_ctx, abort_signal))
+                advance(folder, FlareLink(self, fl_ctx, abort_signal, Tally(folder.parents[1])))

@@ -39,12 +39,17 @@ def start(kit: Path, kind: Kind, *, name: str, org: str) -> int:
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ],
     )  # fmt: skip
-    write_json(kit / "process.json", {"pid": pid, "began": psutil.Process(pid).create_time()})
+    write_json(
+        kit / "process.json", {"pid": pid, "began": psutil.Process(pid).create_time(), "kit": str(kit.resolve())}
+    )
     return pid
 
 
 def alive(kit: Path) -> int | None:
-    """The number of the running process, or None. A number that another process has got since does not count."""
+    """The number of the running process, or None.
+
+    A number that another process has got since does not count, nor does that of the folder this one was copied from.
+    """
     found = _process(kit)
     return None if found is None else int(found.pid)
 
@@ -53,7 +58,9 @@ def _process(kit: Path) -> psutil.Process | None:
     if not (kit / "process.json").is_file():
         return None
     noted = read_json(kit / "process.json")
-    with contextlib.suppress(psutil.Error, KeyError, TypeError):
+    with contextlib.suppress(psutil.Error, KeyError, TypeError, AttributeError):
+        if noted.get("kit", str(kit.resolve())) != str(kit.resolve()):
+            return None
         process = psutil.Process(noted["pid"])
         if abs(process.create_time() - noted["began"]) < 1.0 and process.status() != psutil.STATUS_ZOMBIE:
             return process
