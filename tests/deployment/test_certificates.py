@@ -140,6 +140,10 @@ def test_the_coordinator_renews_from_the_same_root(federation, site):
     server, lead = (federation._certificate(each) for each in ("server", "lead"))
     policy = read_json(federation.server_kit / "local" / "resources.json")
     assert federation.renew() is None
+    assert {federation._certificate(each).key for each in ("server", "lead")} == {server.key, lead.key}
+    assert federation._certificate("server").serial != server.serial
+    assert members.current_list(federation.path).number == 0
+    federation.renew(new_keys=True)
     assert kits.fingerprint(federation.path / "ca" / "rootCA.pem") == root
     assert kits.fingerprint(federation.server_kit / "startup" / "rootCA.pem") == root
     listed = members.current_list(federation.path)
@@ -278,7 +282,7 @@ def test_a_count_is_the_coordinators_own_for_this_very_site(federation, site, ot
 def test_the_list_comes_with_the_count_and_a_revoked_server_is_refused(federation, site):
     old = Tally(federation.path).statement("ward")
     assert refusal(old, site) == "taken"
-    federation.renew()
+    federation.renew(new_keys=True)
     new = Tally(federation.path).statement("ward")
     assert refusal(old, site) == "taken"  # the site has not heard of it yet
     assert refusal(new, site) == "taken"

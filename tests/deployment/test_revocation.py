@@ -87,9 +87,16 @@ def test_the_way_back_is_a_new_key_and_the_old_one_stays_out(federation, tmp_pat
 
 
 def test_the_servers_certificate_is_renewed_between_runs_and_sites_come_back(federation):
-    before = read_certificate(federation.federation.server_kit / "startup" / "server.crt")
+    startup = federation.federation.server_kit / "startup" / "server.crt"
+    before = read_certificate(startup)
     assert call(["federation", "renew", str(federation.federation.path)]) == 0
-    assert read_certificate(federation.federation.server_kit / "startup" / "server.crt").key != before.key
+    assert (read_certificate(startup).key, read_certificate(startup).serial == before.serial) == (before.key, False)
+    federation.wait_for(federation.names)  # by themselves
+    assert call(["federation", "renew", str(federation.federation.path), "--new-keys"]) == 0
+    assert read_certificate(startup).key != before.key
+    for site in federation.sites.values():
+        site.stop()
+        site.start()
     federation.wait_for(federation.names)
     federation.run_all({"renewed": PROTOCOL})
     assert all(set(counts) == {ROUNDS} for counts in federation.charges("run-renewed").values())

@@ -115,20 +115,32 @@ def renew(
     site: str | None = typer.Argument(
         None, help="A site, for the key it has; without, the server's and the lead's own."
     ),
+    new_keys: bool = typer.Option(
+        False,
+        "--new-keys",
+        help="New keys for server and lead; the old ones are revoked, and sites must be started anew.",
+    ),
 ) -> None:
     """Make new certificates from the same root; the fingerprint stays. A running server is started anew."""
     from populace.cli import show
+    from populace.errors import InputError
     from populace.federation.coordinator import Federation
 
     federation = Federation(folder)
-    signed = federation.renew(site)
+    if site is not None and new_keys:
+        raise InputError(
+            "a site makes its own keys: `populace site request --again` there, then `populace federation approve --again`"
+        )
+    signed = federation.renew(site, new_keys=new_keys)
     if signed is not None:
         show.say(f"{signed}  send it to {site}, which joins with it: populace site join FOLDER {signed.name}")
         return
     ends = federation.status()["certificates"]["ends"]
-    show.say(
-        f"server and lead have new certificates, until {ends['server']} and {ends['lead']}; the earlier ones are revoked"
-    )
+    show.say(f"server and lead have new certificates, until {ends['server']} and {ends['lead']}")
+    if new_keys:
+        show.say(
+            "the earlier ones are revoked; every site stops and joins again (`populace site stop`, `populace site join`)"
+        )
 
 
 @app.command()

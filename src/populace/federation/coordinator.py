@@ -161,10 +161,11 @@ class Federation:
         _ = self.document
         return members.revoke_name(self.path, site)
 
-    def renew(self, site: str | None = None) -> Path | None:
+    def renew(self, site: str | None = None, *, new_keys: bool = False) -> Path | None:
         """New certificates from the same root: of the server and the lead, or of a site for the key it has.
 
-        Returns the file to send to the site. A server that runs is started anew; its earlier certificate goes on the list.
+        Returns the file to send to the site. A server that runs is started anew. With `new_keys` the coordinator's earlier
+        certificates go on the list, and sites must be started anew: what a server let them do was signed with its old key.
         """
         document = self.document
         members.check_not_over(
@@ -181,11 +182,14 @@ class Federation:
                     f"no request of {site} is kept here; have it make one (`populace site request`), and approve that --again"
                 )
             return self._sign(site, request)
-        kits.renew_own(self.path, federation=document["name"], host=document["host"], port=document["port"])
+        kits.renew_own(
+            self.path, federation=document["name"], host=document["host"], port=document["port"], new_keys=new_keys
+        )
         for place in ("server", "lead"):
             found = self._certificate(place)
             members.note_issued(self.path, found)
-            members.replace_certificates(self.path, found.name, keep=found)
+            if new_keys:
+                members.replace_certificates(self.path, found.name, keep=found)
         if processes.alive(self.server_kit) is not None:
             self.stop()
             self.start()

@@ -81,13 +81,17 @@ def _own_steps(folder: Path, into: Path, federation: str, participants: dict[str
     return steps
 
 
-def renew_own(folder: Path, *, federation: str, host: str, port: int) -> None:
-    """New keys and certificates of the server and the lead, from the same root, put into the kits they have."""
+def renew_own(folder: Path, *, federation: str, host: str, port: int, new_keys: bool) -> None:
+    """New certificates of the server and the lead, from the same root, put into the kits they have; with new keys or the old."""
     made, participants = folder / "renewed", _own_participants(host, port)
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(mode=0o700)
     try:
-        _flare(*_own_steps(folder, made, federation, participants), home=folder)
+        if not new_keys:
+            for place in participants:
+                shutil.copytree(folder / place / "key", made / place / "key")
+        steps = _own_steps(folder, made, federation, participants)
+        _flare(*(step for step in steps if new_keys or step[1] == "approve"), home=folder)
         root = fingerprint(folder / "ca" / "rootCA.pem")
         for place in participants:
             kit = assemble(made / place, made / place / f"{place}.signed.zip", made / place / "key", root)
