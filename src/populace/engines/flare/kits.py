@@ -82,7 +82,7 @@ def _own_steps(folder: Path, into: Path, federation: str, participants: dict[str
 
 
 def renew_own(folder: Path, *, federation: str, host: str, port: int, new_keys: bool) -> None:
-    """New certificates of the server and the lead, from the same root, put into the kits they have; with new keys or the old."""
+    """New certificates of the server and the lead, from the same root, put into their kits; with new keys or the old."""
     made, participants = folder / "renewed", _own_participants(host, port)
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(mode=0o700)
