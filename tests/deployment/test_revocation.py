@@ -9,7 +9,7 @@ pytest.importorskip("nvflare")
 
 from builders import CentralMean
 from certificates_for_tests import knock
-from federation_for_tests import TestFederation, environment
+from federation_for_tests import TestFederation, environment, wait_until
 from populace.cli.main import call
 from populace.engines.flare import processes
 from populace.engines.flare.certificates import read_certificate
@@ -103,6 +103,14 @@ def test_the_servers_certificate_is_renewed_between_runs_and_sites_come_back(fed
     assert federation.sites["site-1"].revoked.holds(before.name, before.serial)
 
 
+def join(federation, folder, data):
+    """Start a site from its folder, and wait until the server knows the new process."""
+    kit = SiteFolder(folder).kit
+    mark = federation.mark_logs(kit)
+    assert call(["site", "join", str(folder), "--data", str(data)]) == 0
+    wait_until(lambda: "Successfully registered client" in federation.log_since(kit, mark), folder)
+
+
 def test_a_folder_that_was_copied_elsewhere_goes_on_and_an_old_copy_is_refused_between_runs(
     federation, tmp_path, capsys
 ):
@@ -117,9 +125,8 @@ def test_a_folder_that_was_copied_elsewhere_goes_on_and_an_old_copy_is_refused_b
     shutil.move(first.path, tmp_path / "gone")
     assert call(["site", "join", str(moved)]) == 2
     assert "--data" in capsys.readouterr().err
-    assert call(["site", "join", str(moved), "--data", str(data)]) == 0
+    join(federation, moved, data)
     federation.sites["site-1"] = SiteFolder(moved)
-    federation.wait_for(federation.names)
     federation.run_all({"moved": PROTOCOL})
     assert federation.charges("run-moved")["site-1"] == [ROUNDS] * 8
     booked = SiteFolder(moved).status()["ledger"]["charges"]
@@ -128,8 +135,7 @@ def test_a_folder_that_was_copied_elsewhere_goes_on_and_an_old_copy_is_refused_b
     shutil.rmtree(moved)
     shutil.copytree(tmp_path / "old-copy", moved)
     back = SiteFolder(moved)
-    assert call(["site", "join", str(moved), "--data", str(data)]) == 0
-    federation.wait_for(federation.names)
+    join(federation, moved, data)
     place = federation.plan(PROTOCOL, "run-after", timeout=20.0, least=2)
     federation.supervise(place)
     assert [seat["site"] for seat in read_json(place / "roster.json")["seats"]] == ["site-2", "site-3"]
