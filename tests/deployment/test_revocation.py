@@ -19,7 +19,7 @@ from populace.federation.site import SiteFolder
 from populace.methods.registry import make_protocol
 from populace.tables.files import read_json
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 
 ROWS, ROUNDS = 16, 40
 PROPOSED = make_protocol("independent", {"epsilon": 2.0})

@@ -30,15 +30,15 @@ from populace.engines.site_file import (
     read_hosted,
     read_site_file,
 )
-from populace.errors import BudgetError, InputError, RunError
+from populace.errors import InputError, RunError
 from populace.federation import members
+from populace.federation.affordable import check_affordable, check_one_relation, check_trust
 from populace.federation.coordinator import Proposal
 from populace.federation.sum_keys import check_own_seat, make_sum_key, seats_of
 from populace.methods.base import ImageShape
 from populace.privacy.guarantee import Guarantee
-from populace.privacy.ledger import Budget
 from populace.privacy.ledger_file import back_up
-from populace.privacy.relation import SEEN_WITHOUT_NOISE, Relation, relation_of
+from populace.privacy.relation import Relation, relation_of
 from populace.privacy.sqlite_ledger import SqliteLedger, check_same_unit, kept_budget
 from populace.runs.federated_statement import stated_site
 from populace.tables.files import read_json, replacing, write_json
@@ -217,12 +217,12 @@ class SiteFolder:
         if proposal.agreement.roster is not None and len(hosted.accounts) != 1:
             raise InputError("a site is one client in a secure sum: join with --whole")
         clients = seats_of(proposal.agreement, len(hosted.accounts))
-        claim = _check_affordable(proposal.agreement, file.budget, clients=clients, records=file.records)
-        _check_trust(claim, hosting)
+        claim = check_affordable(proposal.agreement, file.budget, clients=clients, records=file.records)
+        check_trust(claim, trusted=hosting.trust_coordinator)
         if processes.alive(self.kit) is not None:
             raise RunError(f"site {who['name']} is running; stop it before joining again")
         charged = self._charged(file, hosting, relation_of(claim))
-        _check_one_relation(file, clients=len(hosted.accounts))
+        check_one_relation(file, clients=len(hosted.accounts))
         if charged:
             check_data(file, hosted)
             own_accounts(file, hosted, other_clients=hosting.other_clients)
@@ -371,40 +371,3 @@ class SiteFolder:
             "ledger": {"file": file.ledger, **spent},
             "refusals": {"file": file.log, "lines": len(refused), "last": refused[-1] if refused else ""},
         }
-
-
-def _check_affordable(agreement: Agreement, budget: Budget, *, clients: int, records: int) -> Guarantee:
-    """The guarantee of one run; raises an error for a limit under which every request would be refused."""
-    claim = agreement.protocol.guarantee(agreement.population(clients=clients, records=records))
-    if claim.epsilon > budget.epsilon or claim.delta > budget.delta:
-        pairs = (("--epsilon", claim.epsilon, budget.epsilon), ("--delta", claim.delta, budget.delta))
-        raised = " and ".join(f"raise {option}" for option, needed, limit in pairs if needed > limit)
-        raise BudgetError(
-            f"a run of {agreement.method!r} takes {claim.bound} per {claim.unit}, more than the limit of epsilon "
-            f"{budget.epsilon:g} and delta {budget.delta:g}; {raised}, or do not join"
-        )
-    return claim
-
-
-def _check_one_relation(file: SiteFile, *, clients: int) -> None:
-    """Refuse agreements whose charges would not add up in one ledger."""
-    found: dict[tuple[str, ...], str] = {}
-    for agreement in file.agreements().values():
-        population = agreement.population(clients=seats_of(agreement, clients), records=file.records)
-        claim = agreement.protocol.guarantee(population)
-        found.setdefault((claim.unit, *relation_of(claim).kind), f"{agreement.method} (per {claim.unit}, `{claim.neighbours}`, "
-                         f"trust `{claim.trust}`)")  # fmt: skip
-    if len(found) > 1:
-        raise InputError(
-            f"what {' and '.join(found.values())} release does not add up to one limit: join with each kind in a folder of its "
-            "own and split the limit between them, or take the other one out of `agreed` in the site's file first"
-        )
-
-
-def _check_trust(claim: Guarantee, hosting: Hosting) -> None:
-    if claim.trust in SEEN_WITHOUT_NOISE and not hosting.trust_coordinator:
-        raise InputError(
-            f"under this method (trust `{claim.trust}`) the coordinator sees your clients' messages without noise, and the "
-            "limit holds only against those who see what the coordinator shows: if you trust it so far, join with "
-            "--trust-coordinator"
-        )
