@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("nvflare")
 
 from builders import CentralMean
-from certificates_for_tests import knock
+from certificates_for_tests import knock, make_pair
 from federation_for_tests import TestFederation, environment, wait_until
 from populace.cli.main import call
 from populace.engines.flare import processes
@@ -62,6 +62,8 @@ def test_a_site_that_is_revoked_in_a_run_is_cut_off_and_the_others_finish(federa
     assert charges["site-2"] == [ROUNDS] * 4
     assert 3 <= max(charges["site-3"]) < ROUNDS
     assert knock(port(federation), pair) == "SSLV3_ALERT_CERTIFICATE_REVOKED"
+    unknown = make_pair(tmp_path / "unknown", "site-3", ca=federation.federation.path / "ca")
+    assert knock(port(federation), unknown) == "closed"  # another certificate of that name is no way in
     for name in ("site-1", "site-2"):
         assert federation.sites[name].revoked.names == {"site-3"}  # it came with the requests
     said = federation.log_since(server, mark)

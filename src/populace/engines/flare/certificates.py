@@ -24,6 +24,7 @@ from populace.errors import InputError, RunError
 from populace.tables.files import replacing
 
 DAYS_TO_WARN = 30
+CLOCKS_DIFFER = datetime.timedelta(days=1)
 MOST_BYTES = 2**20  # of a list or a certificate
 NAME_OF_ENTRY = x509.ObjectIdentifier("2.25.213640271925512877218373921830113580837")  # the name, as text
 REVOKED, REPLACED = x509.ReasonFlags.privilege_withdrawn, x509.ReasonFlags.superseded
@@ -152,7 +153,7 @@ def make_list(ca: Path, number: int, entries: Iterable[Entry]) -> RevocationList
     builder = (
         x509.CertificateRevocationListBuilder()
         .issuer_name(root.subject)
-        .last_update(now)
+        .last_update(now - CLOCKS_DIFFER)  # a site whose clock is behind would not take it otherwise
         .next_update(root.not_valid_after_utc)
         .add_extension(x509.CRLNumber(number), critical=False)
     )
