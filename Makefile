@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo test test-slow test-browser drill check bench clean
+.PHONY: help demo test test-slow test-browser drill check bench dist clean
 
 help:
 	@echo "make demo       set up, then synthetic data of three invented hospitals, with a report"
@@ -12,12 +12,13 @@ help:
 	@echo "make test-browser  the pages in a real browser (needs chromium; POPULACE_SCREENSHOTS=FOLDER keeps pictures)"
 	@echo "make drill      a federation on loopback under kills, stops, wrong clocks, full disks, bad lines and liars (SECONDS=3600 SEED=1 SITES=5 OUT=FILE)"
 	@echo "make check      lint, format, types, import rules"
+	@echo "make dist       wheel, sources and a bill of materials (CycloneDX) in dist/, the same bytes each time"
 	@echo "make bench      speed, as ratios in one run (benchmarks.evaluation and benchmarks.poll need POPULACE_DATA)"
 
 $(READY): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("populace needs Python 3.11 or newer; set PYTHON=") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $(READY)
 
@@ -59,6 +60,13 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.wae
 	$(BIN)/python -m benchmarks.federation
 	$(BIN)/python -m benchmarks.collector
+
+# The time that archives carry is that of the last commit, so that the same tree gives the same bytes.
+dist: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1700000000)
+dist: $(READY)
+	rm -rf dist
+	$(BIN)/python -m hatchling build --directory dist
+	$(BIN)/python tools/sbom.py --out dist
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .jax_cache .import_linter_cache demo-run demo-run-* demo-federation

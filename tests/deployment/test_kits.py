@@ -5,9 +5,12 @@ import zipfile
 
 import pytest
 
+from populace.engines.agreement import Agreement
 from populace.engines.flare import kits
 from populace.errors import InputError
 from populace.federation.coordinator import Federation
+from populace.federation.site import SiteFolder
+from populace.methods.registry import make_protocol
 
 SITE = {"kind": "site", "cert_type": "client", "name": "ward"}
 
@@ -57,23 +60,18 @@ def test_what_was_signed_must_be_what_was_asked(tmp_path, monkeypatch):
     assert not signed.exists()
 
 
-def test_a_name_is_signed_once_and_never_the_servers(tmp_path, monkeypatch):
-    monkeypatch.setattr(Federation, "document", {"host": "ward-server", "name": "study"})
-    calls = []
-
-    def approve(folder, request, signed):
-        calls.append(request)
-        signed.write_bytes(b"signed")
-        return kits.requested_name(request)
-
-    monkeypatch.setattr(kits, "approve", approve)
-    federation, request = Federation(tmp_path), request_of(tmp_path / "r.zip", SITE)
+def test_a_name_is_signed_once_and_never_the_servers(tmp_path, small_schema):
+    agreement = Agreement(protocol=make_protocol("independent", {"epsilon": 2.0}), schema=small_schema)
+    federation, site = Federation(tmp_path / "federation"), SiteFolder(tmp_path / "ward")
+    federation.create(agreement, name="study", host="ward-server", port=18999)
+    request = site.request(name="ward", org="clinic", federation="study")
     name, signed = federation.approve(request)
-    assert (name, signed.read_bytes()) == ("ward", b"signed")
+    first = kits.signed_certificate(signed)
+    assert (name, first.name) == ("ward", "ward")
     with pytest.raises(InputError, match="--again"):
         federation.approve(request)
-    assert len(calls) == 1
+    assert kits.signed_certificate(signed) == first
     federation.approve(request, again=True)
-    assert len(calls) == 2
+    assert kits.signed_certificate(signed).serial != first.serial
     with pytest.raises(InputError, match="server's own name"):
         federation.approve(request_of(tmp_path / "s.zip", {**SITE, "name": "ward-server"}))

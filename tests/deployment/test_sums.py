@@ -256,6 +256,15 @@ def test_a_site_without_the_key_of_the_roster_refuses(tmp_path):
         assert code_of(other.reply(request)) == "roster"
 
 
+def test_a_roster_with_a_revoked_site_is_refused_at_every_step(tmp_path):
+    sites, link = opened(tmp_path)
+    told = dataclasses.replace(sites["site-1"], revoked=frozenset({"site-3"}))
+    for step in STEPS:
+        assert code_of(told.reply(asked(link, "site-1", step))) == "roster"
+    stranger = dataclasses.replace(sites["site-1"], revoked=frozenset({"site-9"}))
+    assert code_of(stranger.reply(asked(link, "site-1", "mask"))) == "sum"
+
+
 def test_a_site_that_cannot_pay_refuses_the_first_step(tmp_path):
     sites = make_sites(tmp_path, MOMENTS, epsilon=0.5)
     link = Flaky(sites, agreement_for(MOMENTS))

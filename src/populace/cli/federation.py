@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from populace.types import JsonObject
+
 EXAMPLE = (
     "Example:  populace federation init study --name study --schema s.toml --epsilon 4 && populace federation approve study "
     "ward.request.zip && populace federation start study && populace federation run study --sites 3 --out run"
@@ -76,7 +78,11 @@ def init(
 def approve(
     folder: Path = FOLDER,
     request: Path = typer.Argument(help="What the site's `populace site request` made."),
-    again: bool = typer.Option(False, "--again", help="Sign a name that was signed before: the site has a new key."),
+    again: bool = typer.Option(
+        False,
+        "--again",
+        help="Sign a name that was signed before: the site has a new key, and its old one is revoked.",
+    ),
 ) -> None:
     """Approve a site: sign its request. First verify over another channel that the request is its own."""
     from populace.cli import show
@@ -84,6 +90,57 @@ def approve(
 
     name, signed = Federation(folder).approve(request, again=again)
     show.say(f"{signed}  send it back to {name}, with the proposal")
+
+
+@app.command()
+def revoke(folder: Path = FOLDER, site: str = typer.Argument(help="The site's name.")) -> None:
+    """Revoke a site: the server refuses it from now on and cuts its connections; the other sites are told."""
+    from populace.cli import show
+    from populace.federation.coordinator import Federation
+
+    federation = Federation(folder)
+    made = federation.revoke(site)
+    show.say(
+        f"{site} is revoked by list {made.number}; a running server takes it within seconds, sites with the next request"
+    )
+    show.say(
+        f"{federation.path / 'revoked.crl'}  the list, for a site that is not asked any more: populace site join FOLDER "
+        "--revoked FILE"
+    )
+
+
+@app.command()
+def renew(
+    folder: Path = FOLDER,
+    site: str | None = typer.Argument(
+        None, help="A site, for the key it has; without, the server's and the lead's own."
+    ),
+    new_keys: bool = typer.Option(
+        False,
+        "--new-keys",
+        help="New keys for server and lead; the old ones are revoked, and sites must be started anew.",
+    ),
+) -> None:
+    """Make new certificates from the same root; the fingerprint stays. A running server is started anew."""
+    from populace.cli import show
+    from populace.errors import InputError
+    from populace.federation.coordinator import Federation
+
+    federation = Federation(folder)
+    if site is not None and new_keys:
+        raise InputError(
+            "a site makes its own keys: `populace site request --again` there, then `populace federation approve --again`"
+        )
+    signed = federation.renew(site, new_keys=new_keys)
+    if signed is not None:
+        show.say(f"{signed}  send it to {site}, which joins with it: populace site join FOLDER {signed.name}")
+        return
+    ends = federation.status()["certificates"]["ends"]
+    show.say(f"server and lead have new certificates, until {ends['server']} and {ends['lead']}")
+    if new_keys:
+        show.say(
+            "the earlier ones are revoked; every site stops and joins again (`populace site stop`, `populace site join`)"
+        )
 
 
 @app.command()
@@ -160,9 +217,20 @@ def status(
     show.say(
         f"approved: {', '.join(found['approved']) or 'nobody'}; connected: {', '.join(found['connected']) or 'nobody'}"
     )
+    held = found["certificates"]
+    show.say(f"certificates end: {', '.join(f'{whose} {end}' for whose, end in _ends(held))}")
+    if held["revoked"]:
+        show.say(f"revoked: {', '.join(held['revoked'])} (list {held['list']})")
+    for sentence in held["warnings"]:
+        show.say(f"WARNING: {sentence}")
     for name, at in found["runs"].items():
         show.say(f"\n{name}: {live.sentence(at)}")
         show.table(live.HEADER, live.lines(at))
+
+
+def _ends(held: JsonObject) -> list[tuple[str, str]]:
+    own = [(whose, held["ends"][whose]) for whose in ("root", "server", "lead") if held["ends"][whose]]
+    return [*own, *held["ends"]["sites"].items()]
 
 
 @app.command()

@@ -36,13 +36,16 @@ def request(
     name: str = typer.Option(..., "--name", help="The site's name: small letters, digits, dashes."),
     org: str = typer.Option(..., "--org", help="The organisation behind it: letters, digits, underscores."),
     federation: str = typer.Option(..., "--federation", help="The federation's name."),
+    again: bool = typer.Option(
+        False, "--again", help="A new key for a site that has one: its certificate ends, or was lost."
+    ),
 ) -> None:
     """Make a private key, which stays here, and a request to send to the coordinator."""
     from populace.cli import show
     from populace.federation.site import SiteFolder
     from populace.federation.sum_keys import public_sum_key
 
-    made = SiteFolder(folder).request(name=name, org=org, federation=federation)
+    made = SiteFolder(folder).request(name=name, org=org, federation=federation, again=again)
     show.say(f"{made}  send it to the coordinator; it holds no private key")
     show.say(f"key for secure sums, to tell the coordinator and the other sites:\n{public_sum_key(folder / 'sum.key')}")
 
@@ -57,7 +60,11 @@ def join(
     proposal: Path | None = typer.Option(
         None, "--proposal", help="What is proposed; joining with it means agreeing to it."
     ),
-    data: Path | None = typer.Option(None, "--data", help="The site's own table (or images); it is read here only."),
+    data: Path | None = typer.Option(
+        None,
+        "--data",
+        help="The site's own table (or images), read here only; to restart: where it is now, if it moved.",
+    ),
     epsilon: float | None = typer.Option(
         None,
         "--epsilon",
@@ -90,8 +97,11 @@ def join(
         False, "--restored", help="Confirm: the ledger put back from a backup is the newest there is."
     ),
     seed: int | None = typer.Option(None, "--seed", help="Noise from a seed: for rehearsals only, NOT PRIVATE."),
+    revoked: Path | None = typer.Option(
+        None, "--revoked", help="A list of revoked certificates from the coordinator, where it does not come by itself."
+    ),
 ) -> None:
-    """Agree to a proposal and start answering; with the folder alone, restart."""
+    """Agree to a proposal and start answering; with the folder alone, restart; with a new certificate alone, renew."""
     from populace.cli import show
     from populace.errors import InputError
     from populace.federation.site import Hosting, SiteFolder
@@ -99,7 +109,13 @@ def join(
     if records_per_client is not None and records_per_client < 1:
         raise InputError(f"expected records-per-client of at least 1, got {records_per_client}")
     place = SiteFolder(folder)
-    if signed is not None:
+    if revoked is not None:
+        listed = place.take_list(revoked)
+        show.say(f"list {listed.number}: {', '.join(sorted(listed.names)) or 'nobody'} revoked")
+    if signed is not None and place.joined and all(each is None for each in (fingerprint, proposal, data, epsilon)):
+        place.renew(signed)
+        show.say(f"the kit has a new certificate, until {place.status()['certificate']['ends']}")
+    elif signed is not None:
         given = {"--fingerprint": fingerprint, "--proposal": proposal, "--data": data, "--epsilon": epsilon}
         missing = [name for name, value in given.items() if value is None]
         if fingerprint is None or proposal is None or data is None or epsilon is None:
@@ -115,6 +131,8 @@ def join(
             other_clients=other_clients, restored=restored, seed=seed, person=person,
         )  # fmt: skip
         _agree(place, signed, proposal, hosting, fingerprint)
+    elif data is not None:
+        place.find_data(data)
     process = place.start()
     show.say(f"{place.document['name']} answers requests of {place.document['federation']} (process {process})")
     show.say(f"`populace site status {folder}` shows what left; `populace site stop {folder}` ends it")
@@ -194,6 +212,12 @@ def print_status(found: JsonObject) -> None:
     if not found["joined"]:
         show.say("not joined yet: send the request to the coordinator, and join with what comes back")
         return
+    held = found["certificate"]
+    if held["ends"]:
+        revoked = ", ".join(held["revoked"]) or "nobody"
+        show.say(f"certificate: ends {held['ends']}; list {held['list']} of revoked sites: {revoked}")
+    for sentence in held["warnings"]:
+        show.say(f"WARNING: {sentence}")
     limit, ledger, clients = found["limit"], found["ledger"], found["clients"]
     show.say(f"data: {found['data']} ({_hosting(clients)})")
     show.say(f"randomness: {found['randomness']}")

@@ -135,6 +135,7 @@ class Coordinator:
         """Run rounds until the protocol is over, or until `watch`, which is called after every checkpoint, returns False."""
         protocol, population = self.agreement.protocol, self.population
         keys, state, heard, ledger, traffic, done = self.start()
+        self.link.accepted(self.run, self._absorbed(heard))  # also what a coordinator absorbed just before it died
         going = True
         while going:
             began = time.monotonic()
@@ -156,6 +157,7 @@ class Coordinator:
                 root=keys.root, rounds=done, state=state, memory={"heard": heard}, ledger=ledger, traffic=traffic
             )
             self._note_released(done)
+            self.link.accepted(self.run, self._absorbed(heard))
             decided_path(self.checkpoint.path, done - 1).unlink(missing_ok=True)
             going = watch(self._round(done, time.monotonic() - began, gathered, ledger, traffic, heard))
         return Progressed(over=False, rounds=done, state=state, ledger=ledger, traffic=traffic)
@@ -259,6 +261,10 @@ class Coordinator:
             replies_in_all=in_all, refusals=dict(gathered.refusals), missing=tuple(silent), skipped=skipped,
             epsilon=self._spent(ledger), traffic=traffic,
         )  # fmt: skip
+
+    def _absorbed(self, heard: NumpyArray) -> dict[str, int]:
+        """How many replies of each site the run has absorbed."""
+        return {seat.site: int(heard[seat.first : seat.first + seat.clients].sum()) for seat in self.roster.seats}
 
     def _spent(self, ledger: MemoryLedger) -> dict[str, float]:
         """The largest epsilon charged to a client of each site in this run."""

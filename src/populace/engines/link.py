@@ -40,6 +40,10 @@ class Link(abc.ABC):
         """
         del still
 
+    def accepted(self, run: str, replies: Mapping[str, int]) -> None:
+        """Note how many replies of each site a run has absorbed so far; called before the next request is sent."""
+        del run, replies
+
 
 class InProcess(Link):
     """A link to sites in this process, asked one after the other."""

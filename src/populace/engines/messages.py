@@ -23,7 +23,7 @@ from populace.types import ArrayTree, JsonObject, NumpyArray
 
 Code = Literal[
     "malformed", "version", "method", "schema", "parameters", "roster", "sum", "population", "round", "changed", "repeated",
-    "guarantee", "budget", "rolled-back", "old-run", "failed",
+    "guarantee", "budget", "rolled-back", "old-run", "coordinator", "failed",
 ]  # fmt: skip
 #: What a client is at a site: so many rows, all rows with one value of a column, or the site itself.
 Hosts = Literal["rows", "column", "site"]
@@ -46,6 +46,7 @@ REASONS: dict[str, str] = {
     "budget": "the site's limit would be passed",
     "rolled-back": "the site's ledger is older than what the site has answered: it was restored or replaced",
     "old-run": "the run was begun under version 0.1.0; begin a new one, what was spent stays counted",
+    "coordinator": "the request has no signed count of the site's replies, or of a coordinator that is revoked or unknown",
     "failed": "the site could not answer; its own log says why",
 }
 #: What a well-formed message may say; a site's own bounds are much lower.

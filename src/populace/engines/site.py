@@ -96,7 +96,7 @@ class Site:
     """A site's own state. With `root` its noise comes from that key: reproducible, not private; without, from the system.
 
     `most_clients` and `most_records` bound the runs it takes part in, so that no request can make it set more memory aside.
-    `signing_key` signs its steps of secure sums.
+    `signing_key` signs its steps of secure sums, in which no site that is `revoked` may be.
     """
 
     hosted: Hosted
@@ -108,6 +108,7 @@ class Site:
     most_clients: int = MOST_CLIENTS
     most_records: int = MOST_RECORDS
     signing_key: bytes | None = None
+    revoked: frozenset[str] = frozenset()
 
     def reply(self, data: bytes) -> bytes:
         """The answer to one request, whatever it holds; never raises."""

@@ -36,6 +36,7 @@ from populace.tables.schema import Schema
 from populace.types import JsonObject
 
 FORMAT = 1
+PATHS = ("data", "ledger", "log", "sum_key")
 HASHED_AT_ONCE = 2**16  # rows
 KEYED = re.compile(r"client #[0-9a-f]{32}")  # of an account's name that does not say whose it is
 
@@ -73,8 +74,10 @@ class SiteFile:
     def budget(self) -> Budget:
         return Budget(epsilon=self.epsilon, delta=self.delta, unit=self.unit)
 
-    def to_json(self) -> JsonObject:
-        return {"format": FORMAT, **dataclasses.asdict(self), "agreed": list(self.agreed)}
+    def to_json(self, folder: Path | None = None) -> JsonObject:
+        """The document; what lies in the site's `folder` is named from there, so that the folder can be moved."""
+        paths = {name: _from_folder(getattr(self, name), folder) for name in PATHS}
+        return {"format": FORMAT, **dataclasses.asdict(self), **paths, "agreed": list(self.agreed)}
 
     def agreements(self) -> dict[str, Agreement]:
         """The site's agreements by digest; all are over one schema, under which its rows are read."""
@@ -94,9 +97,26 @@ def read_site_file(path: Path) -> SiteFile:
     try:
         if document.pop("format") != FORMAT:
             raise RunError(f"{path} is of another version; join again")
-        return SiteFile(**{**document, "agreed": tuple(document["agreed"])})
+        paths = {name: _here(document.get(name), path) for name in PATHS}
+        return SiteFile(**{**document, **paths, "agreed": tuple(document["agreed"])})
     except (KeyError, TypeError, AttributeError) as error:
         raise RunError(f"{path} is damaged: {error!r}; join again") from error
+
+
+def _from_folder(path: str | None, folder: Path | None) -> str | None:
+    if path is None or folder is None or not Path(path).is_relative_to(folder):
+        return path
+    return str(Path(path).relative_to(folder))
+
+
+def _here(path: str | None, file: Path) -> str | None:
+    """Where a file of the site is now: as the site's file names it, or under that name in the folder that was moved."""
+    if path is None or len(file.parents) < 3:
+        return path
+    folder = file.absolute().parents[2]  # of FOLDER/kit/local/populace.json
+    named = folder / path  # an absolute path stays what it is
+    in_folder = folder / named.name
+    return str(in_folder if in_folder.exists() and not named.exists() else named)
 
 
 def read_agreements(path: Path) -> dict[str, Agreement]:

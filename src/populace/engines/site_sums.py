@@ -82,6 +82,8 @@ def _roster(site: Site, agreement: Agreement, population: Population) -> tuple[S
         raise RefusedError("roster", "no roster of a secure sum was agreed to, or this site has no key to sign with")
     if signing_public(site.signing_key).hex() not in {member.key for member in roster.members}:
         raise RefusedError("roster", "the roster that was agreed to does not name this site's own key")
+    if gone := sorted(site.revoked & {member.site for member in roster.members}):
+        raise RefusedError("roster", f"{', '.join(gone)} of the roster that was agreed to is revoked; agree to another")
     if population.clients != len(roster.members) or len(site.hosted.accounts) != 1:
         raise RefusedError(
             "population",

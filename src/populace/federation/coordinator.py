@@ -1,10 +1,11 @@
 """The coordinator's folder: the root certificate, the server, what is proposed to the sites, and the runs.
 
-federation.json       name, address, fingerprint
+federation.json       name, address, fingerprint, number of the last list of revoked certificates
 NAME.proposal.json    what sites are asked to agree to: method, all parameters, schema; goes to every site
 ca/                   the root certificate and its key; private
 server/ lead/         the coordinator's own kits; private
-sites/                signed requests, to send back
+sites/                requests, and signed ones to send back
+issued.json, revoked.crl    whom the root has signed, and who is revoked (see `members`)
 runs/                 one folder per run: checkpoint, status, rounds
 """
 
@@ -12,13 +13,17 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
+import shutil
 from pathlib import Path
+from typing import Literal
 
 from populace.engines.agreement import OLD_HOME, Agreement, agreement_from_json
 from populace.engines.flare import kits, policy, processes, session
+from populace.engines.flare.certificates import Certificate, RevocationList, read_certificate
 from populace.errors import InputError, RunError
+from populace.federation import members
 from populace.federation.standing import standing
-from populace.tables.files import read_json, write_json
+from populace.tables.files import read_json, replacing, write_json
 from populace.types import JsonObject
 
 FORMAT = 1
@@ -108,6 +113,8 @@ class Federation:
         self.path.mkdir(parents=True, exist_ok=True)
         self.path.chmod(0o700)
         fingerprint = kits.make_root(self.path, federation=name, host=host, port=port)
+        for place in ("server", "lead"):
+            members.note_issued(self.path, self._certificate(place))
         policy.write_server_policy(self.server_kit, self.path / "store")
         Proposal(federation=name, server=f"{host}:{port}", fingerprint=fingerprint, agreement=agreement).save(
             self.path / f"{name}.proposal.json"
@@ -131,15 +138,82 @@ class Federation:
             raise InputError(f"{name} is the server's own name; a site needs another")
         if not again and (self.path / "sites" / f"{name}.signed.zip").exists():
             raise InputError(f"{name} was approved before; if the site itself asks for a new certificate, give --again")
-        waiting = self.path / "sites" / f".{secrets.token_hex(4)}.signed.zip"
-        waiting.parent.mkdir(exist_ok=True)
-        name = kits.approve(self.path, request, waiting)
-        signed = waiting.with_name(f"{name}.signed.zip")
-        waiting.replace(signed)
+        signed = self._sign(name, request)
+        if again:
+            members.replace_certificates(self.path, name, keep=kits.signed_certificate(signed))
         return name, signed
+
+    def _sign(self, name: str, request: Path) -> Path:
+        """Sign a request, and keep both; the certificate is recorded before it can be handed out."""
+        waiting = self.path / "sites" / f".{secrets.token_hex(4)}.signed.zip"
+        waiting.parent.mkdir(exist_ok=True, mode=0o700)
+        kits.approve(self.path, request, waiting)
+        members.note_issued(self.path, kits.signed_certificate(waiting))
+        kept = waiting.with_name(f"{name}.request.zip")
+        if request.resolve() != kept:
+            with replacing(kept) as temporary:
+                shutil.copy(request, temporary)
+                temporary.chmod(0o600)
+        return waiting.replace(waiting.with_name(f"{name}.signed.zip"))
+
+    def revoke(self, site: str) -> RevocationList:
+        """Put a site on the federation's list. A running server takes the list within seconds, and cuts its connections."""
+        _ = self.document
+        return members.revoke_name(self.path, site)
+
+    def renew(self, site: str | None = None, *, new_keys: bool = False) -> Path | None:
+        """New certificates from the same root: of the server and the lead, or of a site for the key it has.
+
+        Returns the file to send to the site. A server that runs is started anew. With `new_keys` the coordinator's earlier
+        certificates go on the list, and sites must be started anew: what a server let them do was signed with its old key.
+        """
+        document = self.document
+        members.check_not_over(
+            self._certificate("root"),
+            what="the federation's root",
+            cure="found a new federation; no root outlives its end",
+        )
+        if site is not None:
+            request = self.path / "sites" / f"{site}.request.zip"
+            if site in members.current_list(self.path).names:
+                raise InputError(f"{site} is revoked; a new request of it, approved with --again, lets it in again")
+            if not request.is_file():
+                raise InputError(
+                    f"no request of {site} is kept here; have it make one (`populace site request`), and approve that --again"
+                )
+            return self._sign(site, request)
+        kits.renew_own(
+            self.path, federation=document["name"], host=document["host"], port=document["port"], new_keys=new_keys
+        )
+        for place in ("server", "lead"):
+            found = self._certificate(place)
+            members.note_issued(self.path, found)
+            if new_keys:
+                members.replace_certificates(self.path, found.name, keep=found)
+        if processes.alive(self.server_kit) is not None:
+            self.stop()
+            self.start()
+        return None
+
+    def _certificate(self, whose: Literal["root", "server", "lead"]) -> Certificate:
+        return read_certificate(
+            {
+                "root": self.path / "ca" / "rootCA.pem",
+                "server": self.server_kit / "startup" / "server.crt",
+                "lead": self.lead_kit / "startup" / "client.crt",
+            }[whose]
+        )
+
+    def _check_certificates(self) -> None:
+        """Raise RunError where a connection would only be refused, or where those would be let in who are revoked."""
+        cure = f"`populace federation renew {self.path}` makes a new one"
+        members.check_not_over(self._certificate("server"), what="the federation's server", cure=cure)
+        members.check_not_over(self._certificate("lead"), what="the coordinator's lead", cure=cure)
+        members.current_list(self.path)
 
     def start(self) -> int:
         _ = self.document
+        self._check_certificates()
         return processes.start(self.server_kit, "server", name=f"the server of {self.name}", org="coordinator")
 
     def stop(self) -> bool:
@@ -151,12 +225,13 @@ class Federation:
             raise RunError(
                 f"the server of {self.name} is not running; `populace federation start {self.path}` starts it"
             )
+        self._check_certificates()
         return session.connect(self.lead_kit, seconds=seconds)
 
     def status(self) -> JsonObject:
         """Server, connected sites and runs, for people and for `--json`."""
         document = self.document
-        running = processes.alive(self.server_kit)
+        running, revoked = processes.alive(self.server_kit), members.current_list(self.path)
         sites: list[str] = []
         if running is not None:
             link = self.connect(seconds=5.0)
@@ -170,6 +245,7 @@ class Federation:
             "approved": sorted(
                 path.name.removesuffix(".signed.zip") for path in (self.path / "sites").glob("*.signed.zip")
             ),
-            "connected": sites,
+            "connected": [site for site in sites if site not in revoked.names],
+            "certificates": members.standing(self.path, server=self.server_kit, lead=self.lead_kit, revoked=revoked),
             "runs": {path.name: standing(path) for path in sorted(runs.iterdir())} if runs.is_dir() else {},
         }

@@ -4,18 +4,21 @@ request/    the private key and the request made with it
 kit/        FLARE's startup kit; kit/local/populace.json is the site's own file
 sum.key     the private key that signs the site's steps of secure sums
 ledger.sqlite, ledger.sqlite.head, data.json, site.log
+revoked.crl    the newest list of revoked certificates that reached the site
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 from populace.engines.agreement import Agreement
 from populace.engines.flare import kits, policy, processes
+from populace.engines.flare.certificates import Certificate, RevocationList, keep_list, key_of, read_list
 from populace.engines.messages import Hosts
 from populace.engines.site import MOST_CLIENTS, MOST_RECORDS
 from populace.engines.site_file import (
@@ -27,20 +30,22 @@ from populace.engines.site_file import (
     read_hosted,
     read_site_file,
 )
-from populace.errors import BudgetError, InputError, RunError
+from populace.errors import InputError, RunError
+from populace.federation import members
+from populace.federation.affordable import check_affordable, check_one_relation, check_trust
 from populace.federation.coordinator import Proposal
 from populace.federation.sum_keys import check_own_seat, make_sum_key, seats_of
 from populace.methods.base import ImageShape
 from populace.privacy.guarantee import Guarantee
-from populace.privacy.ledger import Budget
 from populace.privacy.ledger_file import back_up
-from populace.privacy.relation import SEEN_WITHOUT_NOISE, Relation, relation_of
+from populace.privacy.relation import Relation, relation_of
 from populace.privacy.sqlite_ledger import SqliteLedger, check_same_unit, kept_budget
 from populace.runs.federated_statement import stated_site
 from populace.tables.files import read_json, replacing, write_json
 from populace.types import JsonObject
 
 Say = Callable[[str], None]
+NEW_REQUEST = "request.new"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,18 +85,94 @@ class SiteFolder:
     def sum_key(self) -> Path:
         return self.path / "sum.key"
 
-    def request(self, *, name: str, org: str, federation: str) -> Path:
-        """A private key that stays here, and a request to send to the coordinator."""
+    def request(self, *, name: str, org: str, federation: str, again: bool = False) -> Path:
+        """A private key that stays here, and a request to send to the coordinator; `again` for a new key of the same site."""
         kits.check_name(name, "a site's name")
         kits.check_name(federation, "a federation's name")
         if (self.path / "site.json").exists():
-            raise RunError(f"{self.path} holds a site already; choose another folder")
+            if not again:
+                raise RunError(
+                    f"{self.path} holds a site already; choose another folder, or give --again for a new key of this site"
+                )
+            return self._request_again({"name": name, "org": org, "federation": federation})
         self.path.mkdir(parents=True, exist_ok=True)
         self.path.chmod(0o700)
         request = kits.request_site(self.path, federation=federation, name=name, org=org)
         make_sum_key(self.sum_key)
         write_json(self.path / "site.json", {"name": name, "org": org, "federation": federation})
         return request
+
+    def _request_again(self, said: dict[str, str]) -> Path:
+        """A new key beside the old one, which is used until the site joins with what is signed for the new one."""
+        who = self.document
+        if said != {name: who[name] for name in said}:
+            raise InputError(f"{self.path} is the folder of {who['name']} of {who['org']} in {who['federation']}")
+        shutil.rmtree(self.path / NEW_REQUEST, ignore_errors=True)
+        return kits.request_site(self.path, **said, place=NEW_REQUEST)
+
+    def _key_folder(self, signed: Path) -> Path:
+        """The folder with the key that a certificate was signed for: the newest or the one in use."""
+        name, key = self.document["name"], kits.signed_certificate(signed).key
+        for place in (NEW_REQUEST, "request"):
+            folder = self.path / place / "key"
+            if (folder / f"{name}.key").is_file() and key_of(folder / f"{name}.key") == key:
+                return folder
+        raise InputError(
+            f"{signed} was not signed for a key of this folder; send the coordinator the request made last"
+        )
+
+    def _keep_key(self, folder: Path) -> None:
+        """Make the key of a new request the one in use."""
+        if folder.parent.name == NEW_REQUEST:
+            shutil.rmtree(self.path / "request", ignore_errors=True)
+            folder.parent.replace(self.path / "request")
+
+    def renew(self, signed: Path) -> None:
+        """Put a new certificate into the kit; what was agreed stays."""
+        who = self.document
+        if not self.joined:
+            raise InputError(f"site {who['name']} has not joined; give the proposal, the data and the limit as well")
+        if processes.alive(self.kit) is not None:
+            raise RunError(f"site {who['name']} is running; stop it before it gets another certificate")
+        folder = self._key_folder(signed)
+        kits.renew_site(self.path, signed, folder)
+        self._keep_key(folder)
+
+    def find_data(self, data: Path) -> None:
+        """Say where the site's data are now; refuses others than those whose accounts the ledger keeps."""
+        who = self.document
+        if not self.joined:
+            raise InputError(f"site {who['name']} has not joined; give the signed request and the proposal as well")
+        if processes.alive(self.kit) is not None:
+            raise RunError(f"site {who['name']} is running; stop it before its data move")
+        file = dataclasses.replace(read_site_file(self.file_path), data=str(data.resolve()))
+        hosted = read_hosted(file, next(iter(file.agreements().values())).schema)
+        check_data(file, hosted)
+        own_accounts(file, hosted)
+        policy.write_site_policy(self.kit, file.to_json(self.path))
+
+    def take_list(self, path: Path) -> RevocationList:
+        """Take a list of revoked certificates that came as a file; refuses one older than the list that is here."""
+        if not path.is_file():
+            raise InputError(f"no list {path}; expected the revoked.crl that `populace federation revoke` wrote")
+        given, kept = read_list(path, self._root), self.revoked
+        if given.number < kept.number:
+            raise InputError(f"{path} is list {given.number}, and this site has list {kept.number}: it was not taken")
+        keep_list(self.path / policy.LIST_FILE, given)
+        return given
+
+    @property
+    def _root(self) -> Path:
+        return self.kit / "startup" / "rootCA.pem"
+
+    @property
+    def revoked(self) -> RevocationList:
+        """The newest list of revoked certificates that reached this site."""
+        return read_list(self.path / policy.LIST_FILE, self._root)
+
+    @property
+    def certificate(self) -> Certificate | None:
+        return members.read_if_there(self.kit / "startup" / "client.crt")
 
     @property
     def document(self) -> dict[str, str]:
@@ -136,22 +217,24 @@ class SiteFolder:
         if proposal.agreement.roster is not None and len(hosted.accounts) != 1:
             raise InputError("a site is one client in a secure sum: join with --whole")
         clients = seats_of(proposal.agreement, len(hosted.accounts))
-        claim = _check_affordable(proposal.agreement, file.budget, clients=clients, records=file.records)
-        _check_trust(claim, hosting)
+        claim = check_affordable(proposal.agreement, file.budget, clients=clients, records=file.records)
+        check_trust(claim, trusted=hosting.trust_coordinator)
         if processes.alive(self.kit) is not None:
             raise RunError(f"site {who['name']} is running; stop it before joining again")
         charged = self._charged(file, hosting, relation_of(claim))
-        _check_one_relation(file, clients=len(hosted.accounts))
+        check_one_relation(file, clients=len(hosted.accounts))
         if charged:
             check_data(file, hosted)
             own_accounts(file, hosted, other_clients=hosting.other_clients)
-        kits.assemble(self.path, signed, self.path / "request" / "key", fingerprint)
+        folder = self._key_folder(signed)
+        kits.assemble(self.path, signed, folder, fingerprint)
+        self._keep_key(folder)
         with SqliteLedger(file.ledger, file.budget, raise_budget=hosting.change_limit):
             if not charged:
                 begin_accounts(file, hosted)
             elif hosting.other_clients:
                 allow_other_clients(file)
-            policy.write_site_policy(self.kit, file.to_json())
+            policy.write_site_policy(self.kit, file.to_json(self.path))
         return stated_site(
             claim, hosts=file.by, clients=len(hosted.accounts), records=file.records, column=file.client_column,
             kind="images" if isinstance(proposal.agreement.schema, ImageShape) else "table", seeded=hosting.seed is not None,
@@ -218,11 +301,36 @@ class SiteFolder:
         if not self.joined:
             raise InputError(f"site {who['name']} has not joined; give the signed request, the proposal and the data")
         policy.check_site_policy(self.kit)
+        if not (data := Path(read_site_file(self.file_path).data)).exists():
+            raise RunError(f"the data {data} are not there; put them back, or say with --data where they are now")
+        certificate = self.certificate
+        members.check_not_over(certificate, what=f"site {who['name']}", cure=self._cure())
+        if certificate is not None and self.revoked.holds(certificate.name, certificate.serial):
+            raise RunError(
+                f"the certificate of site {who['name']} is revoked; ask the coordinator why, and {self._cure()}"
+            )
         return processes.start(self.kit, "client", name=who["name"], org=who["org"])
 
     def stop(self) -> bool:
         _ = self.document
         return processes.stop(self.kit)
+
+    def _cure(self) -> str:
+        return (
+            f"make a new request (`populace site request {self.path} --again` with the other options as before) "
+            f"and join with what the coordinator signs: `populace site join {self.path} SIGNED.zip`"
+        )
+
+    def _standing(self) -> JsonObject:
+        """When the site's certificate ends, and the list it knows."""
+        certificate = self.certificate
+        revoked = self.revoked if self._root.is_file() else None
+        return {
+            "ends": None if certificate is None else members.day(certificate.ends),
+            "list": 0 if revoked is None else revoked.number,
+            "revoked": [] if revoked is None else sorted(revoked.names),
+            "warnings": members.warning(certificate, what="this site", cure=self._cure()),
+        }
 
     def status(self) -> JsonObject:
         """What was sent, spent and agreed, from the site's own files."""
@@ -245,6 +353,7 @@ class SiteFolder:
         return {
             **found,
             "process": processes.alive(self.kit),
+            "certificate": self._standing(),
             "data": file.data,
             "clients": {
                 "by": file.by,
@@ -262,40 +371,3 @@ class SiteFolder:
             "ledger": {"file": file.ledger, **spent},
             "refusals": {"file": file.log, "lines": len(refused), "last": refused[-1] if refused else ""},
         }
-
-
-def _check_affordable(agreement: Agreement, budget: Budget, *, clients: int, records: int) -> Guarantee:
-    """The guarantee of one run; raises an error for a limit under which every request would be refused."""
-    claim = agreement.protocol.guarantee(agreement.population(clients=clients, records=records))
-    if claim.epsilon > budget.epsilon or claim.delta > budget.delta:
-        pairs = (("--epsilon", claim.epsilon, budget.epsilon), ("--delta", claim.delta, budget.delta))
-        raised = " and ".join(f"raise {option}" for option, needed, limit in pairs if needed > limit)
-        raise BudgetError(
-            f"a run of {agreement.method!r} takes {claim.bound} per {claim.unit}, more than the limit of epsilon "
-            f"{budget.epsilon:g} and delta {budget.delta:g}; {raised}, or do not join"
-        )
-    return claim
-
-
-def _check_one_relation(file: SiteFile, *, clients: int) -> None:
-    """Refuse agreements whose charges would not add up in one ledger."""
-    found: dict[tuple[str, ...], str] = {}
-    for agreement in file.agreements().values():
-        population = agreement.population(clients=seats_of(agreement, clients), records=file.records)
-        claim = agreement.protocol.guarantee(population)
-        found.setdefault((claim.unit, *relation_of(claim).kind), f"{agreement.method} (per {claim.unit}, `{claim.neighbours}`, "
-                         f"trust `{claim.trust}`)")  # fmt: skip
-    if len(found) > 1:
-        raise InputError(
-            f"what {' and '.join(found.values())} release does not add up to one limit: join with each kind in a folder of its "
-            "own and split the limit between them, or take the other one out of `agreed` in the site's file first"
-        )
-
-
-def _check_trust(claim: Guarantee, hosting: Hosting) -> None:
-    if claim.trust in SEEN_WITHOUT_NOISE and not hosting.trust_coordinator:
-        raise InputError(
-            f"under this method (trust `{claim.trust}`) the coordinator sees your clients' messages without noise, and the "
-            "limit holds only against those who see what the coordinator shows: if you trust it so far, join with "
-            "--trust-coordinator"
-        )

@@ -5,6 +5,10 @@ executor     the site's job: the one class a site lets a job name, without argum
 policy       the files that make a site refuse everything else
 kits         certificates and startup kits; a site's private key never leaves it
 connecting   connections that are made in bounded time
+certificates who is whose, until when, and the signed list of who is revoked
+tls          connections that take certificates of the federation's root alone, and none on the list
+tally        what the coordinator has had of each site over all runs, signed; the newest list goes with it
+client, server   FLARE's processes at a site and at the coordinator, guarded
 processes    starting and stopping the long-lived processes
 session      what the coordinator says to its server: submit, abort, who is connected
 """

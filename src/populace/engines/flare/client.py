@@ -4,17 +4,20 @@ FLARE's client looks at its authorization file only where the request says that 
 changed server would so read any file (`cat`), remove the policy (`delete_run local`) or stop the process. What a site must not
 do is therefore not there at all: of FLARE's commands those are kept that deploy, start, watch and end a job; they are taken
 from the server alone, for job numbers of FLARE's own form; and a job starts only while the policy files stand as populace
-wrote them.
+wrote them. It connects to a server of the federation's root alone, unless that is on the site's list of revoked ones.
 """
 
 from __future__ import annotations
 
+import ssl
 import sys
 import uuid
 from pathlib import Path
+from typing import Any
 
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
+from nvflare.fuel.f3.drivers import tcp_driver
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.mpm import MainProcessMonitor
 from nvflare.private.admin_defs import error_reply
@@ -25,7 +28,8 @@ from nvflare.private.fed.client.admin import FedAdminAgent
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 
 from populace.engines.flare.connecting import bound_connecting
-from populace.engines.flare.policy import check_site_policy
+from populace.engines.flare.policy import LIST_FILE, check_site_policy
+from populace.engines.flare.tls import Listed, check_identities, federation_context
 from populace.errors import PopulaceError
 
 KEPT = frozenset(
@@ -89,9 +93,21 @@ def guard(kit: Path) -> None:
     FedAdminAgent._dispatch_request = guarded
 
 
+def guard_connections(kit: Path) -> None:
+    """Connect to a server of the federation's own root alone, and to none that is on the site's copy of its list."""
+    listed = Listed(kit.parent / LIST_FILE, kit / "startup" / "rootCA.pem")
+
+    def context(params: dict[str, Any], ssl_server: bool) -> ssl.SSLContext | None:
+        return federation_context(params, listed.now(), ssl_server=ssl_server)
+
+    tcp_driver.get_ssl_context = context
+    check_identities(listed)
+
+
 def main() -> int:
     arguments = client_train.parse_arguments()
     guard(Path(arguments.workspace))
+    guard_connections(Path(arguments.workspace))
     bound_connecting()
     return int(MainProcessMonitor.run(main_func=client_train.main, run_dir=arguments.workspace, args=arguments) or 0)
 

@@ -19,8 +19,9 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
-from populace.engines.flare.executor import REPLY, REQUEST
+from populace.engines.flare.executor import REPLY, REQUEST, TALLY
 from populace.engines.flare.session import TASK
+from populace.engines.flare.tally import Tally
 from populace.engines.link import Link, LinkClosedError, Still
 from populace.engines.segment import advance
 from populace.types import JsonObject
@@ -37,15 +38,20 @@ class FlareLink(Link):
     that is merely slow gets in again.
     """
 
-    def __init__(self, controller: Controller, fl_ctx: FLContext, abort: Signal) -> None:
-        self._controller, self._fl_ctx, self._abort = controller, fl_ctx, abort
+    def __init__(self, controller: Controller, fl_ctx: FLContext, abort: Signal, tally: Tally | None = None) -> None:
+        self._controller, self._fl_ctx, self._abort, self._tally = controller, fl_ctx, abort, tally
         self._missed: dict[str, int] = {}
         self._recent: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
         self._still: Still = lambda silent: silent
         self._lock = threading.Lock()  # of all exchanges: a late answer comes while the next one is under way
 
     def sites(self) -> list[str]:
-        return [client.name for client in self._fl_ctx.get_engine().get_clients()]
+        revoked = frozenset() if self._tally is None else self._tally.revoked()
+        return [client.name for client in self._fl_ctx.get_engine().get_clients() if client.name not in revoked]
+
+    def accepted(self, run: str, replies: Mapping[str, int]) -> None:
+        if self._tally is not None:
+            self._tally.note(run, replies)
 
     def while_waiting(self, still: Still) -> None:
         self._still = still
@@ -66,8 +72,12 @@ class FlareLink(Link):
 
         tasks = []
         for site, ask in asks.items():
+            stated = {} if self._tally is None else {TALLY: self._tally.statement(site)}
             task = Task(
-                name=TASK, data=Shareable({REQUEST: ask}), timeout=max(1, int(timeout)), result_received_cb=received
+                name=TASK,
+                data=Shareable({REQUEST: ask, **stated}),
+                timeout=max(1, int(timeout)),
+                result_received_cb=received,
             )
             self._controller.broadcast(task=task, fl_ctx=self._fl_ctx, targets=[site], min_responses=1)
             tasks.append(task)
@@ -135,4 +145,4 @@ class SegmentController(Controller):  # type: ignore[misc]
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         for folder, segment in self._runs:
             if not abort_signal.triggered:
-                advance(folder, FlareLink(self, fl_ctx, abort_signal), segment)
+                advance(folder, FlareLink(self, fl_ctx, abort_signal, Tally(folder.parents[1])), segment)

@@ -6,6 +6,7 @@ file, `local/populace.json`.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,12 +21,13 @@ from nvflare.apis.signal import Signal
 from populace.engines.agreement import Agreement
 from populace.engines.flare.policy import SITE_FILE, check_site_policy
 from populace.engines.flare.session import TASK
+from populace.engines.flare.tally import check_tally
 from populace.engines.messages import check_outgoing, make_refusal
 from populace.engines.site import Site, refusal_of
 from populace.engines.site_file import log_of, open_site, read_agreements, read_site_file
 from populace.errors import PopulaceError
 
-REQUEST, REPLY = "request", "reply"
+REQUEST, REPLY, TALLY = "request", "reply", "tally"
 
 
 def _kit(fl_ctx: FLContext) -> Path:
@@ -50,7 +52,9 @@ class SiteExecutor(Executor):  # type: ignore[misc]
         reply = make_reply(ReturnCode.OK)
         with self._one_at_a_time:
             try:
-                reply[REPLY] = self._open(_kit(fl_ctx)).reply(shareable.get(REQUEST))
+                site = self._open(_kit(fl_ctx))
+                revoked = check_tally(shareable.get(TALLY), _kit(fl_ctx))
+                reply[REPLY] = dataclasses.replace(site, revoked=revoked).reply(shareable.get(REQUEST))
             except Exception as error:
                 word, sentence = refusal_of(error)
                 log_of(_kit(fl_ctx) / "local" / SITE_FILE)(sentence)

@@ -18,8 +18,9 @@ import zipfile
 from pathlib import Path
 
 from populace.engines.flare import require
+from populace.engines.flare.certificates import Certificate, from_pem
 from populace.errors import InputError, RunError
-from populace.tables.files import write_json
+from populace.tables.files import replacing, write_json
 from populace.types import JsonObject
 
 Step = list[str | Path]
@@ -53,21 +54,90 @@ def make_root(folder: Path, *, federation: str, host: str, port: int) -> str:
     server = {"host": host, "fed_learn_port": port, "admin_port": port}
     profile = {"name": federation, "scheme": "tcp", "connection_security": "mtls", "server": server}
     write_json(folder / "profile.yml", profile)
-    participants: dict[str, JsonObject] = {
-        "server": {"name": host, "type": "server", "org": "coordinator", "fed_learn_port": port, "admin_port": port},
-        "lead": {"name": LEAD, "type": "admin", "org": "coordinator", "role": "lead"},
-    }
+    participants = _own_participants(host, port)
     steps: list[Step] = [["cert", "init", "--profile", folder / "profile.yml", "-o", folder / "ca"]]
-    for place, participant in participants.items():
-        steps.append(_request_step(folder, place, federation, participant))
-        request = folder / place / "key" / f"{participant['name']}.request.zip"
-        steps.append(_approve_step(folder, request, folder / place / f"{place}.signed.zip"))
-    _flare(*steps, home=folder)
+    _flare(*steps, *_own_steps(folder, folder, federation, participants), home=folder)
     (folder / "ca").chmod(0o700)
     root = fingerprint(folder / "ca" / "rootCA.pem")
     for place in participants:
         assemble(folder / place, folder / place / f"{place}.signed.zip", folder / place / "key", root)
     return root
+
+
+def _own_participants(host: str, port: int) -> dict[str, JsonObject]:
+    """The coordinator's own two: the server, and the lead who submits runs to it."""
+    return {
+        "server": {"name": host, "type": "server", "org": "coordinator", "fed_learn_port": port, "admin_port": port},
+        "lead": {"name": LEAD, "type": "admin", "org": "coordinator", "role": "lead"},
+    }
+
+
+def _own_steps(folder: Path, into: Path, federation: str, participants: dict[str, JsonObject]) -> list[Step]:
+    steps: list[Step] = []
+    for place, participant in participants.items():
+        steps.append(_request_step(into, place, federation, participant))
+        request = into / place / "key" / f"{participant['name']}.request.zip"
+        steps.append(_approve_step(folder, request, into / place / f"{place}.signed.zip"))
+    return steps
+
+
+def renew_own(folder: Path, *, federation: str, host: str, port: int, new_keys: bool) -> None:
+    """New certificates of the server and the lead, from the same root, put into their kits; with new keys or the old."""
+    made, participants = folder / "renewed", _own_participants(host, port)
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir(mode=0o700)
+    try:
+        if not new_keys:
+            for place in participants:
+                shutil.copytree(folder / place / "key", made / place / "key")
+        steps = _own_steps(folder, made, federation, participants)
+        _flare(*(step for step in steps if new_keys or step[1] == "approve"), home=folder)
+        root = fingerprint(folder / "ca" / "rootCA.pem")
+        for place in participants:
+            kit = assemble(made / place, made / place / f"{place}.signed.zip", made / place / "key", root)
+            install(kit, folder / place / "kit")
+            shutil.rmtree(folder / place / "key", ignore_errors=True)
+            (made / place / "key").replace(folder / place / "key")
+            (made / place / f"{place}.signed.zip").replace(folder / place / f"{place}.signed.zip")
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def install(new: Path, kit: Path) -> None:
+    """Put key and certificate of a new kit into one that is there, with all that was written since."""
+    for kind in ("server", "client"):
+        for end in ("key", "crt"):
+            name = Path("startup") / f"{kind}.{end}"
+            if (new / name).is_file() and (kit / name).is_file():
+                with replacing(kit / name) as temporary:
+                    shutil.copy(new / name, temporary)
+
+
+def renew_site(folder: Path, signed: Path, key_folder: Path) -> None:
+    """Put a new certificate into a site's kit; refuses one of another root than the kit has."""
+    made = folder / "renewed"
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir(mode=0o700)
+    try:
+        install(
+            assemble(made, signed, key_folder, fingerprint(folder / "kit" / "startup" / "rootCA.pem")), folder / "kit"
+        )
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def signed_certificate(signed: Path) -> Certificate:
+    """The certificate in a signed request."""
+    try:
+        with zipfile.ZipFile(signed) as packed:
+            name = str(json.loads(packed.read("signed.json"))["cert_file"])
+            if packed.getinfo(name).file_size > MOST_BYTES:
+                raise InputError(f"{signed} is not a signed request: its certificate is too long")
+            return from_pem(packed.read(name))
+    except (OSError, zipfile.BadZipFile, KeyError, ValueError, TypeError) as error:
+        raise InputError(
+            f"no signed request {signed}; expected the zip that `populace federation approve` made"
+        ) from error
 
 
 def fingerprint(certificate: Path) -> str:
@@ -80,9 +150,9 @@ def fingerprint(certificate: Path) -> str:
     return "SHA256:" + ":".join(digest[i : i + 2] for i in range(0, len(digest), 2))
 
 
-def request_site(folder: Path, *, federation: str, name: str, org: str) -> Path:
+def request_site(folder: Path, *, federation: str, name: str, org: str, place: str = "request") -> Path:
     """A key, which stays in the folder, and a request to send; returns the request."""
-    step = _request_step(folder, "request", federation, {"name": name, "type": "client", "org": org})
+    step = _request_step(folder, place, federation, {"name": name, "type": "client", "org": org})
     return Path(_flare(step, home=folder)[0]["request_zip"])
 
 

@@ -19,6 +19,7 @@ GATE = "populace.engines.flare.executor.Gate"
 CONTROLLER = "populace.engines.flare.controller.SegmentController"
 SCOPE = "populace"
 SITE_FILE = "populace.json"
+LIST_FILE = "revoked.crl"  # in the folder of a federation, and of a site
 ROLES = ("project_admin", "org_admin", "lead", "member")
 NOTHING = {
     "submit_job": "none", "clone_job": "none", "manage_job": "none", "download_job": "none", "view": "none", "operate": "none",

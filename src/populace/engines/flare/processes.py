@@ -16,8 +16,8 @@ from populace.tables.files import read_json, write_json
 Kind = Literal["server", "client"]
 GRACE_SECONDS = 8.0
 SECONDS_APART = 2.0  # of two readings of when a process began: the time of the machine's start is rounded
-#: A site runs FLARE's client with less to ask of it.
-MODULES = {"server": "nvflare.private.fed.app.server.server_train", "client": "populace.engines.flare.client"}
+#: A site runs FLARE's client with less to ask of it, a coordinator FLARE's server with a closer look at who comes.
+MODULES = {"server": "populace.engines.flare.server", "client": "populace.engines.flare.client"}
 
 
 def start(kit: Path, kind: Kind, *, name: str, org: str) -> int:
@@ -50,9 +50,10 @@ def note(kit: Path, pid: int) -> None:
 
 
 def alive(kit: Path) -> int | None:
-    """The number of the running process, or None. A number that another process has got since does not count.
+    """The number of the running process, or None.
 
-    When a process began is counted from the machine's start: by the clock it would change whenever the clock is set.
+    A number that another process has got since does not count, nor does that of the folder this one was copied from. When a
+    process began is counted from the machine's start: by the clock it would change whenever the clock is set.
     """
     found = _process(kit)
     return None if found is None else int(found.pid)
@@ -62,7 +63,7 @@ def _process(kit: Path) -> psutil.Process | None:
     if not (kit / "process.json").is_file():
         return None
     noted = read_json(kit / "process.json")
-    with contextlib.suppress(psutil.Error, KeyError, TypeError):
+    with contextlib.suppress(psutil.Error, KeyError, TypeError, AttributeError):
         process = psutil.Process(noted["pid"])
         if "began" in noted:  # up to version 0.3.0, by the clock
             same = abs(process.create_time() - noted["began"]) < 1.0
