@@ -1,0 +1,187 @@
+"""Targets whose inputs hypothesis makes: values of any shape where a document, a table or settings are expected."""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+from typing import Any
+
+import hypothesis
+import pyarrow as pa
+import pyarrow.ipc
+from hypothesis import strategies as st
+
+from builders import table_methods
+from fuzz.corpus import small_table
+from fuzz.target import Target
+from populace.engines.agreement import agreement_from_json
+from populace.engines.roster import roster_from_json
+from populace.methods.registry import METHODS, make_protocol, parameters
+from populace.privacy import events
+from populace.privacy.guarantee import guarantee_from_json
+from populace.runs.spec import make_spec
+from populace.tables.proposal import propose
+from populace.tables.schema import schema_from_dict
+from populace.tables.table import make_table
+
+AT_ONCE = 50
+NUMBERS = st.one_of(
+    st.integers(-3, 3), st.sampled_from((2**31, 2**63, -(2**63), 10**30, 1e308, float("inf"), float("nan"), 1e-320)), st.floats()
+)
+LEAVES = st.one_of(st.none(), st.booleans(), NUMBERS, st.text(max_size=8))
+JSON = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4), max_leaves=12)
+
+
+def strings(*texts: str) -> Any:
+    return st.one_of(st.sampled_from(texts), JSON)
+
+
+def documents(**fields: Any) -> Any:
+    """Documents with some of these fields and any others."""
+    return st.fixed_dictionaries({}, optional={**fields, "other": JSON})
+
+
+COLUMNS = documents(
+    name=strings("a", "b", ""), kind=strings("categorical", "ordinal", "integer", "decimal", "date", "id", "drop"),
+    categories=st.one_of(st.lists(st.text(max_size=4), max_size=5), JSON), edges=st.one_of(st.lists(NUMBERS, max_size=5), JSON),
+    dtype=strings("text", "integer", "boolean", "float"), nullable=st.one_of(st.booleans(), JSON), domain=strings("declared", "read-from-data"),
+    spikes=st.lists(NUMBERS, max_size=3), step=NUMBERS, source=JSON, clip=JSON, missing=JSON,
+)  # fmt: skip
+SCHEMAS = documents(
+    format=st.one_of(st.integers(0, 4), JSON), columns=st.one_of(st.lists(COLUMNS, max_size=3), JSON), target=strings("a", "b"),
+    constraints=st.one_of(st.lists(JSON, max_size=2), JSON), others=JSON,
+)  # fmt: skip
+EVENTS = st.recursive(
+    documents(kind=strings("gaussian", "pure", "composed", "non-private", "sampled"), epsilon=NUMBERS, noise_multiplier=NUMBERS, count=NUMBERS),
+    lambda inner: documents(kind=strings("composed", "sampled", "repeated"), events=st.lists(inner, max_size=3), event=inner, times=NUMBERS),
+    max_leaves=5,
+)  # fmt: skip
+ROSTERS = documents(
+    seats=st.one_of(st.lists(documents(site=JSON, first=NUMBERS, clients=NUMBERS, hosts=JSON), max_size=3), JSON), records=NUMBERS,
+    seeded=JSON, records_read=JSON,
+)  # fmt: skip
+AGREEMENTS = documents(
+    format=st.sampled_from((1, 1, 1, 2)), method=strings("independent", "poll"), parameters=st.one_of(documents(epsilon=NUMBERS), JSON),
+    schema=SCHEMAS, roster=JSON, images=documents(shape=JSON, classes=NUMBERS),
+    **{"class": strings("populace.methods.baselines.independent:Independent", "os:system", "populace.methods.base:Protocol", "x:", "")},
+)  # fmt: skip
+CELLS = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(), st.text(max_size=6), st.dates(), st.times(),
+    st.datetimes(), st.binary(max_size=4), st.decimals(allow_nan=False, allow_infinity=False, places=2, min_value=-9, max_value=9),
+)  # fmt: skip
+
+
+@functools.lru_cache(maxsize=4)
+def examples(strategy: Any, seed: int) -> list[Any]:
+    """Some examples of a strategy, the same for the same seed."""
+    found: list[Any] = []
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=AT_ONCE, database=None, deadline=None, phases=[hypothesis.Phase.generate],
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )  # fmt: skip
+    @hypothesis.given(strategy)
+    def keep(value: Any) -> None:
+        found.append(value)
+
+    keep()
+    return found
+
+
+def _settings() -> Any:
+    """A method and settings of it, of wrong kinds and out of range."""
+
+    def of(name: str) -> Any:
+        fields = {field: st.one_of(NUMBERS, JSON) for field in parameters(name)}
+        return st.tuples(st.just(name), st.fixed_dictionaries({}, optional=fields))
+
+    return st.sampled_from(sorted(METHODS)).flatmap(of)
+
+
+SPECS = st.fixed_dictionaries({}, optional={
+    "data": strings("a.csv", "b.parquet"), "epsilon": NUMBERS, "method": strings(*table_methods()), "delta": st.one_of(NUMBERS, JSON),
+    "records_per_client": st.one_of(NUMBERS, JSON), "client_column": JSON, "most_records": NUMBERS, "settings": JSON, "rows": st.one_of(NUMBERS, JSON),
+    "seed": st.one_of(NUMBERS, JSON), "target": JSON, "trust": strings("silo", "central"), "person": JSON, "silos": NUMBERS, "schema_file": JSON,
+})  # fmt: skip
+
+
+TABLES = st.dictionaries(st.text(max_size=4), st.lists(CELLS, min_size=3, max_size=3), min_size=1, max_size=4)
+
+
+def _stored(columns: dict[str, list[Any]]) -> bytes:
+    """A table of these columns as bytes; of what no table holds, an empty one."""
+    try:
+        frame = pa.table(columns)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        frame = pa.table({"a": pa.array([], pa.null())})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, frame.schema) as writer:
+        writer.write_table(frame)
+    return sink.getvalue().to_pybytes()
+
+
+def _table(frame: pa.Table) -> None:
+    make_table(frame, propose(frame).schema)
+
+
+def _under_schema(frame: pa.Table) -> None:
+    names = small_table().schema.names
+    columns = [frame.column(number % frame.num_columns) for number in range(len(names))]
+    make_table(pa.table(columns, names=names), small_table().schema)
+
+
+def _event(document: Any) -> None:
+    try:
+        events.from_json(document)
+    except (KeyError, TypeError, ValueError):  # its readers wait for these, and say which file it was
+        return
+
+
+def _guarantee(document: Any) -> None:
+    try:
+        guarantee_from_json(document)
+    except (KeyError, TypeError, ValueError):
+        return
+
+
+def _protocol(pair: Any) -> None:
+    name, settings = pair
+    make_protocol(name, settings)
+
+
+def _example(strategy: Any, rng: random.Random) -> Any:
+    """The example of a case: hypothesis makes some at once, and a case takes its own of them."""
+    seed, number = getattr(rng, "case", (0, rng.randrange(1_000)))
+    some = examples(strategy, 1_000_003 * seed + number // AT_ONCE)
+    return some[number % len(some)]
+
+
+def _target(name: str, strategy: Any, use: Any, cost: float) -> Target:
+    return Target(
+        name=f"values-{name}", prepare=lambda _: None, cost=cost,
+        draw=lambda _, rng: {"value": json.dumps(_example(strategy, rng))},
+        run=lambda _, case: use(json.loads(case["value"])),
+    )  # fmt: skip
+
+
+def _table_target(name: str, use: Any, cost: float) -> Target:
+    return Target(
+        name=f"values-{name}", prepare=lambda _: None, cost=cost,
+        draw=lambda _, rng: {"frame": _stored(_example(TABLES, rng))},
+        run=lambda _, case: use(pa.ipc.open_stream(case["frame"]).read_all()),
+    )  # fmt: skip
+
+
+TARGETS: tuple[Target, ...] = (
+    _target("schema", SCHEMAS, schema_from_dict, 3.0),
+    _target("event", EVENTS, _event, 3.0),
+    _target("guarantee", JSON, _guarantee, 3.0),
+    _target("roster", ROSTERS, roster_from_json, 3.0),
+    _target("agreement", AGREEMENTS, lambda value: agreement_from_json(value, where="a file"), 4.0),
+    _target("settings", _settings(), _protocol, 4.0),
+    _target("spec", SPECS, lambda value: make_spec(**value), 4.0),
+    _table_target("table", _table, 15.0),
+    _table_target("table-under-schema", _under_schema, 8.0),
+)
