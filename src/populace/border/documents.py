@@ -27,12 +27,12 @@ class _LimitError(ValueError):
     """A document beyond a limit."""
 
 
-def parse_json(text: str | bytes, *, where: str, error: type[PopulaceError] = RunError, constants: bool = True) -> Any:
-    """A JSON document; `where` names it in the sentence. Without `constants`, NaN and infinities are refused."""
+def parse_json(text: str | bytes, *, where: str, error: type[PopulaceError] = RunError, strict: bool = False) -> Any:
+    """A JSON document; `where` names it in the sentence. A `strict` one has no NaN or infinity, and no name twice."""
     try:
         text = text.decode("utf-8") if isinstance(text, bytes) else text
         _check_depth(text, _IN_JSON)
-        document = json.loads(text, parse_constant=None if constants else _no_constant)
+        document = json.loads(text, **(_STRICT if strict else {}))
         _check_values(document)
     except (ValueError, RecursionError, MemoryError) as reason:
         raise error(f"cannot read {where}: {_words(reason, 'JSON')}") from reason
@@ -52,10 +52,10 @@ def parse_toml(text: str | bytes, *, where: str, error: type[PopulaceError] = Ru
 
 
 def read_json(
-    path: Path, *, error: type[PopulaceError] = RunError, most: int = MOST_BYTES, constants: bool = True
+    path: Path, *, error: type[PopulaceError] = RunError, most: int = MOST_BYTES, strict: bool = False
 ) -> Any:
     """The document in a JSON file."""
-    return parse_json(read_bytes(path, most=most, error=error), where=str(path), error=error, constants=constants)
+    return parse_json(read_bytes(path, most=most, error=error), where=str(path), error=error, strict=strict)
 
 
 def _check_depth(text: str, tokens: re.Pattern[str]) -> None:
@@ -104,6 +104,16 @@ def _check_string(text: str) -> None:
 
 def _no_constant(name: str) -> None:
     raise _LimitError(f"expected numbers, got {name}")
+
+
+def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise _LimitError("expected each name once, got one twice")
+    return found
+
+
+_STRICT: dict[str, Any] = {"parse_constant": _no_constant, "object_pairs_hook": _no_doubles}
 
 
 def _words(reason: BaseException, language: str) -> str:

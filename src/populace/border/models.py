@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pydantic
@@ -10,6 +12,10 @@ from populace.border.documents import read_json
 from populace.border.regular import first_line
 from populace.errors import PopulaceError, RunError
 from populace.types import JsonObject
+
+RESTORE = "restore it from a copy"
+#: What documents raise whose parts do not fit each other.
+DAMAGED = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 
 
 class Form(pydantic.BaseModel):
@@ -22,7 +28,7 @@ class Form(pydantic.BaseModel):
 
 
 def read_document(
-    path: Path, form: type[Form], *, error: type[PopulaceError] = RunError, advice: str = "restore it from a copy"
+    path: Path, form: type[Form], *, error: type[PopulaceError] = RunError, advice: str = RESTORE
 ) -> JsonObject:
     """The JSON object in a file, in this form."""
     return check_document(read_json(path, error=error), form, where=str(path), error=error, advice=advice)
@@ -34,7 +40,7 @@ def check_document(
     *,
     where: str,
     error: type[PopulaceError] = RunError,
-    advice: str = "restore it from a copy",
+    advice: str = RESTORE,
 ) -> JsonObject:
     """A document as it is, if it is in this form."""
     if not isinstance(document, dict):
@@ -51,6 +57,18 @@ def check_document(
             f"{where} is damaged: {field!r}: {first_line(words)}, got {_shown(first['input'])}; {advice}"
         ) from None
     return document
+
+
+@contextlib.contextmanager
+def interpreting(where: str, *, error: type[PopulaceError] = RunError, advice: str = RESTORE) -> Iterator[None]:
+    """What goes wrong while a document of our own is given its meaning, in one sentence: its parts contradict each other."""
+    try:
+        yield
+    except PopulaceError:
+        raise
+    except DAMAGED as reason:
+        words = first_line(str(reason), most=120)
+        raise error(f"{where} is damaged: {type(reason).__name__} {words}; {advice}".replace(" ;", ";")) from reason
 
 
 def _shown(value: object) -> str:

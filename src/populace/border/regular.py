@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
+from typing import TextIO
 
 from populace.errors import PopulaceError, RunError
 
@@ -34,20 +35,38 @@ def check_regular(path: Path, *, error: type[PopulaceError] = RunError, what: st
     return facts
 
 
-def open_regular(path: Path, *, error: type[PopulaceError] = RunError, what: str = "") -> BinaryIO:
-    """An open file. Nothing is waited for, even if a pipe takes the file's place meanwhile."""
-    check_regular(path, error=error, what=what)
+def open_regular(path: Path, *, error: type[PopulaceError] = RunError, what: str = "") -> io.BufferedReader:
+    """An open file; a pipe is not waited for, whenever it took the file's place."""
     try:
-        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as reason:
+        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise error(f"no file {path}") from None
+    except (OSError, ValueError) as reason:
         raise cannot_read(path, reason, error=error, what=what) from reason
-    file: BinaryIO = os.fdopen(number, "rb")
     try:
         _check_kind(path, os.fstat(number), error, what)
+        return os.fdopen(number, "rb")
     except BaseException:
-        file.close()
+        os.close(number)
         raise
-    return file
+
+
+def open_output(path: Path, *, error: type[PopulaceError] = RunError) -> TextIO:
+    """A file that is written to at its end: a lock, a log. A pipe that nobody reads is not waited for."""
+    try:
+        number = os.open(
+            path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666
+        )
+    except (OSError, ValueError) as reason:
+        words = reason.strerror if isinstance(reason, OSError) else str(reason)
+        raise error(f"cannot write {path}: {words}") from reason
+    try:
+        if not stat.S_ISREG(os.fstat(number).st_mode):
+            raise error(f"cannot write {path}: {_kind(os.fstat(number))}; expected the name of a file")
+        return os.fdopen(number, "a", encoding="utf-8")
+    except BaseException:
+        os.close(number)
+        raise
 
 
 def check_output(path: Path, *, error: type[PopulaceError] = RunError) -> None:
