@@ -22,15 +22,18 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from populace.border.models import read_document
+from populace.border.regular import open_output
 from populace.engines.agreement import Agreement, agreement_from_json
 from populace.engines.checkpoint import Checkpoint
 from populace.engines.coordinator import Coordinator, QuorumError, Round
+from populace.engines.forms import PlanForm, RosterForm, StatusForm
 from populace.engines.link import Link, LinkClosedError
 from populace.engines.messages import make_facts_request
 from populace.engines.roster import Roster, enrol, roster_from_json
 from populace.engines.runtime import make_key
 from populace.errors import PopulaceError, RunError
-from populace.tables.files import read_json, write_json
+from populace.tables.files import write_json
 from populace.types import JsonObject
 
 State = Literal["new", "running", "interrupted", "waiting", "stopped", "finished"]
@@ -62,7 +65,7 @@ class Plan:
 
 
 def read_plan(folder: Path) -> Plan:
-    document = read_json(folder / "plan.json")
+    document = read_document(folder / "plan.json", PlanForm)
     try:
         agreement = agreement_from_json(document["agreement"], where=str(folder / "plan.json"))
         fields = {name: document[name] for name in ("run", "seed", "least", "timeout")}
@@ -77,14 +80,14 @@ def checkpoint_of(folder: Path) -> Checkpoint:
 
 
 def read_roster(folder: Path) -> Roster | None:
-    return roster_from_json(read_json(folder / "roster.json")) if (folder / "roster.json").is_file() else None
+    path = folder / "roster.json"
+    return roster_from_json(read_document(path, RosterForm)) if path.exists() else None
 
 
 def read_status(folder: Path) -> JsonObject:
-    if not (folder / "status.json").is_file():
-        return {"state": "new", "round": 0, "why": "", "sites": {}}
-    found: JsonObject = read_json(folder / "status.json")
-    return found
+    new: JsonObject = {"state": "new", "round": 0, "why": "", "sites": {}}
+    path = folder / "status.json"
+    return {**new, **read_document(path, StatusForm)} if path.exists() else new
 
 
 def coordinator_of(folder: Path, link: Link) -> Coordinator:
@@ -137,7 +140,7 @@ def advance(folder: Path, link: Link) -> State:
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Hold the folder's lock; the segment of a job that is not quite dead may still have it for a moment."""
-    with (folder / ".lock").open("w") as handle:
+    with open_output(folder / ".lock") as handle:
         until = time.monotonic() + SECONDS_FOR_LOCK
         while True:
             try:
@@ -165,7 +168,7 @@ def _note_round(folder: Path, coordinator: Coordinator, at: Round, began: float)
         "round": at.number, "seconds": round(at.seconds, 4), "replies": dict(at.replies), "refusals": dict(at.refusals),
         "missing": list(at.missing), "at": time.time(),
     }  # fmt: skip
-    with (folder / "rounds.jsonl").open("a", encoding="utf-8") as file:
+    with open_output(folder / "rounds.jsonl") as file:
         file.write(json.dumps(line) + "\n")
     status = {
         "state": "running",

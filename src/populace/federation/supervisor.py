@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from populace.border.models import read_document
 from populace.engines.flare import processes, session
 from populace.engines.link import InProcess
 from populace.engines.roster import Roster
@@ -18,12 +19,13 @@ from populace.engines.runtime import Keys
 from populace.engines.segment import Plan, checkpoint_of, coordinator_of, read_roster, read_status
 from populace.errors import InputError, RunError
 from populace.federation.coordinator import Federation
+from populace.federation.forms import SubmittedForm
 from populace.runs.domains import save_schema
 from populace.runs.federated_statement import LOOPBACK, seated_in_words, stated_federation
 from populace.runs.folder import RunFolder
 from populace.runs.restated import sites_population
 from populace.runs.run import Run, versions
-from populace.tables.files import read_json, write_json
+from populace.tables.files import write_json
 from populace.types import JsonObject, NumpyArray
 from populace.version import __version__
 
@@ -78,8 +80,8 @@ def run_federation(
 
 def _run_name(federation: Federation, folder: RunFolder) -> str:
     if (folder / "run.json").is_file():
-        kept = read_json(folder / "run.json")
-        if isinstance(kept, dict) and kept.get("status") == "unfinished" and "run" in kept.get("spec", {}):
+        kept = folder.read()
+        if kept["status"] == "unfinished" and "run" in kept["spec"]:
             return str(kept["spec"]["run"])
     return f"{federation.name}-{secrets.token_hex(4)}"
 
@@ -120,7 +122,7 @@ class Supervisor:
     def _abort_last(self, link: session.Session) -> None:
         """Abort the job that a killed supervisor may have left running: two segments of a run would wait for each other."""
         if (self._place / "submitted.json").is_file():
-            link.abort(read_json(self._place / "submitted.json")["job"])
+            link.abort(read_document(self._place / "submitted.json", SubmittedForm)["job"])
 
     def _wait_for_sites(self, link: session.Session) -> None:
         """Wait for sites: a new run for as many as requested, a resumed one for all of its own at first, then for any."""
@@ -240,7 +242,7 @@ def _finish(
     keys, state, heard, ledger, traffic, done = coordinator.start()
     protocol, population, roster = coordinator.agreement.protocol, coordinator.population, coordinator.roster
     generator = protocol.finish(state, population, keys.finish())
-    host, answered = str(read_json(place.parents[1] / "federation.json")["host"]), int((heard > 0).sum())
+    host, answered = Federation(place.parents[1]).document["host"], int((heard > 0).sum())
     guarantee = stated_federation(
         protocol.guarantee(population), roster, kind=population.kind, answered=answered,
         seeded=roster.seeded or coordinator.seeded, host=host,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from populace.border.models import interpreting
 from populace.errors import DataError, InputError, PopulaceError
 from populace.evaluation.baselines import SYNTHETIC
 from populace.evaluation.evaluate import evaluate_tables
@@ -151,7 +152,7 @@ def _open(folder: RunFolder, name: str) -> JsonObject:
         "name": name,
         "folder": folder,
         "details": details,
-        "privacy": todays_words(read_json(folder / "privacy.json")),
+        "privacy": _privacy(folder),
         "command": details.get("command") or sections.command_of(details["spec"]),
         "audit": attack_results.read_audit(folder / "audit.json"),
         "attacks": attack_results.read_attacks(folder / "attacks.json"),
@@ -168,7 +169,15 @@ def _open(folder: RunFolder, name: str) -> JsonObject:
 
 
 def read_table_schema(folder: RunFolder) -> Schema:
-    return schema_from_dict(read_json(folder / "generator.json")["schema"])
+    document = read_json(folder / "generator.json")
+    with interpreting(str(folder / "generator.json")):
+        return schema_from_dict(document["schema"])
+
+
+def _privacy(folder: RunFolder) -> JsonObject:
+    document = folder.privacy()
+    with interpreting(str(folder / "privacy.json")):
+        return todays_words(document)
 
 
 def render_run(title: str, run: JsonObject, schema: Schema, *, evaluated_by: str = "", real: Files = "FILE") -> str:

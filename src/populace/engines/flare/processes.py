@@ -10,8 +10,10 @@ from typing import Literal
 
 import psutil
 
+from populace.border.models import read_document
+from populace.engines.forms import ProcessForm
 from populace.errors import RunError
-from populace.tables.files import read_json, write_json
+from populace.tables.files import write_json
 
 Kind = Literal["server", "client"]
 GRACE_SECONDS = 8.0
@@ -52,8 +54,8 @@ def alive(kit: Path) -> int | None:
 def _process(kit: Path) -> psutil.Process | None:
     if not (kit / "process.json").is_file():
         return None
-    noted = read_json(kit / "process.json")
-    with contextlib.suppress(psutil.Error, KeyError, TypeError):
+    noted = read_document(kit / "process.json", ProcessForm, advice="end the process yourself, then remove the file")
+    with contextlib.suppress(psutil.Error):
         process = psutil.Process(noted["pid"])
         if abs(process.create_time() - noted["began"]) < 1.0 and process.status() != psutil.STATUS_ZOMBIE:
             return process

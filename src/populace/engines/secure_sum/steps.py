@@ -19,6 +19,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
+from populace.border.documents import parse_json
 from populace.engines.secure_sum import primitives, shamir
 from populace.engines.secure_sum.messages import SEALED_BYTES, Rows, SecureSumError
 from populace.engines.secure_sum.primitives import KEY_BYTES, PrivateKey
@@ -57,7 +58,7 @@ class Kept:
 
 
 def kept_from_bytes(data: bytes) -> Kept:
-    document = json.loads(data)
+    document = parse_json(data, where="what the site kept of a secure sum")
     sealing_key, mask_key, self_mask = (bytes.fromhex(text) for text in document["secrets"])
     rows = {
         name: {int(place): bytes.fromhex(text) for place, text in document[name].items()} for name in ("keys", "held")
