@@ -20,6 +20,7 @@ from fuzz.wires import damaged_message
 from populace.collector.app import WIRE, make_app
 from populace.collector.device import ACCOUNT, Device
 from populace.collector.documents import Sent, answer_from, answer_message
+from populace.collector.study import receipt_of
 from populace.privacy.ledger_file import kept_budget
 from populace.privacy.sqlite_ledger import SqliteLedger
 
@@ -119,6 +120,7 @@ class Person:
     token: str
     ledger: Path
     record: dict[str, object]
+    study: str
 
 
 class Scripted:
@@ -132,6 +134,10 @@ class Scripted:
             self.sent.append(body)
         if path == self.case["path"]:
             return self.case["status"], self.case["kind"], self.case["body"]
+        if path == "/v1/answer":
+            sent = answer_from(body, wire_form=True)
+            receipt = receipt_of(self.person.study, sent.nonce, sent.round, sent.place, sent.report).hex()
+            return 200, "application/json", json.dumps({"receipt": receipt, "fresh": True}).encode()
         return self.person.replies[path]
 
 
@@ -145,7 +151,7 @@ def _prepare_device(corpus: Corpus) -> Person:
     replies["/v1/answer"] = (200, "application/json", b'{"receipt": "' + b"0" * 64 + b'", "fresh": true}')
     replies["/v1/invitation"] = (200, "application/json", json.dumps({"invitation": token}).encode())
     record = {"colour": "red", "size": 2, "weight": 1.5, "sold": True}
-    return Person(replies=replies, token=token, ledger=corpus.folder / "scratch" / "person" / "ledger", record=record)
+    return Person(replies=replies, token=token, ledger=corpus.folder / "scratch" / "person" / "ledger", record=record, study=place.read().id)
 
 
 def _draw_device(person: Person, rng: random.Random) -> Input:

@@ -193,8 +193,8 @@ def _run_told(told: Told, case: Input) -> None:
     done = coordinator.go()
     if done.ledger.spent()["charges"] > coordinator.population.clients:
         raise FindingError("a client counted twice")
-    for leaf in jax.tree.leaves(done.state):
-        if np.asarray(leaf).dtype.kind == "f" and not np.isfinite(np.asarray(leaf)).all():
+    for leaf in map(wire.to_numpy, jax.tree.leaves(done.state)):
+        if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
             raise FindingError("a state that is not finite")
 
 

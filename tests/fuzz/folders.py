@@ -45,8 +45,7 @@ def _verify(folder: Path, _: str) -> None:
 
 
 def _evaluate(folder: Path, _: str) -> None:
-    data = "pictures.npz" if folder.name == "moments" else "rows.parquet"
-    evaluate_runs([folder], str(folder.parent / data))
+    evaluate_runs([folder], str(folder.parent / "rows.parquet"))  # of images: minutes, in which classifiers are trained
 
 
 def _statement(folder: Path, _: str) -> None:
@@ -109,7 +108,7 @@ TARGETS: tuple[Target, ...] = (
     folder_target("load-run", "runs", _load, damage=("run.json", "privacy.json", "generator.*"), within=METHODS, cost=6.0),
     folder_target("sample-run", "runs", _sample, damage=("generator.*",), within=METHODS, cost=25.0),
     folder_target("verify-run", "runs", _verify, damage=OF_RUN, within=METHODS, cost=40.0),
-    folder_target("evaluate-run", "runs", _evaluate, damage=OF_RUN, within=("independent", "moments"), cost=900.0),
+    folder_target("evaluate-run", "runs", _evaluate, damage=OF_RUN, within=("independent", "census"), cost=900.0),
     folder_target("write-statement", "runs", _statement, damage=("privacy.json",), within=METHODS, cost=15.0),
     folder_target("ledger-of-run", "runs", _ledger, damage=("run.json", "*.sqlite"), within=("", "census"), cost=12.0),
     folder_target("resume-run", "unfinished", _resume, damage=("*/run.json", "*/resume.json", "*/booking.json", "*/checkpoint.npz"),
