@@ -20,7 +20,7 @@ from populace.cli.main import app, call
 CODES = (0, 1, 2, 3)
 #: What is never called with options that could be right: it would serve, train, wait for sites, or start processes.
 RESTRAINED = (
-    "demo", "benchmark", "collector serve", "federation start", "federation run", "federation stop", "federation init",
+    "demo", "benchmark", "collector serve", "federation start", "federation run", "federation stop", "federation init", "federation demo",
     "federation approve", "site request", "site join", "site stop", "device answer", "attack", "audit", "collector fit",
 )  # fmt: skip
 WRONG = (

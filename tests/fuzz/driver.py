@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -116,12 +117,15 @@ class Worker:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def said(self) -> str:
+        """What faulthandler said at the end, without its list of modules."""
         self.errors.seek(0)
-        return self.errors.read().decode(errors="replace")[-6_000:]
+        text = self.errors.read().decode(errors="replace")
+        return text.partition("\nExtension modules:")[0][-6_000:]
 
     def close(self) -> None:
-        if self.process.poll() is None:
+        with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
+        if self.process.poll() is None:
             try:
                 self.process.wait(20)
             except subprocess.TimeoutExpired:
@@ -171,9 +175,18 @@ class Driver:
                 if at is None:
                     raise RuntimeError(f"the worker ended before a case of {job['target']}: {what}\n{said}")
                 self.tally.note(job["target"], "finding", 0.0)
-                self._keep(job, at, what, _place(said), job.get("input"), said)
+                self._keep(job, at, what, _place(said), job.get("input") or self._drawn(job, at), said)
                 return int(at) + 1 if "input" not in job else last
         return last
+
+    def _drawn(self, job: dict[str, Any], case: str) -> dict[str, Any] | None:
+        """The input of a case whose worker is dead, drawn again by another."""
+        worker = Worker(self.corpus, self.limits)
+        try:
+            worker.send({**job, "first": int(case), "count": 1, "only_draw": True})
+            return next((line["drawn"] for line in worker.lines() if "drawn" in line), None)
+        finally:
+            worker.close()
 
     def _keep(self, job: dict[str, Any], case: str, what: str, where: str, made: Any, trace: str) -> None:
         name = case if "input" in job else f"{job['seed']}/{job['target']}/{case}"

@@ -7,12 +7,11 @@ import os
 import random
 import time
 
-from fuzz.corpus import Corpus
 from fuzz.target import Input, Target
 from populace.errors import InputError
 
 
-def _nothing(_: Corpus) -> None:
+def _nothing(_: object) -> None:
     return None
 
 
@@ -61,10 +60,6 @@ def _salad() -> None:
     raise InputError("first\nsecond\nthird")
 
 
-def _long() -> None:
-    raise InputError("x" * 5_000)
-
-
 def _silent() -> None:
     raise InputError("")
 
@@ -75,6 +70,6 @@ def _recursion() -> None:
 
 FAULTS = {
     "key-error": _key_error, "busy": _busy, "blocked": _blocked, "crash": _crash, "exit": _exit, "memory": _memory, "salad": _salad,
-    "long": _long, "silent": _silent, "recursion": _recursion, "nothing": lambda: None,
+    "silent": _silent, "recursion": _recursion, "nothing": lambda: None,
 }  # fmt: skip
 TARGETS: tuple[Target, ...] = tuple(_target(name, act) for name, act in FAULTS.items())

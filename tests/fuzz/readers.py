@@ -6,6 +6,8 @@ from pathlib import Path
 
 from fuzz.corpus import Corpus, mixed_frame, small_table
 from fuzz.target import FindingError, Target, file_target
+from populace.border.models import interpreting
+from populace.border.regular import read_bytes
 from populace.engines.coordinator_sums import decided_from_bytes
 from populace.engines.flare.kits import fingerprint, requested_name
 from populace.engines.segment import read_plan, read_roster, read_status
@@ -152,6 +154,11 @@ def _decided(corpus: Corpus) -> dict[str, bytes]:
     return {f"sum-{number}": data for number, data in enumerate(kept)}
 
 
+def _read_decided(path: Path) -> None:
+    with interpreting(str(path)):  # as the coordinator does
+        decided_from_bytes(read_bytes(path))
+
+
 TARGETS: tuple[Target, ...] = (
     file_target("read-csv", _tables(".csv"), _frame, cost=1.5),
     file_target("read-parquet", _tables(".parquet"), _frame, cost=2.0),
@@ -183,5 +190,5 @@ TARGETS: tuple[Target, ...] = (
     file_target("read-run-ledger", _of("runs", "populace-ledger.sqlite"), _run_ledger, cost=8.0),
     file_target("read-site-ledger", _of("federation", "ledger.sqlite"), _site_ledger, cost=8.0),
     file_target("read-attacks", _attack_files, _attacks, cost=0.5),
-    file_target("read-decided-sum", _decided, lambda path: decided_from_bytes(path.read_bytes()), cost=0.5),
+    file_target("read-decided-sum", _decided, _read_decided, cost=0.5),
 )  # fmt: skip

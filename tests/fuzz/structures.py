@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from builders import table_methods
 from fuzz.corpus import small_table
 from fuzz.target import Target
+from populace.border.models import interpreting
 from populace.engines.agreement import agreement_from_json
 from populace.engines.roster import roster_from_json
 from populace.methods.registry import METHODS, make_protocol, parameters
@@ -65,6 +66,12 @@ AGREEMENTS = documents(
     format=st.sampled_from((1, 1, 1, 2)), method=strings("independent", "poll"), parameters=st.one_of(documents(epsilon=NUMBERS), JSON),
     schema=SCHEMAS, roster=JSON, images=documents(shape=JSON, classes=NUMBERS),
     **{"class": strings("populace.methods.baselines.independent:Independent", "os:system", "populace.methods.base:Protocol", "x:", "")},
+)  # fmt: skip
+GUARANTEES = documents(
+    format=st.one_of(st.integers(0, 4), JSON), epsilon=NUMBERS, delta=st.one_of(NUMBERS, JSON), unit=strings("record", "client", "person"),
+    neighbours=strings("replace", "add-remove", "zero-out"), trust=strings("local", "silo", "central", "secure-sum"), mechanism=JSON,
+    assumptions=st.one_of(st.lists(st.text(max_size=4), max_size=2), JSON), derivation=st.lists(st.text(max_size=4), max_size=2),
+    randomness=JSON, domains=JSON, domain_sources=JSON, units=NUMBERS, sampling_delta=NUMBERS, claims=JSON, reason=JSON,
 )  # fmt: skip
 CELLS = st.one_of(
     st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(), st.text(max_size=6), st.dates(), st.times(),
@@ -133,17 +140,15 @@ def _under_schema(frame: pa.Table) -> None:
 
 
 def _event(document: Any) -> None:
-    try:
-        events.from_json(document)
-    except (KeyError, TypeError, ValueError):  # its readers wait for these, and say which file it was
-        return
+    with interpreting("an event"):  # as its readers do, which say which file it was in
+        events.to_json(events.from_json(document))
 
 
 def _guarantee(document: Any) -> None:
-    try:
-        guarantee_from_json(document)
-    except (KeyError, TypeError, ValueError):
-        return
+    """What is a guarantee can be written and said; what is none is refused as its readers expect."""
+    with interpreting("a privacy.json"):
+        claim = guarantee_from_json(document)
+    _ = (claim.to_json(), claim.statement, claim.headline, claim.lines)
 
 
 def _protocol(pair: Any) -> None:
@@ -177,7 +182,7 @@ def _table_target(name: str, use: Any, cost: float) -> Target:
 TARGETS: tuple[Target, ...] = (
     _target("schema", SCHEMAS, schema_from_dict, 3.0),
     _target("event", EVENTS, _event, 3.0),
-    _target("guarantee", JSON, _guarantee, 3.0),
+    _target("guarantee", GUARANTEES, _guarantee, 3.0),
     _target("roster", ROSTERS, roster_from_json, 3.0),
     _target("agreement", AGREEMENTS, lambda value: agreement_from_json(value, where="a file"), 4.0),
     _target("settings", _settings(), _protocol, 4.0),

@@ -11,11 +11,13 @@ import shutil
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fuzz.corpus import Corpus
 from fuzz.mutate import PLACES, damaged
 from populace.errors import PopulaceError
+
+if TYPE_CHECKING:
+    from fuzz.corpus import Corpus
 
 #: An input: names, texts, numbers and bytes, from which a case can be run again by itself.
 Input = dict[str, Any]

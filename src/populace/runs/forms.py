@@ -10,6 +10,7 @@ from populace.border.models import Form
 from populace.types import JsonObject
 
 Count = Annotated[int, pydantic.Field(ge=0)]
+Size = Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
 Hexadecimal = Annotated[str, pydantic.Field(pattern=r"^(?:[0-9a-f]{2})+$")]
 
 
@@ -30,6 +31,14 @@ class BookedForm(Form):
     booking: str | None = None
 
 
+class TrafficForm(Form):
+    """What a run sent over the wire."""
+
+    messages: Count
+    bytes_from_clients: Size
+    bytes_to_clients: Size
+
+
 class FinishedForm(RunForm):
     """run.json of a finished run."""
 
@@ -40,7 +49,7 @@ class FinishedForm(RunForm):
     rows: Count
     rounds: Count
     versions: dict[str, str]
-    traffic: JsonObject
+    traffic: TrafficForm
     ledger: JsonObject
     seconds: dict[str, float] = pydantic.Field(default_factory=dict)
     booked: BookedForm | None = None

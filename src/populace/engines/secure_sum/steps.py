@@ -20,6 +20,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from populace.border.documents import parse_json
+from populace.border.models import interpreting
 from populace.engines.secure_sum import primitives, shamir
 from populace.engines.secure_sum.messages import SEALED_BYTES, Rows, SecureSumError
 from populace.engines.secure_sum.primitives import KEY_BYTES, PrivateKey
@@ -58,15 +59,18 @@ class Kept:
 
 
 def kept_from_bytes(data: bytes) -> Kept:
-    document = parse_json(data, where="what the site kept of a secure sum")
-    sealing_key, mask_key, self_mask = (bytes.fromhex(text) for text in document["secrets"])
-    rows = {
-        name: {int(place): bytes.fromhex(text) for place, text in document[name].items()} for name in ("keys", "held")
-    }
-    return Kept(
-        sealing_key=sealing_key, mask_key=mask_key, self_mask=self_mask, masked=bool(document["masked"]),
-        survivors=tuple(document["survivors"]), **rows,
-    )  # fmt: skip
+    where = "what the site kept of a secure sum"
+    document = parse_json(data, where=where)
+    with interpreting(where):
+        sealing_key, mask_key, self_mask = (bytes.fromhex(text) for text in document["secrets"])
+        rows = {
+            name: {int(place): bytes.fromhex(text) for place, text in document[name].items()}
+            for name in ("keys", "held")
+        }
+        return Kept(
+            sealing_key=sealing_key, mask_key=mask_key, self_mask=self_mask, masked=bool(document["masked"]),
+            survivors=tuple(int(place) for place in document["survivors"]), **rows,
+        )  # fmt: skip
 
 
 def advertise(opening: Opening, *, place: int, signing_key: bytes) -> tuple[Kept, bytes]:
