@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.ipc
 import pyarrow.parquet
 
@@ -21,6 +22,9 @@ from populace.errors import DataError, PopulaceError
 ROWS = 2**16  # of a batch
 MOST_COLUMNS = 2**14
 CELLS_PER_BYTE = 2**16  # of a file; only columns without content, or of one value throughout, come near
+FIRST_DAY, LAST_DAY = -719_162, 2_932_896  # of the years 1 to 9999, from 1970 on
+SECONDS = 86_400  # of a day
+UNITS = ("s", "ms", "us", "ns")
 DAMAGED = (
     pa.ArrowException,
     OSError,
@@ -67,7 +71,7 @@ def arrow_batches(path: Path, *, columns: Sequence[str] | None = None) -> Iterat
                 batch = reader.get_batch(number)
                 cells += batch.num_rows * max(1, batch.num_columns)
                 _check_cells(cells, size)
-                batch.validate(full=True)
+                _validate(batch)
                 yield batch if columns is None else batch.select(list(columns))
 
 
@@ -91,7 +95,7 @@ def parquet_batches(
     """The rows of a Parquet file, at most `rows` at a time, validated; text of `dictionaries` as codes and their list."""
     with sentence(path), _opened_parquet(path, read_dictionary=list(dictionaries)) as file:
         for batch in file.iter_batches(rows, columns=None if columns is None else list(columns)):
-            batch.validate(full=True)
+            _validate(batch)
             yield batch if columns is None else batch.select(list(columns))
 
 
@@ -99,7 +103,7 @@ def read_parquet(path: Path) -> pa.Table:
     """All of a Parquet file, validated."""
     with sentence(path), _opened_parquet(path) as file:
         table = file.read()
-        table.validate(full=True)
+        _validate(table)
         return table
 
 
@@ -122,6 +126,32 @@ def _opened_parquet(path: Path, **options: Any) -> Iterator[Any]:
             raise ValueError(f"expected at least 0 rows, got {file.metadata.num_rows:,}")
         _check_cells(file.metadata.num_rows * max(1, file.metadata.num_columns), size)
         yield file
+
+
+def _validate(rows: pa.RecordBatch | pa.Table) -> None:
+    """Look at every offset, length, code and text, and at dates: those beyond the calendar are no dates."""
+    rows.validate(full=True)
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if pa.types.is_dictionary(column.type):
+            continue  # text, or a list that is looked up value by value
+        days = _days(column)
+        if days is not None and not FIRST_DAY <= days[0] <= days[1] <= LAST_DAY:
+            raise ValueError(f"column {name!r} holds dates outside the years 1 to 9999")
+
+
+def _days(column: pa.Array | pa.ChunkedArray) -> tuple[int, int] | None:
+    """The first and the last day in a column of dates or moments, from 1970 on; None for other columns, and without any."""
+    kind = column.type
+    if pa.types.is_date32(kind):
+        per_day, stored = 1, pa.int32()
+    elif pa.types.is_date64(kind):
+        per_day, stored = 1000 * SECONDS, pa.int64()
+    elif pa.types.is_timestamp(kind):
+        per_day, stored = SECONDS * 1000 ** UNITS.index(kind.unit), pa.int64()
+    else:
+        return None
+    ends = pc.min_max(column.cast(stored)).as_py()
+    return None if ends["min"] is None else (ends["min"] // per_day, ends["max"] // per_day)
 
 
 def _check_names(schema: pa.Schema) -> None:

@@ -30,6 +30,9 @@ def sniffed_delimiter(path: Path) -> str:
 def csv_names(path: Path, delimiter: str) -> list[str]:
     """The header's names."""
     begun = _begin(path, MOST_LINE + 1)
+    too_long = f"cannot read {path}: its header is longer than {MOST_LINE:,} bytes; expected names in one line"
+    if len(begun) > MOST_LINE and not (b"\n" in begun or b"\r" in begun):
+        raise DataError(too_long)
     try:
         text = codecs.getincrementaldecoder("utf-8-sig")().decode(begun, final=len(begun) <= MOST_LINE)
         lines = io.StringIO(text, newline="")
@@ -39,9 +42,7 @@ def csv_names(path: Path, delimiter: str) -> list[str]:
     except csv.Error as reason:
         raise DataError(f"cannot read {path}: {reason}; the file may be of another format") from None
     if len(begun) > MOST_LINE and not lines.read(1):
-        raise DataError(
-            f"cannot read {path}: its header is longer than {MOST_LINE:,} bytes; expected names in one line"
-        )
+        raise DataError(too_long)
     if len(names) > MOST_COLUMNS:
         raise DataError(f"cannot read {path}: expected at most {MOST_COLUMNS:,} columns, got {len(names):,}")
     return names

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
 
+import pydantic
 import pytest
 
 from populace.border.documents import MOST_DEPTH, parse_json, parse_toml, read_json
@@ -43,14 +45,16 @@ def test_json_beyond_the_limits_is_refused_in_one_sentence(text: str | bytes) ->
 
 def test_json_within_the_limits_is_read() -> None:
     depth = "[" * MOST_DEPTH + "]" * MOST_DEPTH
-    assert parse_json(depth, where="x") == eval(depth)
+    assert json.dumps(parse_json(depth, where="x")) == depth
     many = '[["[[[[[[[[", "\\"{{{{"],' * 3 + "[]" + "]" * 3
     assert parse_json(many, where="x")[1][1][0] == ["[[[[[[[[", '"{{{{']
     brackets = '["' + "[" * 5_000 + '"]'
     assert parse_json(brackets, where="x") == ["[" * 5_000]
     assert parse_json("[NaN, 1e999]", where="x")[1] == float("inf")
     with pytest.raises(RunError, match="expected numbers, got NaN"):
-        parse_json("[NaN]", where="x", constants=False)
+        parse_json("[NaN]", where="x", strict=True)
+    with pytest.raises(RunError, match="each name once"):
+        parse_json('{"a": 1, "a": 2}', where="x", strict=True)
 
 
 TOML = {
@@ -116,14 +120,6 @@ def _small(folder: Path) -> Path:
     return folder / "small.csv"
 
 
-def test_a_pipe_that_takes_a_files_place_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    real = os.stat(_small(tmp_path))
-    monkeypatch.setattr("populace.border.regular.os.stat", lambda _: real)
-    with pytest.raises(RunError, match="Is a pipe"):
-        open_regular(tmp_path / "pipe")
-
-
 def test_length_is_bounded(tmp_path: Path) -> None:
     (tmp_path / "long").write_bytes(b"x" * 11)
     assert read_bytes(tmp_path / "long", most=11) == b"x" * 11
@@ -133,7 +129,7 @@ def test_length_is_bounded(tmp_path: Path) -> None:
 
 class Kept(Form):
     salt: str
-    counts: dict[str, int] = {}
+    counts: dict[str, int] = pydantic.Field(default_factory=dict)
     number: float = 0.0
 
 
