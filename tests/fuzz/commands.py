@@ -79,7 +79,15 @@ COLLECTED = {
     "collector init": ("schema.toml", ["collector", "init", "{}/new", "--schema", "{}/schema.toml", "--epsilon", "2", "--clients", "9"]),
     "device answer": ("me.json", ["device", "answer", "http://127.0.0.1:1/#" + "A" * 22, "--record", "{}/me.json", "--ledger", "{}/ledger"]),
 }  # fmt: skip
-PARTS = {"runs": READING, "federation": FEDERATED, "study": COLLECTED}
+POLLED = {
+    "poll collect": ("people0.parquet", ["poll", "collect", "{}/people0.parquet", "--schema", "{}/people.toml", "--epsilon", "2", "--out",
+                                         "{}/new.parquet", "--seed", "1"]),
+    "poll collect under": ("people.toml", ["poll", "collect", "{}/people0.parquet", "--schema", "{}/people.toml", "--epsilon", "2", "--out",
+                                           "{}/new.parquet", "--seed", "1"]),
+    "poll fit": ("answers0.parquet", ["poll", "fit", "{}/answers0.parquet", "{}/answers1.parquet", "--schema", "{}/people.toml", "--rows",
+                                      "5", "--out", "{}/run"]),
+}  # fmt: skip
+PARTS = {"runs": READING, "poll": POLLED, "federation": FEDERATED, "study": COLLECTED}
 
 
 def run_command(words: list[str]) -> tuple[int, str]:
@@ -202,7 +210,7 @@ def _options_run(files: Files, case: Input) -> None:
 TARGETS: tuple[Target, ...] = (
     *(
         Target(name=f"commands-{part}", prepare=_files_prepare(part), draw=_files_draw(known), run=_files_run(known), cost=cost)
-        for (part, known), cost in zip(PARTS.items(), (150.0, 40.0, 40.0), strict=True)
+        for (part, known), cost in zip(PARTS.items(), (150.0, 150.0, 40.0, 40.0), strict=True)
     ),
     Target(name="options", prepare=_options_prepare, draw=_options_draw, run=_options_run, cost=20.0),
 )

@@ -38,14 +38,16 @@ from populace.tables.sdv import to_sdv
 from populace.tables.table import Table, from_codes
 
 ROWS = 40
-#: Runs that are made whole: method, its data, settings.
-RUNS = {
+#: Methods of the runs: what data they take, with which settings.
+SETTINGS = {
     "census": ("table", dict(builders.small_settings("census"))),
     "poll": ("table", dict(builders.small_settings("poll"))),
     "independent": ("table", {}),
     "l-dpd-vae": ("table", dict(builders.small_settings("l-dpd-vae"))),
     "moments": ("images", dict(builders.small_settings("moments"))),
+    "krr": ("table", dict(builders.small_settings("krr"))),
 }
+RUNS = tuple(name for name in SETTINGS if name != "krr")
 
 
 class Corpus:
@@ -137,7 +139,7 @@ def _data(corpus: Corpus, folder: Path) -> None:
 
 
 def run_spec(folder: Path, name: str, **more: object):
-    kind, settings = RUNS[name]
+    kind, settings = SETTINGS[name]
     data = {"table": folder / "rows.parquet", "images": folder / "pictures.npz"}[kind]
     schema = {"schema_file": str(folder / "rows.toml")} if kind == "table" else {}
     given = {"epsilon": 2.0, "method": name, "rows": 12, "seed": 3, "settings": settings, **schema, **more}
@@ -173,7 +175,6 @@ def _unfinished(corpus: Corpus, folder: Path) -> None:
 
     try:
         for name in ("independent", "krr"):
-            RUNS.setdefault("krr", ("table", dict(builders.small_settings("krr"))))
             try:
                 synthesize(run_spec(final, name, settings={"clients_per_batch": 8}), final / name, progress=stop)
             except StoppedError:

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.ipc
 from hypothesis import strategies as st
 
-from builders import table_methods
-from fuzz.corpus import small_table
+from builders import INDEPENDENT, small_schema, table_methods
+from fuzz.corpus import agreement, small_table
 from fuzz.target import Target
 from populace.border.models import interpreting
 from populace.engines.agreement import agreement_from_json
@@ -43,6 +43,13 @@ def documents(**fields: Any) -> Any:
     return st.fixed_dictionaries({}, optional={**fields, "other": JSON})
 
 
+def near(valid: dict[str, Any], fields: Any) -> Any:
+    """A valid document in which one field or two are other ones, or missing."""
+    few = fields.map(lambda made: dict(sorted(made.items())[:2]))
+    gone = st.one_of(st.none(), st.none(), st.sampled_from(sorted(valid)))
+    return st.tuples(few, gone).map(lambda pair: {name: value for name, value in {**valid, **pair[0]}.items() if name != pair[1]})
+
+
 COLUMNS = documents(
     name=strings("a", "b", ""), kind=strings("categorical", "ordinal", "integer", "decimal", "date", "id", "drop"),
     categories=st.one_of(st.lists(st.text(max_size=4), max_size=5), JSON), edges=st.one_of(st.lists(NUMBERS, max_size=5), JSON),
@@ -50,12 +57,21 @@ COLUMNS = documents(
     spikes=st.lists(NUMBERS, max_size=3), step=NUMBERS, source=JSON, clip=JSON, missing=JSON,
 )  # fmt: skip
 SCHEMAS = documents(
-    format=st.one_of(st.integers(0, 4), JSON), columns=st.one_of(st.lists(COLUMNS, max_size=3), JSON), target=strings("a", "b"),
-    constraints=st.one_of(st.lists(JSON, max_size=2), JSON), others=JSON,
+    format=st.one_of(st.integers(0, 4), JSON), column=st.one_of(st.lists(COLUMNS, max_size=3), JSON), target=strings("colour", "sold"),
+    constraint=st.one_of(st.lists(documents(left=strings("size"), right=strings("weight"), relation=strings("<", "<=")), max_size=2), JSON),
+    forbid=st.one_of(st.lists(documents(colour=strings("red"), size=strings("1")), max_size=2), JSON), source=JSON,
 )  # fmt: skip
 EVENTS = st.recursive(
-    documents(kind=strings("gaussian", "pure", "composed", "non-private", "sampled"), epsilon=NUMBERS, noise_multiplier=NUMBERS, count=NUMBERS),
-    lambda inner: documents(kind=strings("composed", "sampled", "repeated"), events=st.lists(inner, max_size=3), event=inner, times=NUMBERS),
+    st.one_of(
+        documents(kind=st.just("Pure"), epsilon=st.one_of(NUMBERS, JSON)),
+        documents(kind=st.just("Gaussian"), noise_multiplier=st.one_of(NUMBERS, JSON)),
+        documents(kind=strings("NonPrivate", "NoisyLists"), reason=JSON, noise_multiplier=NUMBERS, delta=NUMBERS, threshold=NUMBERS),
+    ),
+    lambda inner: st.one_of(
+        documents(kind=st.just("Composed"), events=st.lists(inner, max_size=3)),
+        documents(kind=st.just("Repeated"), event=inner, count=st.one_of(NUMBERS, JSON)),
+        documents(kind=st.just("PoissonSampled"), event=inner, sampling_rate=NUMBERS, rate=NUMBERS, probability=NUMBERS),
+    ),
     max_leaves=5,
 )  # fmt: skip
 ROSTERS = documents(
@@ -77,6 +93,14 @@ CELLS = st.one_of(
     st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(), st.text(max_size=6), st.dates(), st.times(),
     st.datetimes(), st.binary(max_size=4), st.decimals(allow_nan=False, allow_infinity=False, places=2, min_value=-9, max_value=9),
 )  # fmt: skip
+
+
+SCHEMA = small_schema().to_dict()
+COLUMNS_OF_A_SCHEMA = st.tuples(st.sampled_from(SCHEMA["column"]).flatmap(lambda column: near(column, COLUMNS)), st.integers(0, 3)).map(
+    lambda pair: {**SCHEMA, "column": [pair[0] if place == pair[1] else column for place, column in enumerate(SCHEMA["column"])]}
+)
+GUARANTEE = INDEPENDENT.guarantee(agreement().population(clients=6, records=1)).to_json()
+ROSTER = {"seats": [{"site": "a", "first": 0, "clients": 3, "hosts": "rows"}], "records": 1, "seeded": False, "records_read": False}
 
 
 @functools.lru_cache(maxsize=4)
@@ -180,13 +204,14 @@ def _table_target(name: str, use: Any, cost: float) -> Target:
 
 
 TARGETS: tuple[Target, ...] = (
-    _target("schema", SCHEMAS, schema_from_dict, 3.0),
-    _target("event", EVENTS, _event, 3.0),
-    _target("guarantee", GUARANTEES, _guarantee, 3.0),
-    _target("roster", ROSTERS, roster_from_json, 3.0),
-    _target("agreement", AGREEMENTS, lambda value: agreement_from_json(value, where="a file"), 4.0),
+    _target("schema", near(SCHEMA, SCHEMAS) | SCHEMAS, schema_from_dict, 3.0),
+    _target("column", COLUMNS_OF_A_SCHEMA, schema_from_dict, 3.0),
+    _target("event", near({"kind": "Gaussian", "noise_multiplier": 1.0}, EVENTS) | EVENTS, _event, 3.0),
+    _target("guarantee", near(GUARANTEE, GUARANTEES), _guarantee, 3.0),
+    _target("roster", near(ROSTER, ROSTERS) | ROSTERS, roster_from_json, 3.0),
+    _target("agreement", near(agreement().to_json(), AGREEMENTS), lambda value: agreement_from_json(value, where="a file"), 4.0),
     _target("settings", _settings(), _protocol, 4.0),
-    _target("spec", SPECS, lambda value: make_spec(**value), 4.0),
+    _target("spec", near({"data": "a.csv", "epsilon": 1.0, "method": "independent"}, SPECS), lambda value: make_spec(**value), 4.0),
     _table_target("table", _table, 15.0),
     _table_target("table-under-schema", _under_schema, 8.0),
 )

@@ -120,9 +120,15 @@ def _arrays(rng: random.Random, document: dict[str, Any], body: bytes) -> tuple[
     return json.dumps(document).encode(), body[:at] + special + body[at + len(special) :]
 
 
-def draw(valid: Valid, rng: random.Random) -> Input:
-    name = rng.choice(sorted(valid.messages))
-    return {"message": damaged_message(rng, valid.messages[name], list(valid.messages.values()))}
+def drawing(*starts: str):
+    """Messages of these kinds damaged, and now and then others."""
+
+    def draw(valid: Valid, rng: random.Random) -> Input:
+        fitting = sorted(name for name in valid.messages if name.startswith(starts))
+        name = rng.choice(fitting if fitting and rng.random() < 0.8 else sorted(valid.messages))
+        return {"message": damaged_message(rng, valid.messages[name], list(valid.messages.values()))}
+
+    return draw
 
 
 def _unpack(valid: Valid, case: Input) -> None:
@@ -202,19 +208,19 @@ def _kept(valid: Valid, case: Input) -> None:
     kept_from_bytes(case["message"])
 
 
-def _target(name: str, run: Any, make: Any = draw, cost: float = 0.3) -> Target:
+def _target(name: str, run: Any, make: Any, cost: float = 0.3) -> Target:
     return Target(name=name, prepare=prepare, draw=make, run=run, cost=cost)
 
 
 TARGETS: tuple[Target, ...] = (
-    _target("wire-unpack", _unpack),
-    _target("wire-request", _request),
-    _target("wire-facts", _facts),
-    _target("wire-reply", _reply_of, cost=0.5),
-    _target("wire-sum-reply", _sum_reply, cost=0.5),
-    _target("wire-outgoing", _outgoing, cost=0.5),
-    _target("wire-steps", _steps),
-    _target("wire-answer", _answer),
+    _target("wire-unpack", _unpack, drawing("")),
+    _target("wire-request", _request, drawing("ask", "facts?", "sum?")),
+    _target("wire-facts", _facts, drawing("facts", "old facts", "refusal")),
+    _target("wire-reply", _reply_of, drawing("reply", "refusal"), cost=0.5),
+    _target("wire-sum-reply", _sum_reply, drawing("sum ", "refusal"), cost=0.5),
+    _target("wire-outgoing", _outgoing, drawing("reply", "sum ", "facts", "refusal"), cost=0.5),
+    _target("wire-steps", _steps, drawing("step ")),
+    _target("wire-answer", _answer, drawing("answer")),
     _target("json-answer", _json_answer, _json_answer_draw),
     _target("kept-of-sum", _kept, _kept_draw),
 )

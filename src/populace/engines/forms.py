@@ -56,6 +56,19 @@ class StatusForm(Form):
     why: str = ""
     at: float = 0.0
     sites: dict[str, SiteStatusForm] = pydantic.Field(default_factory=dict)
+    rounds: Count = 0
+    method: str = ""
+    seconds_of_last_round: float = 0.0
+    bytes_to_sites: float = 0.0
+    bytes_from_sites: float = 0.0
+
+    @pydantic.model_validator(mode="after")
+    def _says_what_rounds_took(self) -> StatusForm:
+        """What is written after every round is all there, or nothing of it."""
+        missing = {"method", "seconds_of_last_round", "bytes_to_sites", "bytes_from_sites"} - self.model_fields_set
+        if self.rounds and missing:
+            raise ValueError(f"rounds without {', '.join(sorted(missing))}")
+        return self
 
 
 class ReleasedForm(Form):
