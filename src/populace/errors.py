@@ -16,7 +16,9 @@ LONGEST = 560  # characters of a sentence that is shown
 
 
 def readable(sentence: str) -> str:
-    """A sentence that people can read, whatever was quoted in it: of a long one its beginning, and its end, which has the advice."""
+    """A sentence that people can read, on one line, whatever was quoted in it: of a long one its beginning and its end, which has the
+    advice."""
+    sentence = " ".join(sentence.splitlines())
     return sentence if len(sentence) <= LONGEST else f"{sentence[: LONGEST - 205]} ... {sentence[-200:]}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ DEFLATE = 1032  # the most bytes that one byte of a deflated stream can stand fo
 #: What the libraries raise on damaged archives and headers.
 DAMAGED = (
     OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError, SyntaxError, OverflowError, RecursionError,
-    MemoryError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error,
+    MemoryError, RuntimeError, NotImplementedError, tokenize.TokenError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 
 #: Chooses, from the names in a file, those to read.

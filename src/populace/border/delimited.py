@@ -13,15 +13,19 @@ from populace.border.regular import open_regular
 from populace.errors import DataError
 
 DELIMITERS = (",", ";", "\t", "|")
+MARKS = 4  # bytes that are enough to tell UTF-16 by its zeros
 SNIFFED = 2**16  # bytes looked at for the delimiter
 MOST_LINE = 2**20  # bytes of the header, and characters of a line; Arrow's reader has the same limit
 
 
 def sniffed_delimiter(path: Path) -> str:
     """Comma, semicolon, tab or bar: the one that stands most often in the header, outside quotes."""
-    header = _begin(path, SNIFFED).decode("utf-8", errors="replace").lstrip("\ufeff\r\n")
-    if "\0" in header:
-        raise DataError(f"cannot read {path}: it holds zero bytes and is not UTF-8 text; save it as CSV in UTF-8")
+    begun = _begin(path, SNIFFED)
+    if len(begun) >= MARKS and not (any(begun[::2]) and any(begun[1::2])):
+        raise DataError(
+            f"cannot read {path}: every other byte is zero, so it is not UTF-8 text; save it as CSV in UTF-8"
+        )
+    header = begun.decode("utf-8", errors="replace").lstrip("\ufeff\r\n")
     outside = "".join(header.split('"')[::2]).replace("\r", "\n").split("\n")
     first = outside[0] if outside else ""
     return max(DELIMITERS, key=first.count)

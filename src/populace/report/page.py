@@ -148,12 +148,14 @@ def _names(folders: Sequence[Path]) -> list[str]:
 def _open(folder: RunFolder, name: str) -> JsonObject:
     """A finished run's documents, its synthetic rows, and its generator where it can be read."""
     details = folder.document()
+    with interpreting(str(folder / "run.json")):
+        command = details.get("command") or sections.command_of(details["spec"])
     run: JsonObject = {
         "name": name,
         "folder": folder,
         "details": details,
         "privacy": _privacy(folder),
-        "command": details.get("command") or sections.command_of(details["spec"]),
+        "command": command,
         "audit": attack_results.read_audit(folder / "audit.json"),
         "attacks": attack_results.read_attacks(folder / "attacks.json"),
         "kind": "images" if (folder / "synthetic.npz").is_file() else "table",

@@ -13,6 +13,7 @@ from jinja2 import TemplateError
 
 from populace.border.models import interpreting
 from populace.border.regular import read_text
+from populace.errors import RunError
 from populace.privacy import events
 from populace.privacy.consequences import Consequences, consequences
 from populace.privacy.guarantee import FORMAT, Guarantee, guarantee_from_json
@@ -93,8 +94,11 @@ def write_statement(folder: str | Path) -> Path:
     """privacy.html beside the privacy.json it is made from."""
     source, page = RunFolder(folder) / "privacy.json", RunFolder(folder) / PAGE
     privacy = RunFolder(folder).privacy()
-    with interpreting(str(source)):
-        text = statement(privacy, digest=digest_of(source))
+    try:
+        with interpreting(str(source)):
+            text = statement(privacy, digest=digest_of(source))
+    except TemplateError as error:
+        raise RunError(f"{source} is damaged: {error}; restore it from a copy") from error
     write_text(page, text)
     return page
 

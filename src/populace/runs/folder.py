@@ -131,7 +131,8 @@ class RunFolder:
 
     def check_released(self) -> None:
         """Refuse a model other than the one the guarantee was written for; version 0.1.0 listed none."""
-        for name, digest in (self.privacy().get("files") or {}).items():
+        listed = self.privacy().get("files")
+        for name, digest in listed.items() if isinstance(listed, dict) else ():
             if name.startswith("generator.") and digest_of(self / Path(name).name) != digest:
                 raise RunError(f"{self / name} is not the file that this run wrote, by its privacy.json; restore it")
 

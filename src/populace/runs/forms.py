@@ -43,14 +43,14 @@ class FinishedForm(RunForm):
     """run.json of a finished run."""
 
     method: str
-    parameters: JsonObject
-    clients: Count
-    split: str
-    rows: Count
-    rounds: Count
-    versions: dict[str, str]
-    traffic: TrafficForm
-    ledger: JsonObject
+    parameters: JsonObject = pydantic.Field(default_factory=dict)
+    clients: Count = 0
+    split: str = ""
+    rows: Count = 0
+    rounds: Count = 0
+    versions: dict[str, str] = pydantic.Field(default_factory=dict)
+    traffic: TrafficForm | None = None
+    ledger: JsonObject = pydantic.Field(default_factory=dict)
     seconds: dict[str, float] = pydantic.Field(default_factory=dict)
     booked: BookedForm | None = None
     command: str = ""
@@ -67,7 +67,7 @@ class ResumeForm(Form):
 
 
 class PrivacyForm(Form):
-    """privacy.json: the claim; its words and numbers follow from these."""
+    """privacy.json: the claim, from which its words and numbers follow. What else it must hold `populace verify` judges."""
 
     epsilon: Annotated[float, pydantic.Field(ge=0)] | Literal["inf"]
     delta: Annotated[float, pydantic.Field(ge=0, le=1)]
@@ -85,11 +85,6 @@ class PrivacyForm(Form):
     units: Count = 0
     domains: dict[str, str] | None = None
     domain_sources: dict[str, list[str]] | None = None
-    files: dict[str, str] | None = None
-    event: JsonObject | None = None
-    run: JsonObject | None = None
-    history: JsonObject | None = None
-    ledger: JsonObject
 
 
 class TokenForm(Form):

@@ -25,7 +25,7 @@ def column(name: str) -> dict[str, object]:
         (b"x" * 30_000_000, "longer than 1,048,576 bytes"),
         (b"a,b\n1,2\n" + b"x" * 30_000_000 + b",2\n", "line 3 is longer than 1,048,576"),
         (b",".join(b"c%d" % i for i in range(100_000)) + b"\n", "at most 16,384 columns"),
-        ("a,b\n1,2\n".encode("utf-16-le"), "zero bytes"),
+        ("a,b\n1,2\n".encode("utf-16-le"), "every other byte is zero"),
         ("a,b\n1,2\n".encode("utf-16"), "UTF-8"),
         ("ä,b\n1,2\n".encode("latin-1"), "UTF-8"),
         (b'"' + b"x" * 200_000 + b'",b\n1,2\n', "field larger than field limit"),
