@@ -11,13 +11,11 @@ PopulaceError                 every error this package raises on purpose; the co
 └── MissingExtra              an optional part is not installed; the message holds the install line
 """
 
-
 LONGEST = 560  # characters of a sentence that is shown
 
 
 def readable(sentence: str) -> str:
-    """A sentence that people can read, on one line, whatever was quoted in it: of a long one its beginning and its end, which has the
-    advice."""
+    """A sentence that people can read, on one line, whatever was quoted in it: of a long one its beginning and its end."""
     sentence = " ".join(sentence.splitlines())
     return sentence if len(sentence) <= LONGEST else f"{sentence[: LONGEST - 205]} ... {sentence[-200:]}"
 

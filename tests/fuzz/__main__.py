@@ -17,6 +17,11 @@ from fuzz.driver import CPU_SECONDS, WALL_SECONDS, Driver, found_cases, shares, 
 LEAST = 200
 
 
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--cases", type=int, default=100_000, help="how many, over all targets")
@@ -25,15 +30,17 @@ def main() -> int:
     parser.add_argument("--least", type=int, default=LEAST, help="fewest cases of a target")
     parser.add_argument("--out", type=Path, default=Path("fuzz-findings"), help="folder of what is found")
     parser.add_argument("--corpus", type=Path, help="folder of the valid inputs, kept for the next time")
-    parser.add_argument("--replay", help="a case again: SEED/TARGET/NUMBER, a file of findings, or a name in tests/fuzz/found")
+    parser.add_argument(
+        "--replay", help="a case again: SEED/TARGET/NUMBER, a file of findings, or a name in tests/fuzz/found"
+    )
     parser.add_argument("--wall", type=float, default=WALL_SECONDS, help="seconds a case may wait for something")
     parser.add_argument("--list", action="store_true", help="print the targets")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="populace-fuzz-") as made:
         corpus = (given.corpus or Path(made) / "corpus").resolve()
-        with Driver(corpus, say=lambda line: print(line, flush=True), limits=(CPU_SECONDS, given.wall)) as driver:
+        with Driver(corpus, say=say, limits=(CPU_SECONDS, given.wall)) as driver:
             if given.list:
-                print("\n".join(_costs([])))
+                say("\n".join(_costs([])))
             elif given.replay:
                 replay(driver, given.replay)
             else:
@@ -59,7 +66,7 @@ def fuzz(driver: Driver, given: argparse.Namespace) -> None:
         began = time.monotonic()
         driver.cases(target, seed=given.seed, count=count)
         counts = dict(driver.tally.counts[target])
-        print(f"{target}: {counts} in {time.monotonic() - began:.0f} s", flush=True)
+        say(f"{target}: {counts} in {time.monotonic() - began:.0f} s")
 
 
 def replay(driver: Driver, name: str) -> None:
@@ -74,7 +81,7 @@ def replay(driver: Driver, name: str) -> None:
         seed, target, number = name.split("/")
         driver.cases(target, seed=int(seed), count=1, first=int(number))
     for finding in driver.tally.findings:
-        print(finding.trace)
+        say(finding.trace)
 
 
 def report(driver: Driver, out: Path, *, again: bool) -> int:
@@ -82,10 +89,10 @@ def report(driver: Driver, out: Path, *, again: bool) -> int:
     total: collections.Counter[str] = collections.Counter()
     for counts in tally.counts.values():
         total.update(counts)
-    print(f"{tally.cases} cases, {dict(total)}, {sum(tally.seconds.values()):.0f} s of processor time")
+    say(f"{tally.cases} cases, {dict(total)}, {sum(tally.seconds.values()):.0f} s of processor time")
     if tally.findings and not again:
         for path in write_findings(tally.findings, out):
-            print(f"{path}  python -m tests.fuzz --replay {path}")
+            say(f"{path}  python -m tests.fuzz --replay {path}")
     return 1 if tally.findings else 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import itertools
 import json
 import random
 from pathlib import Path
@@ -26,10 +27,21 @@ from populace.privacy.sqlite_ledger import SqliteLedger
 
 PATHS = (
     "/v1/answer", "/v1/question", "/v1/progress", "/v1/progress?error=0.1", "/v1/study", "/v1/invitation", "/v1/health",
-    "/v1/openapi.json", "/v1/", "/", "/index.html", "/%00", "/..%2f..%2fetc/passwd", "/v1/progress?error=nan", "/v1/progress?error=",
-    "/v1/progress?error=" + "9" * 5_000, "//v1/answer", "/v1/answer/", "/\ud800", "/" + "a" * 9_000, "/v1/answer?x=1", "/favicon.ico",
+    "/v1/openapi.json", "/v1/", "/", "/index.html", "/%00", "/..%2f..%2fetc/passwd", "/v1/progress?error=nan",
+    "/v1/progress?error=",
+    "/v1/progress?error=" + "9" * 5_000, "//v1/answer", "/v1/answer/", "/\ud800", "/" + "a" * 9_000, "/v1/answer?x=1",
+    "/favicon.ico",
 )  # fmt: skip
-KINDS = ("application/json", "application/json", WIRE, WIRE, "", "text/plain", "application/json; charset=utf-7", "a/b;" + "x" * 50)
+KINDS = (
+    "application/json",
+    "application/json",
+    WIRE,
+    WIRE,
+    "",
+    "text/plain",
+    "application/json; charset=utf-7",
+    "a/b;" + "x" * 50,
+)
 VERBS = ("GET", "POST", "PUT", "HEAD", "OPTIONS", "PATCH", "DELETE", "BREW")
 
 
@@ -72,25 +84,47 @@ def _prepare_app(corpus: Corpus) -> Serving:
 
 def _draw_app(serving: Serving, rng: random.Random) -> Input:
     path = rng.choice((*PATHS[:1] * 12, *PATHS))
-    verb = rng.choice(("POST",) * 4 + VERBS) if path.startswith(("/v1/answer", "/v1/inv")) else rng.choice(("GET",) * 4 + VERBS)
+    verb = (
+        rng.choice(("POST",) * 4 + VERBS)
+        if path.startswith(("/v1/answer", "/v1/inv"))
+        else rng.choice(("GET",) * 4 + VERBS)
+    )
     form = rng.choice(("json", "wire"))
     data = serving.valid[form]
     if rng.random() < 0.9:
-        data = damaged_message(rng, data, [serving.valid["json"]]) if form == "wire" else damaged(rng, data, [], form="json")
+        data = (
+            damaged_message(rng, data, [serving.valid["json"]])
+            if form == "wire"
+            else damaged(rng, data, [], form="json")
+        )
     kind = {"json": "application/json", "wire": WIRE}[form] if rng.random() < 0.7 else rng.choice(KINDS)
     token = rng.choice((serving.token,) * 6 + ("A" * 22, "", "!" * 22, "A" * 2_000, "é", "organiser"))
     cut = [rng.randrange(len(data) + 1) for _ in range(rng.choice((0, 0, 0, 1, 3)))]
     more = {"content-length": rng.choice(("-1", "1", "999999999999", "x", ""))} if rng.random() < 0.05 else {}
     accept = rng.choice(("application/json", WIRE, "*/*", "", "\x00"))
-    return {"verb": verb, "path": path, "token": token, "kind": kind, "body": data, "cut": sorted(cut), "more": more, "accept": accept}
+    return {
+        "verb": verb,
+        "path": path,
+        "token": token,
+        "kind": kind,
+        "body": data,
+        "cut": sorted(cut),
+        "more": more,
+        "accept": accept,
+    }
 
 
 def _run_app(serving: Serving, case: Input) -> None:
     """No request breaks the application, or gets an answer into the store that is not the one that is there."""
     token = {"organiser": serving.organiser}.get(case["token"], case["token"])
     edges = [0, *case["cut"], len(case["body"])]
-    chunks = [case["body"][low:high] for low, high in zip(edges, edges[1:], strict=False)]
-    headers = {"content-type": case["kind"], "authorization": f"Bearer {token}", "accept": case["accept"], **case["more"]}
+    chunks = [case["body"][low:high] for low, high in itertools.pairwise(edges)]
+    headers = {
+        "content-type": case["kind"],
+        "authorization": f"Bearer {token}",
+        "accept": case["accept"],
+        **case["more"],
+    }
     reply = serving.client.request(case["verb"], case["path"], headers=headers, chunks=chunks)
     if reply.status_code >= 500:
         raise FindingError(f"status {reply.status_code}: {reply.content[:200]!r}")
@@ -129,7 +163,9 @@ class Scripted:
     def __init__(self, person: Person, case: Input) -> None:
         self.person, self.case, self.sent = person, case, []
 
-    def call(self, method: str, path: str, *, token: Any = None, body: Any = None, accept: str = "") -> tuple[int, str, bytes]:
+    def call(
+        self, method: str, path: str, *, token: Any = None, body: Any = None, accept: str = ""
+    ) -> tuple[int, str, bytes]:
         if path == "/v1/answer":
             self.sent.append(body)
         if path == self.case["path"]:
@@ -147,11 +183,20 @@ def _prepare_device(corpus: Corpus) -> Person:
     token = tokens(place)[0]
     told = {"/v1/study": client.get("/v1/study")}
     told["/v1/question"] = client.get("/v1/question", headers={**bearer(token), "accept": WIRE})
-    replies = {path: (one.status_code, one.headers["content-type"].partition(";")[0], one.content) for path, one in told.items()}
+    replies = {
+        path: (one.status_code, one.headers["content-type"].partition(";")[0], one.content)
+        for path, one in told.items()
+    }
     replies["/v1/answer"] = (200, "application/json", b'{"receipt": "' + b"0" * 64 + b'", "fresh": true}')
     replies["/v1/invitation"] = (200, "application/json", json.dumps({"invitation": token}).encode())
     record = {"colour": "red", "size": 2, "weight": 1.5, "sold": True}
-    return Person(replies=replies, token=token, ledger=corpus.folder / "scratch" / "person" / "ledger", record=record, study=place.read().id)
+    return Person(
+        replies=replies,
+        token=token,
+        ledger=corpus.folder / "scratch" / "person" / "ledger",
+        record=record,
+        study=place.read().id,
+    )
 
 
 def _draw_device(person: Person, rng: random.Random) -> Input:

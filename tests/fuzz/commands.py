@@ -14,19 +14,23 @@ import typer
 
 from fuzz.corpus import Corpus
 from fuzz.mutate import DIGITS, PLACES
-from fuzz.target import FindingError, Files, Input, Target, _place, check_sentence, damaged_file, restore
+from fuzz.target import Files, FindingError, Input, Target, _place, check_sentence, damaged_file, restore
 from populace.cli.main import app, call
 
 CODES = (0, 1, 2, 3)
 #: What is never called with options that could be right: it would serve, train, wait for sites, or start processes.
 RESTRAINED = (
-    "demo", "benchmark", "collector serve", "federation start", "federation run", "federation stop", "federation init", "federation demo",
+    "demo", "benchmark", "collector serve", "federation start", "federation run", "federation stop", "federation init",
+    "federation demo",
     "federation approve", "site request", "site join", "site stop", "device answer", "attack", "audit", "collector fit",
 )  # fmt: skip
 WRONG = (
-    "", " ", "-", "--", "nan", "inf", "-inf", "-1", "0", "1e999", "1e-320", "99999999999999999999", "2147483648", "0.5", "x", "é",
-    "a=b", "=", "a=", "=1", "a\nb", "\x1b[31m", "x" * 5_000, DIGITS, "../..", "/", "/dev/zero", "/dev/null", "no-such-file.csv", "run",
-    "epsilon=1", "rounds=0", "rounds=-1", "rounds=x", "1/0", "0/1", "1/1", "poll", "census", "none", "None", "true", "{}", "[]", "%s",
+    "", " ", "-", "--", "nan", "inf", "-inf", "-1", "0", "1e999", "1e-320", "99999999999999999999", "2147483648", "0.5",
+    "x", "é",
+    "a=b", "=", "a=", "=1", "a\nb", "\x1b[31m", "x" * 5_000, DIGITS, "../..", "/", "/dev/zero", "/dev/null",
+    "no-such-file.csv", "run",
+    "epsilon=1", "rounds=0", "rounds=-1", "rounds=x", "1/0", "0/1", "1/1", "poll", "census", "none", "None", "true", "{}",
+    "[]", "%s",
     "\udcff", "http://[", "https://127.0.0.1:1/#x", "postgresql://", "file:///etc/passwd",
 )  # fmt: skip
 PATHS = (
@@ -37,14 +41,17 @@ PATHS = (
 READING = {
     "schema": ("rows.parquet", ["schema", "{}/rows.parquet", "-o", "{}/new.toml"]),
     "plan": ("rows.toml", ["plan", "--schema", "{}/rows.toml", "--clients", "9", "--epsilon", "1", "--method", "independent"]),
-    "synthesize": ("rows.parquet", ["synthesize", "{}/rows.parquet", "--schema", "{}/rows.toml", "--method", "independent", "--epsilon", "1",
+    "synthesize": ("rows.parquet", ["synthesize", "{}/rows.parquet", "--schema", "{}/rows.toml", "--method",
+    "independent", "--epsilon", "1",
                                     "--out", "{}/new", "--rows", "5"]),
     "synthesize under": ("rows.toml", ["synthesize", "{}/rows.parquet", "--schema", "{}/rows.toml", "--method", "independent",
                                        "--epsilon", "1", "--out", "{}/new", "--rows", "5"]),
-    "synthesize beside": ("populace-ledger.sqlite", ["synthesize", "{}/rows.parquet", "--schema", "{}/rows.toml", "--method", "independent",
+    "synthesize beside": ("populace-ledger.sqlite", ["synthesize", "{}/rows.parquet", "--schema", "{}/rows.toml",
+    "--method", "independent",
                                                      "--epsilon", "1", "--out", "{}/new", "--rows", "5"]),
     "sample": ("independent/generator.json", ["sample", "{}/independent", "--rows", "5", "-o", "{}/more.csv"]),
-    "sample where": ("census/generator.npz", ["sample", "{}/census", "--rows", "5", "-o", "{}/more.csv", "--where", "colour=red"]),
+    "sample where": ("census/generator.npz", ["sample", "{}/census", "--rows", "5", "-o", "{}/more.csv", "--where",
+    "colour=red"]),
     "evaluate": ("independent/run.json", ["evaluate", "{}/independent", "--real", "{}/rows.parquet"]),
     "verify": ("census/privacy.json", ["verify", "{}/census"]),
     "verify json": ("poll/run.json", ["verify", "{}/poll", "--json"]),
@@ -65,10 +72,12 @@ FEDERATED = {
     "site backup": ("site/data.json", ["site", "backup", "{}/site", "-o", "{}/backup.zip"]),
     "site stop": ("site/site.json", ["site", "stop", "{}/site"]),
     "site join": ("coordinator/study.proposal.json", [
-        "site", "join", "{}/site", "{}/none.zip", "--fingerprint", "SHA256:00", "--proposal", "{}/coordinator/study.proposal.json", "--data",
+        "site", "join", "{}/site", "{}/none.zip", "--fingerprint", "SHA256:00", "--proposal",
+        "{}/coordinator/study.proposal.json", "--data",
         "{}/site/rows.parquet", "--epsilon", "9"]),
     "site join of data": ("site/rows.parquet", [
-        "site", "join", "{}/site", "{}/none.zip", "--fingerprint", "SHA256:00", "--proposal", "{}/coordinator/study.proposal.json", "--data",
+        "site", "join", "{}/site", "{}/none.zip", "--fingerprint", "SHA256:00", "--proposal",
+        "{}/coordinator/study.proposal.json", "--data",
         "{}/site/rows.parquet", "--epsilon", "9"]),
     "site restart": ("site/kit/local/populace.json", ["site", "join", "{}/site"]),
 }  # fmt: skip
@@ -76,15 +85,20 @@ COLLECTED = {
     "collector status": ("study/study.json", ["collector", "status", "{}/study"]),
     "collector status of store": ("study/collector.db", ["collector", "status", "{}/study", "--json"]),
     "collector invite": ("study/study.json", ["collector", "invite", "{}/study", "--count", "1", "-o", "{}/more.txt"]),
-    "collector init": ("schema.toml", ["collector", "init", "{}/new", "--schema", "{}/schema.toml", "--epsilon", "2", "--clients", "9"]),
-    "device answer": ("me.json", ["device", "answer", "http://127.0.0.1:1/#" + "A" * 22, "--record", "{}/me.json", "--ledger", "{}/ledger"]),
+    "collector init": ("schema.toml", ["collector", "init", "{}/new", "--schema", "{}/schema.toml", "--epsilon", "2",
+    "--clients", "9"]),
+    "device answer": ("me.json", ["device", "answer", "http://127.0.0.1:1/#" + "A" * 22, "--record", "{}/me.json",
+    "--ledger", "{}/ledger"]),
 }  # fmt: skip
 POLLED = {
-    "poll collect": ("people0.parquet", ["poll", "collect", "{}/people0.parquet", "--schema", "{}/people.toml", "--epsilon", "2", "--out",
+    "poll collect": ("people0.parquet", ["poll", "collect", "{}/people0.parquet", "--schema", "{}/people.toml",
+    "--epsilon", "2", "--out",
                                          "{}/new.parquet", "--seed", "1"]),
-    "poll collect under": ("people.toml", ["poll", "collect", "{}/people0.parquet", "--schema", "{}/people.toml", "--epsilon", "2", "--out",
+    "poll collect under": ("people.toml", ["poll", "collect", "{}/people0.parquet", "--schema", "{}/people.toml",
+    "--epsilon", "2", "--out",
                                            "{}/new.parquet", "--seed", "1"]),
-    "poll fit": ("answers0.parquet", ["poll", "fit", "{}/answers0.parquet", "{}/answers1.parquet", "--schema", "{}/people.toml", "--rows",
+    "poll fit": ("answers0.parquet", ["poll", "fit", "{}/answers0.parquet", "{}/answers1.parquet", "--schema",
+    "{}/people.toml", "--rows",
                                       "5", "--out", "{}/run"]),
 }  # fmt: skip
 PARTS = {"runs": READING, "poll": POLLED, "federation": FEDERATED, "study": COLLECTED}
@@ -185,7 +199,11 @@ def _options_draw(files: Files, rng: random.Random) -> Input:
             continue
         words += [name] if is_flag or rng.random() < 0.03 else [name, _value(rng)]
     if " ".join(command.words) in RESTRAINED:
-        words.append("--no-such-option" if rng.random() < 0.5 else rng.choice(("--sites=x", "--port=x", "--rows=x", "--json=x", "extra words")))
+        words.append(
+            "--no-such-option"
+            if rng.random() < 0.5
+            else rng.choice(("--sites=x", "--port=x", "--rows=x", "--json=x", "extra words"))
+        )
     if rng.random() < 0.05:
         rng.shuffle(words)
         words = ["schema", *words]
@@ -209,7 +227,13 @@ def _options_run(files: Files, case: Input) -> None:
 
 TARGETS: tuple[Target, ...] = (
     *(
-        Target(name=f"commands-{part}", prepare=_files_prepare(part), draw=_files_draw(known), run=_files_run(known), cost=cost)
+        Target(
+            name=f"commands-{part}",
+            prepare=_files_prepare(part),
+            draw=_files_draw(known),
+            run=_files_run(known),
+            cost=cost,
+        )
         for (part, known), cost in zip(PARTS.items(), (150.0, 150.0, 40.0, 40.0), strict=True)
     ),
     Target(name="options", prepare=_options_prepare, draw=_options_draw, run=_options_run, cost=20.0),

@@ -1,4 +1,4 @@
-"""Small valid inputs of every kind, built in code: what is damaged later. Each part is built once, when a target first needs it."""
+"""Small valid inputs of every kind, built in code: what is damaged later. A part is built when a target first needs it."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def agreement() -> Agreement:
 
 
 def _federation(corpus: Corpus, folder: Path) -> None:
-    """A coordinator's folder with a run, and a site's folder with its ledger; without certificates, which FLARE's tool makes."""
+    """A coordinator's folder with a run, and a site's folder with its ledger; no certificates, which FLARE's tool makes."""
     final, place = corpus.folder / "federation", folder / "coordinator"
     place.mkdir()
     facts = {"format": 1, "name": "study", "host": "localhost", "port": 8002, "fingerprint": "SHA256:00"}

@@ -1,4 +1,4 @@
-"""Hands cases to a worker process, watches over it, and keeps what it finds: crashes, hangs and exceptions, with their inputs."""
+"""Hands cases to a worker process, watches over it, and keeps what it finds: exceptions, crashes, hangs, with inputs."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Worker:
         self.process.stdin.flush()
 
     def lines(self) -> Iterable[dict[str, Any]]:
-        """What the worker says until its job is finished; ends early, with `died` or `hung`, where it dies or does not go on."""
+        """What the worker says until its job is finished; ends early, with `died` or `hung`, where it does so."""
         began, cpu, preparing = time.monotonic(), self.cpu(), True
         while True:
             ready, _, _ = select.select([self.process.stdout], [], [], 1.0)
@@ -99,7 +99,11 @@ class Worker:
                 continue
             waited, used = time.monotonic() - began, self.cpu() - cpu
             idle = waited > self.wall_seconds and used < 1.0
-            if waited > PREPARING_SECONDS if preparing else idle or used > self.cpu_seconds or waited > MOST_WALL_SECONDS:
+            if (
+                waited > PREPARING_SECONDS
+                if preparing
+                else idle or used > self.cpu_seconds or waited > MOST_WALL_SECONDS
+            ):
                 self.process.send_signal(signal.SIGABRT)  # faulthandler says where it stands
                 try:
                     self.process.wait(5)

@@ -10,7 +10,18 @@ from typing import Any
 import jax
 import numpy as np
 
-from builders import INDEPENDENT, SEED, CentralMean, Relay, code_of, entries, make_coordinator, make_site, make_sites, request_of
+from builders import (
+    INDEPENDENT,
+    SEED,
+    CentralMean,
+    Relay,
+    code_of,
+    entries,
+    make_coordinator,
+    make_site,
+    make_sites,
+    request_of,
+)
 from fuzz.corpus import Corpus, small_table
 from fuzz.target import FindingError, Input, Target
 from fuzz.wires import damaged_message
@@ -29,7 +40,11 @@ from populace.privacy.sqlite_ledger import SqliteLedger
 from populace.tables.partition import split_silos
 from secure_sums_for_tests import Sites, make_opening, plain_sum, vectors_of
 
-METHODS = {"independent": INDEPENDENT, "relay": Relay(epsilon=2.0, passes=2), "mean": CentralMean(epsilon=9.0, total_rounds=2)}
+METHODS = {
+    "independent": INDEPENDENT,
+    "relay": Relay(epsilon=2.0, passes=2),
+    "mean": CentralMean(epsilon=9.0, total_rounds=2),
+}
 
 
 @dataclasses.dataclass

@@ -13,17 +13,39 @@ import tomli_w
 
 DEEP = 100_000
 DIGITS = "9" * 5_000
-NUMBERS = (0, 1, -1, 2, 127, 255, 256, 2**15, 2**16, 2**31 - 1, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 2**64, -(2**63), 10**30)
+NUMBERS = (
+    0,
+    1,
+    -1,
+    2,
+    127,
+    255,
+    256,
+    2**15,
+    2**16,
+    2**31 - 1,
+    2**31,
+    2**32,
+    2**53,
+    2**63 - 1,
+    2**63,
+    2**64,
+    -(2**63),
+    10**30,
+)
 #: What may stand in the place of any value of a JSON document, as text: not all of it is JSON.
 JSON_VALUES = (
     "null", "true", "false", "0", "-1", "1", "0.5", "1e-320", "1e308", "-1e308", "1e999", "NaN", "Infinity", "-Infinity",
-    str(2**31), str(2**63), str(-(2**63) - 1), str(2**64), "1" + "0" * 400, DIGITS, "-" + DIGITS, "[]", "{}", '""', '" "', '"x"',
+    str(2**31), str(2**63), str(-(2**63) - 1), str(2**64), "1" + "0" * 400, DIGITS, "-" + DIGITS, "[]", "{}", '""', '" "',
+    '"x"',
     '"\\u0000"', '"\\ud800"', '"NaN"', '"1"', '"é\U0001f600"', '"' + "x" * 20_000 + '"', "[null]", "[[]]", "[0, 0]", "[1.5]",
     '{"a": null}', '{"": {}}', "[" * 200 + "]" * 200, "[" * DEEP + "]" * DEEP, '{"a":' * 5_000 + "0" + "}" * 5_000,
-    "[" * DEEP, "[" + "0," * 3_000 + "0]", '"../../../etc/passwd"', '"/dev/zero"', '"2024-02-30"', '"00"', "undefined", "'a'", "",
+    "[" * DEEP, "[" + "0," * 3_000 + "0]", '"../../../etc/passwd"', '"/dev/zero"', '"2024-02-30"', '"00"', "undefined",
+    "'a'", "",
 )  # fmt: skip
 BLOCKS = (
-    b"", b"\x00", b"\xff", b"\x00" * 64, b"\xff" * 64, b"\xef\xbb\xbf", b"\xff\xfe", b"\xed\xa0\x80", b"\xc0\x80", b"\r\n", b"\n", b'"',
+    b"", b"\x00", b"\xff", b"\x00" * 64, b"\xff" * 64, b"\xef\xbb\xbf", b"\xff\xfe", b"\xed\xa0\x80", b"\xc0\x80",
+    b"\r\n", b"\n", b'"',
     b",", b";", b"\t", b"'", b"{", b"[", b"]", b"}", b"nan", b"inf", b"-0", b"1e999", DIGITS.encode(), b"%s%n", b"PK\x03\x04",
     b"PK\x05\x06", b"\x93NUMPY", b"ARROW1", b"PAR1", b"SQLite format 3\x00", b"[" * 3_000, b"\x1b[31m", b"\xe2\x80\xae",
 )  # fmt: skip
@@ -32,7 +54,7 @@ PLACES = ("fifo", "folder", "dangling", "loop", "device", "empty", "missing", "u
 
 
 def damaged(rng: random.Random, data: bytes, others: list[bytes], *, form: str = "") -> bytes:
-    """Valid content made wrong somewhere, now and then in several places; `form` is what it is: json, toml, zip, npz, csv, or bytes."""
+    """Valid content made wrong in a place or several; `form` is what it is: json, toml, zip, npz, csv, or just bytes."""
     known = {"json": json_document, "toml": toml_document, "zip": archive, "npz": npz, "csv": csv_text}
     if form in known and rng.random() < 0.6:
         try:
@@ -155,7 +177,8 @@ def change_document(rng: random.Random, document: object) -> tuple[object, dict[
 
 def value_change(rng: random.Random, document: object) -> object:
     """The same with values that Python's JSON reads back, for documents that are packed otherwise."""
-    values = (None, True, 0, -1, 1, 0.5, 2**31, 2**63, -(2**63), 10**40, [], {}, "", "x", "\x00", [None], {"a": []}, "x" * 5_000,
+    values = (None, True, 0, -1, 1, 0.5, 2**31, 2**63, -(2**63), 10**40, [], {}, "", "x", "\x00", [None], {"a": []},
+    "x" * 5_000,
               [[[]]], 1e308, [0] * 300)  # fmt: skip
     for _ in range(rng.choice((1, 1, 2, 3))):
         document = _changed(rng, document, rng.choice(values))
@@ -192,7 +215,9 @@ def _near(rng: random.Random, value: object) -> object:
     if isinstance(value, int | float):
         return rng.choice((value + 1, -value, value * 10**9, str(value), float(value) + 0.5, [value]))
     if isinstance(value, str):
-        return rng.choice((value + " ", value.upper(), value[: len(value) // 2], value * 200, [value], value[::-1], "\ufeff" + value))
+        return rng.choice(
+            (value + " ", value.upper(), value[: len(value) // 2], value * 200, [value], value[::-1], "\ufeff" + value)
+        )
     return [value] if isinstance(value, dict) else {"a": value}
 
 
@@ -229,7 +254,8 @@ def csv_text(rng: random.Random, data: bytes) -> bytes:
     at = rng.randrange(len(lines))
     fields = lines[at].split(",")
     field = rng.randrange(len(fields))
-    fields[field] = rng.choice(("", '"', '""', "nan", "inf", "1e999", DIGITS, "=1+1", "\x00", "a\nb", '"a\nb"', "2024-13-45", "\ufeff",
+    fields[field] = rng.choice(("", '"', '""', "nan", "inf", "1e999", DIGITS, "=1+1", "\x00", "a\nb", '"a\nb"',
+    "2024-13-45", "\ufeff",
                                 "x" * 70_000, "0x10", "1_000", "1,5", "٣", "-0"))  # fmt: skip
     if rng.random() < 0.2:
         fields *= rng.choice((2, 300))
@@ -288,9 +314,11 @@ def npy(rng: random.Random, data: bytes) -> bytes:
     size = int.from_bytes(data[8:10], "little")
     header, body = data[10 : 10 + size].decode("latin-1"), data[10 + size :]
     changes = {
-        "shape": (f"({rng.choice(NUMBERS)},)", "()", "(0,)", "(-1,)", "(2, 2)", f"({2**31}, {2**31}, {2**31})", "None", "('a',)", "(1.5,)",
+        "shape": (f"({rng.choice(NUMBERS)},)", "()", "(0,)", "(-1,)", "(2, 2)", f"({2**31}, {2**31}, {2**31})", "None",
+        "('a',)", "(1.5,)",
                   "(True,)", f"({DIGITS},)", "(" * 3_000),
-        "descr": ("'|O'", "'<f8'", "'<i4'", "'|S5'", "'<U3'", "'|b1'", "'<c16'", "'|V8'", "[('a', '<f4')]", "'<M8[D]'", "'x'", "3", "None",
+        "descr": ("'|O'", "'<f8'", "'<i4'", "'|S5'", "'<U3'", "'|b1'", "'<c16'", "'|V8'", "[('a', '<f4')]", "'<M8[D]'",
+        "'x'", "3", "None",
                   "'>f2'", "'|S0'", "'|V0'"),
         "fortran_order": ("True", "1", "'x'"),
     }  # fmt: skip

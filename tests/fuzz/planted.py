@@ -69,7 +69,8 @@ def _recursion() -> None:
 
 
 FAULTS = {
-    "key-error": _key_error, "busy": _busy, "blocked": _blocked, "crash": _crash, "exit": _exit, "memory": _memory, "salad": _salad,
+    "key-error": _key_error, "busy": _busy, "blocked": _blocked, "crash": _crash, "exit": _exit, "memory": _memory,
+    "salad": _salad,
     "silent": _silent, "recursion": _recursion, "nothing": lambda: None,
 }  # fmt: skip
 TARGETS: tuple[Target, ...] = tuple(_target(name, act) for name, act in FAULTS.items())

@@ -28,10 +28,16 @@ from populace.tables.table import make_table
 
 AT_ONCE = 50
 NUMBERS = st.one_of(
-    st.integers(-3, 3), st.sampled_from((2**31, 2**63, -(2**63), 10**30, 1e308, float("inf"), float("nan"), 1e-320)), st.floats()
+    st.integers(-3, 3),
+    st.sampled_from((2**31, 2**63, -(2**63), 10**30, 1e308, float("inf"), float("nan"), 1e-320)),
+    st.floats(),
 )
 LEAVES = st.one_of(st.none(), st.booleans(), NUMBERS, st.text(max_size=8))
-JSON = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4), max_leaves=12)
+JSON = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4),
+    max_leaves=12,
+)
 
 
 def strings(*texts: str) -> Any:
@@ -47,25 +53,31 @@ def near(valid: dict[str, Any], fields: Any) -> Any:
     """A valid document in which one field or two are other ones, or missing."""
     few = fields.map(lambda made: dict(sorted(made.items())[:2]))
     gone = st.one_of(st.none(), st.none(), st.sampled_from(sorted(valid)))
-    return st.tuples(few, gone).map(lambda pair: {name: value for name, value in {**valid, **pair[0]}.items() if name != pair[1]})
+    return st.tuples(few, gone).map(
+        lambda pair: {name: value for name, value in {**valid, **pair[0]}.items() if name != pair[1]}
+    )
 
 
 COLUMNS = documents(
     name=strings("a", "b", ""), kind=strings("categorical", "ordinal", "integer", "decimal", "date", "id", "drop"),
     categories=st.one_of(st.lists(st.text(max_size=4), max_size=5), JSON), edges=st.one_of(st.lists(NUMBERS, max_size=5), JSON),
-    dtype=strings("text", "integer", "boolean", "float"), nullable=st.one_of(st.booleans(), JSON), domain=strings("declared", "read-from-data"),
+    dtype=strings("text", "integer", "boolean", "float"), nullable=st.one_of(st.booleans(), JSON),
+    domain=strings("declared", "read-from-data"),
     spikes=st.lists(NUMBERS, max_size=3), step=NUMBERS, source=JSON, clip=JSON, missing=JSON,
 )  # fmt: skip
 SCHEMAS = documents(
-    format=st.one_of(st.integers(0, 4), JSON), column=st.one_of(st.lists(COLUMNS, max_size=3), JSON), target=strings("colour", "sold"),
-    constraint=st.one_of(st.lists(documents(left=strings("size"), right=strings("weight"), relation=strings("<", "<=")), max_size=2), JSON),
+    format=st.one_of(st.integers(0, 4), JSON), column=st.one_of(st.lists(COLUMNS, max_size=3), JSON),
+    target=strings("colour", "sold"),
+    constraint=st.one_of(st.lists(documents(left=strings("size"), right=strings("weight"), relation=strings("<", "<=")),
+    max_size=2), JSON),
     forbid=st.one_of(st.lists(documents(colour=strings("red"), size=strings("1")), max_size=2), JSON), source=JSON,
 )  # fmt: skip
 EVENTS = st.recursive(
     st.one_of(
         documents(kind=st.just("Pure"), epsilon=st.one_of(NUMBERS, JSON)),
         documents(kind=st.just("Gaussian"), noise_multiplier=st.one_of(NUMBERS, JSON)),
-        documents(kind=strings("NonPrivate", "NoisyLists"), reason=JSON, noise_multiplier=NUMBERS, delta=NUMBERS, threshold=NUMBERS),
+        documents(kind=strings("NonPrivate", "NoisyLists"), reason=JSON, noise_multiplier=NUMBERS, delta=NUMBERS,
+        threshold=NUMBERS),
     ),
     lambda inner: st.one_of(
         documents(kind=st.just("Composed"), events=st.lists(inner, max_size=3)),
@@ -75,32 +87,49 @@ EVENTS = st.recursive(
     max_leaves=5,
 )  # fmt: skip
 ROSTERS = documents(
-    seats=st.one_of(st.lists(documents(site=JSON, first=NUMBERS, clients=NUMBERS, hosts=JSON), max_size=3), JSON), records=NUMBERS,
+    seats=st.one_of(st.lists(documents(site=JSON, first=NUMBERS, clients=NUMBERS, hosts=JSON), max_size=3), JSON),
+    records=NUMBERS,
     seeded=JSON, records_read=JSON,
 )  # fmt: skip
 AGREEMENTS = documents(
-    format=st.sampled_from((1, 1, 1, 2)), method=strings("independent", "poll"), parameters=st.one_of(documents(epsilon=NUMBERS), JSON),
+    format=st.sampled_from((1, 1, 1, 2)), method=strings("independent", "poll"),
+    parameters=st.one_of(documents(epsilon=NUMBERS), JSON),
     schema=SCHEMAS, roster=JSON, images=documents(shape=JSON, classes=NUMBERS),
-    **{"class": strings("populace.methods.baselines.independent:Independent", "os:system", "populace.methods.base:Protocol", "x:", "")},
+    **{"class": strings("populace.methods.baselines.independent:Independent", "os:system",
+    "populace.methods.base:Protocol", "x:", "")},
 )  # fmt: skip
 GUARANTEES = documents(
-    format=st.one_of(st.integers(0, 4), JSON), epsilon=NUMBERS, delta=st.one_of(NUMBERS, JSON), unit=strings("record", "client", "person"),
-    neighbours=strings("replace", "add-remove", "zero-out"), trust=strings("local", "silo", "central", "secure-sum"), mechanism=JSON,
-    assumptions=st.one_of(st.lists(st.text(max_size=4), max_size=2), JSON), derivation=st.lists(st.text(max_size=4), max_size=2),
+    format=st.one_of(st.integers(0, 4), JSON), epsilon=NUMBERS, delta=st.one_of(NUMBERS, JSON), unit=strings("record",
+    "client", "person"),
+    neighbours=strings("replace", "add-remove", "zero-out"), trust=strings("local", "silo", "central", "secure-sum"),
+    mechanism=JSON,
+    assumptions=st.one_of(st.lists(st.text(max_size=4), max_size=2), JSON), derivation=st.lists(st.text(max_size=4),
+    max_size=2),
     randomness=JSON, domains=JSON, domain_sources=JSON, units=NUMBERS, sampling_delta=NUMBERS, claims=JSON, reason=JSON,
 )  # fmt: skip
 CELLS = st.one_of(
     st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(), st.text(max_size=6), st.dates(), st.times(),
-    st.datetimes(), st.binary(max_size=4), st.decimals(allow_nan=False, allow_infinity=False, places=2, min_value=-9, max_value=9),
+    st.datetimes(), st.binary(max_size=4), st.decimals(allow_nan=False, allow_infinity=False, places=2, min_value=-9,
+    max_value=9),
 )  # fmt: skip
 
 
 SCHEMA = small_schema().to_dict()
-COLUMNS_OF_A_SCHEMA = st.tuples(st.sampled_from(SCHEMA["column"]).flatmap(lambda column: near(column, COLUMNS)), st.integers(0, 3)).map(
-    lambda pair: {**SCHEMA, "column": [pair[0] if place == pair[1] else column for place, column in enumerate(SCHEMA["column"])]}
+COLUMNS_OF_A_SCHEMA = st.tuples(
+    st.sampled_from(SCHEMA["column"]).flatmap(lambda column: near(column, COLUMNS)), st.integers(0, 3)
+).map(
+    lambda pair: {
+        **SCHEMA,
+        "column": [pair[0] if place == pair[1] else column for place, column in enumerate(SCHEMA["column"])],
+    }
 )
 GUARANTEE = INDEPENDENT.guarantee(agreement().population(clients=6, records=1)).to_json()
-ROSTER = {"seats": [{"site": "a", "first": 0, "clients": 3, "hosts": "rows"}], "records": 1, "seeded": False, "records_read": False}
+ROSTER = {
+    "seats": [{"site": "a", "first": 0, "clients": 3, "hosts": "rows"}],
+    "records": 1,
+    "seeded": False,
+    "records_read": False,
+}
 
 
 @functools.lru_cache(maxsize=4)
@@ -132,9 +161,12 @@ def _settings() -> Any:
 
 
 SPECS = st.fixed_dictionaries({}, optional={
-    "data": strings("a.csv", "b.parquet"), "epsilon": NUMBERS, "method": strings(*table_methods()), "delta": st.one_of(NUMBERS, JSON),
-    "records_per_client": st.one_of(NUMBERS, JSON), "client_column": JSON, "most_records": NUMBERS, "settings": JSON, "rows": st.one_of(NUMBERS, JSON),
-    "seed": st.one_of(NUMBERS, JSON), "target": JSON, "trust": strings("silo", "central"), "person": JSON, "silos": NUMBERS, "schema_file": JSON,
+    "data": strings("a.csv", "b.parquet"), "epsilon": NUMBERS, "method": strings(*table_methods()),
+    "delta": st.one_of(NUMBERS, JSON),
+    "records_per_client": st.one_of(NUMBERS, JSON), "client_column": JSON, "most_records": NUMBERS, "settings": JSON,
+    "rows": st.one_of(NUMBERS, JSON),
+    "seed": st.one_of(NUMBERS, JSON), "target": JSON, "trust": strings("silo", "central"), "person": JSON,
+    "silos": NUMBERS, "schema_file": JSON,
 })  # fmt: skip
 
 
@@ -209,9 +241,19 @@ TARGETS: tuple[Target, ...] = (
     _target("event", near({"kind": "Gaussian", "noise_multiplier": 1.0}, EVENTS) | EVENTS, _event, 3.0),
     _target("guarantee", near(GUARANTEE, GUARANTEES), _guarantee, 3.0),
     _target("roster", near(ROSTER, ROSTERS) | ROSTERS, roster_from_json, 3.0),
-    _target("agreement", near(agreement().to_json(), AGREEMENTS), lambda value: agreement_from_json(value, where="a file"), 4.0),
+    _target(
+        "agreement",
+        near(agreement().to_json(), AGREEMENTS),
+        lambda value: agreement_from_json(value, where="a file"),
+        4.0,
+    ),
     _target("settings", _settings(), _protocol, 4.0),
-    _target("spec", near({"data": "a.csv", "epsilon": 1.0, "method": "independent"}, SPECS), lambda value: make_spec(**value), 4.0),
+    _target(
+        "spec",
+        near({"data": "a.csv", "epsilon": 1.0, "method": "independent"}, SPECS),
+        lambda value: make_spec(**value),
+        4.0,
+    ),
     _table_target("table", _table, 15.0),
     _table_target("table-under-schema", _under_schema, 8.0),
 )

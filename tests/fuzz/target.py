@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 import socket
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,7 +77,9 @@ def from_text(case: Input) -> Input:
 
 def _packed(value: Any) -> Any:
     if isinstance(value, bytes):
-        return {"base64": base64.b64encode(value).decode()}
+        small = zlib.compress(value, 9)
+        form, content = ("deflated", small) if len(small) < len(value) else ("base64", value)
+        return {form: base64.b64encode(content).decode()}
     if isinstance(value, str):
         return {"text": value.encode("utf-8", "surrogatepass").hex()} if not value.isprintable() else value
     if isinstance(value, list | tuple):
@@ -89,6 +92,8 @@ def _unpacked(value: Any) -> Any:
         return [_unpacked(each) for each in value]
     if isinstance(value, dict) and "base64" in value:
         return base64.b64decode(value["base64"])
+    if isinstance(value, dict) and "deflated" in value:
+        return zlib.decompress(base64.b64decode(value["deflated"]))
     if isinstance(value, dict) and "text" in value:
         return bytes.fromhex(value["text"]).decode("utf-8", "surrogatepass")
     return {key: _unpacked(each) for key, each in value["map"].items()} if isinstance(value, dict) else value

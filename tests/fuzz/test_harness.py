@@ -130,5 +130,3 @@ def test_every_command_is_among_the_targets():
     names = {" ".join(command.words) for command in all_commands()}
     assert {"synthesize", "verify", "site join", "collector serve", "poll fit"} <= names
     assert set(RESTRAINED) <= names
-
-

@@ -56,7 +56,9 @@ def prepare(_: Corpus) -> Valid:
     found = {
         "ask": request_of(INDEPENDENT, small_schema()),
         "facts?": messages.make_facts_request(agreement, run="run-1"),
-        "facts": messages.make_facts(messages.Facts(clients=6, records=1, seeded=False, hosts="rows", records_read=False)),
+        "facts": messages.make_facts(
+            messages.Facts(clients=6, records=1, seeded=False, hosts="rows", records_read=False)
+        ),
         "old facts": messages.make_facts(messages.Facts(clients=6, records=1, seeded=True)),
         "refusal": messages.make_refusal("budget"),
         "reply": _reply(agreement, population, values),
@@ -108,7 +110,8 @@ def _arrays(rng: random.Random, document: dict[str, Any], body: bytes) -> tuple[
     if entries and rng.random() < 0.5:
         entry = rng.choice(entries)
         entry[rng.choice((1, 2))] = rng.choice((
-            "int64", "float32", "bool", "uint8", "float16", [0], [], [1, 1, 1], [2**31], [0, 2**62], [-1], [2**40, 0], [0] * 9, entry[2][::-1],
+            "int64", "float32", "bool", "uint8", "float16", [0], [], [1, 1, 1], [2**31], [0, 2**62], [-1], [2**40, 0],
+            [0] * 9, entry[2][::-1],
         ))  # fmt: skip
         return json.dumps(document).encode(), body
     width = rng.choice((4, 8))
@@ -136,7 +139,9 @@ def _unpack(valid: Valid, case: Input) -> None:
     message = wire.unpack(case["message"])
     again = wire.unpack(wire.pack(message))
     same = again.kind == message.kind and list(again.arrays) == list(message.arrays)
-    if not same or any(a.tobytes() != b.tobytes() for a, b in zip(again.arrays.values(), message.arrays.values(), strict=True)):
+    if not same or any(
+        a.tobytes() != b.tobytes() for a, b in zip(again.arrays.values(), message.arrays.values(), strict=True)
+    ):
         raise FindingError("a message is another one after it was packed and unpacked")
 
 
@@ -198,7 +203,14 @@ def _json_answer(valid: Valid, case: Input) -> None:
 
 
 def _kept_draw(valid: Valid, rng: random.Random) -> Input:
-    kept = Kept(sealing_key=bytes(32), mask_key=bytes(32), self_mask=bytes(32), keys={0: b"a", 1: b"b"}, held={0: b"c"}, survivors=(0, 1))
+    kept = Kept(
+        sealing_key=bytes(32),
+        mask_key=bytes(32),
+        self_mask=bytes(32),
+        keys={0: b"a", 1: b"b"},
+        held={0: b"c"},
+        survivors=(0, 1),
+    )
     from fuzz.mutate import damaged
 
     return {"message": damaged(rng, kept.to_bytes(), [], form="json")}

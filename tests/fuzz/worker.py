@@ -59,7 +59,6 @@ def find_target(name: str) -> Any:
 
         return next(target for target in planted.TARGETS if target.name == name)
     import conftest  # noqa: F401 - the environment that all tests have
-
     from fuzz.registry import TARGETS
 
     return TARGETS[name]

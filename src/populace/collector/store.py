@@ -15,8 +15,8 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from populace.collector.places import secret_place
 from populace.border.models import interpreting
+from populace.collector.places import secret_place
 from populace.errors import PopulaceError
 
 KEY_BYTES = 16

@@ -173,7 +173,7 @@ class RunLedger:
         if health != "ok" or secret is None:
             self.close()
             raise RunError(
-                f"the ledger {self.path} is damaged ({' '.join(str(health).split())}); restore it from a copy, it is never begun anew"
+                f"the ledger {self.path} is damaged ({health}); restore it from a copy, it is never begun anew"
             )
         self.secret = bytes(secret[0])
 
