@@ -21,6 +21,7 @@ from populace.report.statement import write_statement
 from populace.runs.folder import RunFolder
 from populace.runs.ledger.view import find_ledger
 from populace.runs.run import load_run
+from populace.runs.spec import spec_from_file
 from populace.runs.verify.documents import read_papers
 from populace.tables.files import read_arrays, write_json
 
@@ -163,3 +164,10 @@ def test_checkpoints(tmp_path):
             assert refused(load), name
         np.savez(checkpoint.path, **{each: array for each, array in arrays.items() if each != name})
         assert refused(load), name
+
+
+def test_specifications():
+    document = json.loads((RUN / "run.json").read_text())["spec"]
+    assert spec_from_file(document).method == "moments"
+    said = [refused(lambda wrong=wrong: spec_from_file(wrong)) for wrong in variants(document)]
+    assert sum(map(bool, said)) > 30

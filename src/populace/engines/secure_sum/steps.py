@@ -58,10 +58,12 @@ class Kept:
         return json.dumps(document).encode()
 
 
+KEPT = "what the site's ledger kept of a secure sum"
+
+
 def kept_from_bytes(data: bytes) -> Kept:
-    where = "what the site kept of a secure sum"
-    document = parse_json(data, where=where)
-    with interpreting(where):
+    document = parse_json(data, where=KEPT)
+    with interpreting(KEPT):
         sealing_key, mask_key, self_mask = (bytes.fromhex(text) for text in document["secrets"])
         rows = {
             name: {int(place): bytes.fromhex(text) for place, text in document[name].items()}
@@ -69,7 +71,7 @@ def kept_from_bytes(data: bytes) -> Kept:
         }
         return Kept(
             sealing_key=sealing_key, mask_key=mask_key, self_mask=self_mask, masked=bool(document["masked"]),
-            survivors=tuple(int(place) for place in document["survivors"]), **rows,
+            survivors=tuple(document["survivors"]), **rows,
         )  # fmt: skip
 
 
