@@ -34,16 +34,14 @@ def main(corpus_folder: str) -> None:
     work.mkdir(parents=True, exist_ok=True)
     os.chdir(work)
     states: dict[str, Any] = {}
-    limited = False
     for line in sys.stdin:
         job = json.loads(line)
         target = find_target(job["target"])
         if target.name not in states:
+            limit_memory(room=None)
             channel.write(json.dumps({"preparing": target.name}) + "\n")
             states[target.name] = target.prepare(find_corpus(corpus_folder))
-        if not limited:
-            limit_memory()
-            limited = True
+        limit_memory(room=ROOM)
         for case in job_cases(job, target, states[target.name]):
             if job.get("only_draw"):  # the input of a case that killed a worker
                 channel.write(json.dumps({"drawn": to_text(case[1]())}) + "\n")
@@ -92,10 +90,9 @@ def _one(target: Any, state: Any, named: Any, channel: TextIO) -> None:
     channel.write(json.dumps({"at": name}) + "\n")
     found, where = "", ""
     try:
-        case = make()
-        os.environ["FUZZ_CASE"] = name
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            case = make()
             result = outcome(target, state, case)
         grown = peak_memory() - before
         if grown > MOST_GROWTH:
@@ -126,11 +123,12 @@ def peak_memory(*, reset: bool = False) -> int:
     return 0
 
 
-def limit_memory() -> None:
-    """No more addresses than a few gigabytes beyond those in use: a case that asks for the moon fails by itself."""
+def limit_memory(*, room: int | None) -> None:
+    """No more addresses than so many beyond those in use: a case that asks for the moon fails by itself."""
     with contextlib.suppress(OSError, ValueError):
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
         used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        resource.setrlimit(resource.RLIMIT_AS, (used + ROOM, used + ROOM))
+        resource.setrlimit(resource.RLIMIT_AS, (most if room is None else used + room, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 

@@ -9,10 +9,11 @@ import io
 import os
 import stat
 from pathlib import Path
-from typing import TextIO
+from typing import IO, TextIO
 
 from populace.errors import PopulaceError, RunError
 
+PIECE = 2**20
 MOST_BYTES = 2**28  # of a file that is read whole
 KINDS = {
     stat.S_IFDIR: "Is a directory",
@@ -83,13 +84,23 @@ def read_bytes(path: Path, *, most: int = MOST_BYTES, error: type[PopulaceError]
     """All of a file of at most `most` bytes."""
     try:
         with open_regular(path, error=error, what=what) as file:
-            content = file.read(most + 1)
+            content = _content(file, most)
     except OSError as reason:
         raise cannot_read(path, reason, error=error, what=what) from reason
     if len(content) > most:
         raise error(
             f"cannot read {what}{path}: expected at most {most:,} bytes, got more; it is not a file of this kind"
         )
+    return content
+
+
+def _content(file: IO[bytes], most: int) -> bytes:
+    """What stands in a file up to one byte more than `most`; memory is taken for its size, not for all it might have been."""
+    content = file.read(min(os.fstat(file.fileno()).st_size, most) + 1)
+    while len(content) <= most and (
+        more := file.read(min(PIECE, most + 1 - len(content)))
+    ):  # it grew, or tells no size
+        content += more
     return content
 
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import numpy as np
 from markupsafe import Markup
 
-from populace.border.models import interpreting
 from populace.evaluation.baselines import ABOUT, MAJORITY, PRODUCT, REAL, SHUFFLED, SYNTHETIC
 from populace.evaluation.histograms import histogram
 from populace.evaluation.marginals import Pairs, association
@@ -47,11 +46,6 @@ MEMORY = "memory:"  # rows that stand in no file
 
 def command_of(spec: JsonObject) -> str:
     """The command that makes this run again; of rows that were given in Python the call."""
-    with interpreting("the run's specification in its run.json"):
-        return _command_of(spec)
-
-
-def _command_of(spec: JsonObject) -> str:
     files, method = files_of(spec["data"]), spec.get("method") or FORMER_DEFAULTS[kind_of(spec["data"])]
     spec = {**spec, "method": method}
     if files[0].startswith(MEMORY):
