@@ -3,13 +3,17 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo test test-slow test-browser check bench clean
+CASES ?= 100000
+SEED ?= 1
+
+.PHONY: help demo test test-slow test-browser fuzz check bench clean
 
 help:
 	@echo "make demo       set up, then synthetic data of three invented hospitals, with a report"
 	@echo "make test       set up, then the tests"
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make test-browser  the pages in a real browser (needs chromium; POPULACE_SCREENSHOTS=FOLDER keeps pictures)"
+	@echo "make fuzz       damaged files, messages, requests and options, 100,000 of them (CASES=, SEED=); findings in fuzz-findings"
 	@echo "make check      lint, format, types, import rules"
 	@echo "make bench      speed, as ratios in one run (benchmarks.evaluation and benchmarks.poll need POPULACE_DATA)"
 
@@ -34,6 +38,9 @@ test-slow: $(READY)
 test-browser: $(READY)
 	XLA_FLAGS= POPULACE_REQUIRE_BROWSER=1 $(BIN)/python -m pytest -m slow tests/browser
 
+fuzz: $(READY)
+	$(BIN)/python -m tests.fuzz --cases $(CASES) --seed $(SEED)
+
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -53,4 +60,4 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.collector
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .jax_cache .import_linter_cache demo-run demo-run-* demo-federation
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .jax_cache .import_linter_cache demo-run demo-run-* demo-federation fuzz-findings
