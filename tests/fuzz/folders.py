@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from fuzz.corpus import run_spec
@@ -16,6 +17,7 @@ from populace.federation.coordinator import Federation
 from populace.federation.site import SiteFolder
 from populace.report.page import evaluate_runs
 from populace.report.statement import check_page, write_statement
+from populace.runs.folder import digest_of
 from populace.runs.ledger.view import find_ledger, overview
 from populace.runs.poll.fit import Fit, fit_answers
 from populace.runs.run import load_run, synthesize
@@ -36,6 +38,15 @@ def _sample(folder: Path, _: str) -> None:
     if len(drawn) != 5:
         raise FindingError(f"asked for 5 rows, got {len(drawn)}")
     drawn.save(folder / f"more{'.npz' if isinstance(drawn, Images) else '.parquet'}")
+
+
+def _forged(folder: Path, file: str) -> None:
+    """A model that was changed together with the list of digests that would give it away."""
+    path = folder / Path(file).name
+    privacy = json.loads((folder / "privacy.json").read_text())
+    privacy["files"][path.name] = digest_of(path)
+    (folder / "privacy.json").write_text(json.dumps(privacy))
+    _sample(folder, file)
 
 
 def _verify(folder: Path, _: str) -> None:
@@ -107,6 +118,7 @@ def _fit(folder: Path, _: str) -> None:
 TARGETS: tuple[Target, ...] = (
     folder_target("load-run", "runs", _load, damage=("run.json", "privacy.json", "generator.*"), within=METHODS, cost=6.0),
     folder_target("sample-run", "runs", _sample, damage=("generator.*",), within=METHODS, cost=25.0),
+    folder_target("sample-forged", "runs", _forged, damage=("generator.*",), within=METHODS, cost=25.0),
     folder_target("verify-run", "runs", _verify, damage=OF_RUN, within=METHODS, cost=40.0),
     folder_target("evaluate-run", "runs", _evaluate, damage=OF_RUN, within=("independent", "census"), cost=900.0),
     folder_target("write-statement", "runs", _statement, damage=("privacy.json",), within=METHODS, cost=15.0),

@@ -56,8 +56,15 @@ def _memory() -> None:
     bytearray(700 * 2**20)[::4096]
 
 
+class SaladError(InputError):
+    """An error that makes its own text, and does it badly."""
+
+    def __str__(self) -> str:
+        return "first\nsecond\nthird"
+
+
 def _salad() -> None:
-    raise InputError("first\nsecond\nthird")
+    raise SaladError
 
 
 def _silent() -> None:

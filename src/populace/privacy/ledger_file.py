@@ -64,6 +64,9 @@ MOST_HEAD = 2**12  # bytes of the file that names the last entry
 ADDED = ("neighbours", "trust", "chain")  # columns of `entry` since layout 2; empty in older rows
 BEGINNING = hashlib.sha256(b"the first entry of a ledger").hexdigest()
 
+#: What a damaged database raises; where its own words for what is wrong quote damaged names, they are no text either.
+DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+
 
 class RolledBackError(RunError):
     """The ledger is older than the file beside it says: an old copy was put back."""
@@ -143,7 +146,7 @@ def kept_budget(path: str | Path) -> Budget | None:
             if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'budget'").fetchone() is None:
                 return None
             row = db.execute("SELECT epsilon, delta, unit FROM budget").fetchone()
-    except sqlite3.Error as error:
+    except DATABASE_ERRORS as error:
         raise RunError(f"cannot open the ledger {path}: {error}") from error
     return None if row is None else Budget(epsilon=row[0], delta=row[1], unit=row[2])
 
@@ -259,5 +262,5 @@ def back_up(path: Path, to: Path) -> None:
             contextlib.closing(sqlite3.connect(to)) as copy,
         ):
             db.backup(copy)
-    except (OSError, sqlite3.Error) as error:
+    except (OSError, *DATABASE_ERRORS) as error:
         raise RunError(f"cannot copy the ledger {path} to {to}: {error}") from error

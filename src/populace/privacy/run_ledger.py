@@ -24,6 +24,7 @@ import numpy as np
 from populace.border.documents import parse_json
 from populace.errors import BudgetError, RunError
 from populace.privacy import events
+from populace.privacy.ledger_file import DATABASE_ERRORS
 from populace.privacy.run_totals import Cost
 from populace.types import JsonObject, NumpyArray
 
@@ -119,7 +120,7 @@ def make_ledger(path: Path) -> None:
             db.executescript("BEGIN;" + SCHEMA + TRIGGERS + "COMMIT;")
             db.execute("INSERT INTO secret VALUES (1, ?)", (secrets.token_bytes(32),))
         _put(temporary, path)
-    except (OSError, sqlite3.Error) as error:
+    except (OSError, *DATABASE_ERRORS) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise RunError(f"cannot make the ledger {path}: {reason}") from error
     finally:
@@ -207,7 +208,7 @@ class RunLedger:
             except BaseException:
                 self._db.execute("ROLLBACK")
                 raise
-        except sqlite3.Error as error:
+        except DATABASE_ERRORS as error:
             raise RunError(f"cannot write the ledger {self.path}: {error}; nothing was booked or released") from error
 
     def runs(self) -> list[Booked]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import sqlite3
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -20,9 +19,9 @@ from populace.privacy.accounting import epsilon_of
 from populace.privacy.events import Event
 from populace.privacy.guarantee import Unit
 from populace.privacy.ledger import Budget, Charge, check_affordable, check_unit, composed
+from populace.privacy.ledger_file import DATABASE_ERRORS, event_of, keep_head, last_of, link, open_file, transaction
 from populace.privacy.ledger_file import LAYOUT as LAYOUT
 from populace.privacy.ledger_file import RolledBackError as RolledBackError
-from populace.privacy.ledger_file import event_of, keep_head, last_of, link, open_file, transaction
 from populace.privacy.ledger_file import kept_budget as kept_budget
 from populace.privacy.relation import UNKNOWN, Relation, assumed, check_same_relation
 from populace.types import JsonObject
@@ -100,7 +99,7 @@ class SqliteLedger:
         try:
             self._db = self.connection = open_file(self.path, restored=restored)  # also for what is kept beside
             kept = self._db.execute("SELECT epsilon, delta, unit FROM budget").fetchone()
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, *DATABASE_ERRORS) as error:
             raise RunError(f"cannot open the ledger {path}: {error}") from error
         self._keep_budget(kept, raise_budget=raise_budget)
 
@@ -238,7 +237,7 @@ class SqliteLedger:
                 if beside is not None:
                     beside()
             self.keep_head()
-        except sqlite3.Error as error:
+        except DATABASE_ERRORS as error:
             raise RunError(f"cannot write the ledger {self.path}: {error}; nothing was released") from error
 
     def keep_head(self) -> None:
