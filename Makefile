@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo test test-slow test-browser drill check bench dist clean
+.PHONY: help demo test test-slow test-browser drill fuzz check bench dist clean
 
 help:
 	@echo "make demo       set up, then synthetic data of three invented hospitals, with a report"
@@ -11,6 +11,7 @@ help:
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make test-browser  the pages in a real browser (needs chromium; POPULACE_SCREENSHOTS=FOLDER keeps pictures)"
 	@echo "make drill      a federation on loopback under kills, stops, wrong clocks, full disks, bad lines and liars (SECONDS=3600 SEED=1 SITES=5 OUT=FILE)"
+	@echo "make fuzz       damaged files, messages, requests and options, 100,000 of them (CASES=, SEED=); findings in fuzz-findings"
 	@echo "make check      lint, format, types, import rules"
 	@echo "make dist       wheel, sources and a bill of materials (CycloneDX) in dist/, the same bytes each time"
 	@echo "make bench      speed, as ratios in one run (benchmarks.evaluation and benchmarks.poll need POPULACE_DATA)"
@@ -43,6 +44,10 @@ SITES ?= 5
 drill: $(READY)
 	$(BIN)/python -m tests.drill --seconds $(SECONDS) --seed $(SEED) --sites $(SITES) $(if $(OUT),--out $(OUT))
 
+CASES ?= 100000
+fuzz: $(READY)
+	$(BIN)/python -m tests.fuzz --cases $(CASES) --seed $(SEED)
+
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -69,4 +74,4 @@ dist: $(READY)
 	$(BIN)/python tools/sbom.py --out dist
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .jax_cache .import_linter_cache demo-run demo-run-* demo-federation
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .jax_cache .import_linter_cache demo-run demo-run-* demo-federation fuzz-findings

@@ -11,9 +11,20 @@ PopulaceError                 every error this package raises on purpose; the co
 └── MissingExtra              an optional part is not installed; the message holds the install line
 """
 
+LONGEST = 560  # characters of a sentence that is shown
+
+
+def readable(sentence: str) -> str:
+    """A sentence that people can read, on one line, whatever was quoted in it: of a long one its beginning and its end."""
+    sentence = " ".join(sentence.splitlines())
+    return sentence if len(sentence) <= LONGEST else f"{sentence[: LONGEST - 205]} ... {sentence[-200:]}"
+
 
 class PopulaceError(Exception):
     """Root of every error raised on purpose: one clear sentence, no traceback needed."""
+
+    def __str__(self) -> str:
+        return readable(super().__str__())
 
 
 class InputError(PopulaceError):

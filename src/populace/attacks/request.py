@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from populace.attacks.memorise import Memorise
 from populace.attacks.shadows import Report, Setting, play_all
+from populace.border.models import Form, read_document
 from populace.engines.agreement import frozen
 from populace.engines.runtime import check_kind
 from populace.errors import RunError, SpecError
@@ -276,11 +277,15 @@ def _fingerprint(tables: Sequence[Table], salt: str) -> str:
     return f"{salt}:{digest.hexdigest()}"
 
 
+class _Mark(Form):
+    digest: str
+
+
 def _claim(work: RunFolder, digest: str) -> None:
     """Take the folder for this attack; runs of another one are not mixed with it."""
     mark = work / "attack.json"
     if mark.is_file():
-        if read_json(mark).get("digest") != digest:
+        if read_document(mark, _Mark, advice="remove the folder").get("digest") != digest:
             raise RunError(
                 f"{work.path} holds an unfinished attack with other options; give the same command to resume it, remove the "
                 "folder, or choose another --out"

@@ -17,6 +17,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from populace.border.models import interpreting
 from populace.engines import simulation
 from populace.engines.runtime import Keys
 from populace.errors import DataError, RunError, out_of_range
@@ -158,10 +159,11 @@ def play_all(
 
 
 def _games(stored: list[dict[str, NumpyArray]]) -> Games:
-    return Games(
-        included=np.stack([run["included"] for run in stored]),
-        summaries={name: np.stack([run[_plain(name)] for run in stored]) for name in SUMMARIES},
-    )
+    with interpreting("a stored shadow run", advice="remove the attack's folder and start again"):
+        return Games(
+            included=np.stack([run["included"] for run in stored]),
+            summaries={name: np.stack([run[_plain(name)] for run in stored]) for name in SUMMARIES},
+        )
 
 
 def _plain(name: str) -> str:

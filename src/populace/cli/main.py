@@ -28,7 +28,7 @@ from populace.cli import (
     synthesize,
     verify,
 )
-from populace.errors import PopulaceError
+from populace.errors import PopulaceError, readable
 from populace.version import __version__
 
 #: What typer raises for a wrong option; typer may carry click inside itself, so it is found through a public name.
@@ -103,5 +103,5 @@ def _interrupted() -> int:
 
 
 def _fail(sentence: str) -> int:
-    typer.echo("populace: " + " ".join(sentence.split()), err=True)
+    typer.echo("populace: " + readable(" ".join(sentence.split())), err=True)
     return 2

@@ -7,7 +7,6 @@ costs are made here, from the study's public facts; randomness comes from the op
 from __future__ import annotations
 
 import dataclasses
-import json
 import secrets
 import time
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pyarrow as pa
 
+from populace.border.documents import read_json
 from populace.collector.documents import MOST_NUMBER, NONCE_BYTES, Sent, answer_from, answer_message
 from populace.collector.exchange import (
     BAD,
@@ -309,17 +309,14 @@ def _frame(record: Mapping[str, object] | pa.Table | str | Path) -> pa.Table:
     path = Path(record)
     if path.suffix != ".json":
         return read_frame(str(path))
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"no file {path}") from None
-    except (OSError, ValueError) as error:
-        raise DataError(f"cannot read {path}: {error}") from error
+    if not path.exists():
+        raise InputError(f"no file {path}")
+    document = read_json(path, error=DataError)
     if not isinstance(document, dict):
         raise DataError(f'expected one record in {path}, as {{"column": value, ...}}')
     try:
         return pa.table({str(name): [value] for name, value in document.items()})
-    except (pa.ArrowException, TypeError) as error:
+    except (pa.ArrowException, TypeError, OverflowError) as error:
         raise DataError(f"expected one value for each column in {path}: {error}") from error
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from populace.border.documents import parse_json
 from populace.collector.questions import question_document, schema_document
 from populace.collector.rounds import Questions
 from populace.collector.store import Place
@@ -127,8 +128,8 @@ def _from_message(body: bytes) -> Sent:
 
 def _from_json(body: bytes) -> Sent:
     try:
-        document: Any = json.loads(body)
-    except (ValueError, RecursionError):
+        document: Any = parse_json(body, where="the answer", error=WireError, strict=True)
+    except WireError:
         raise WireError("expected an answer as JSON, got something else") from None
     names = {"round", "place", "report", "nonce"}
     if not isinstance(document, dict) or set(document) != names:

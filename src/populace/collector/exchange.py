@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 import http.client
-import json
 import math
 import urllib.error
 import urllib.parse
 import urllib.request
 from typing import Any
 
+from populace.border.documents import parse_json
 from populace.collector.study import TOKEN_BYTES
 from populace.errors import InputError, PopulaceError, WireError
 from populace.types import JsonObject
@@ -122,8 +122,8 @@ def is_again(status: int) -> bool:
 def read_object(body: bytes) -> JsonObject:
     """A JSON object; anything else is not from the study, and the same is asked again later."""
     try:
-        found = json.loads(body)
-    except BAD:
+        found = parse_json(body, where="the reply", error=AwayError)
+    except AwayError:
         found = None
     if not isinstance(found, dict):
         raise AwayError(ELSE)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from populace.collector.store import ROUND, Store, StoreError, tables
+from populace.privacy.ledger_file import DATABASE_ERRORS
 
 SECONDS_TO_WAIT = 20.0  # for another process's transaction
 BUSY = 10_000  # milliseconds
@@ -35,7 +36,7 @@ class SqliteStore(Store):
                 self.path.touch(mode=0o600)
             self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=0.0)
             self._settle()
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, *DATABASE_ERRORS) as error:
             raise StoreError(f"cannot open the store {path}: {error}") from error
 
     def _settle(self) -> None:
@@ -65,7 +66,7 @@ class SqliteStore(Store):
     def transaction(self, *, lock: str = "") -> Iterator[None]:
         try:
             self._retrying("BEGIN IMMEDIATE" if lock else "BEGIN")
-        except sqlite3.Error as error:
+        except DATABASE_ERRORS as error:
             raise StoreError(f"the store {self.path} cannot be written at the moment: {error}") from error
         try:
             yield
@@ -73,7 +74,7 @@ class SqliteStore(Store):
         except BaseException as error:
             with contextlib.suppress(sqlite3.Error):
                 self._db.execute("ROLLBACK")
-            if isinstance(error, sqlite3.Error):
+            if isinstance(error, DATABASE_ERRORS):
                 raise StoreError(f"the store {self.path} could not be written: {error}") from error
             raise
 
@@ -111,7 +112,7 @@ class SqliteStore(Store):
                 if time.monotonic() >= until:
                     raise StoreError(f"the log of {self.path} could not be cut off: it is being read all the time")
                 time.sleep(LONGEST_PAUSE)
-        except sqlite3.Error as error:
+        except DATABASE_ERRORS as error:
             raise StoreError(f"the store {self.path} could not be written again: {error}") from error
 
     def close(self) -> None:

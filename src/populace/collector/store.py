@@ -15,6 +15,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from populace.border.models import interpreting
 from populace.collector.places import secret_place
 from populace.errors import PopulaceError
 
@@ -366,10 +367,11 @@ ROUND = "number, state, size, taken, answered, opened, closes, last"
 
 def _round(row: Sequence[Any]) -> Round:
     number, state, size, taken, answered, opened, closes, last = row
-    return Round(
-        number=int(number), state=str(state), size=int(size), taken=int(taken), answered=int(answered), opened=float(opened),
-        closes=None if closes is None else float(closes), last=bool(last),
-    )  # fmt: skip
+    with interpreting("a round in the store", error=StoreError):
+        return Round(
+            number=int(number), state=str(state), size=int(size), taken=int(taken), answered=int(answered),
+            opened=float(opened), closes=None if closes is None else float(closes), last=bool(last),
+        )  # fmt: skip
 
 
 def tables(*, blob: str, real: str, tail: str) -> Iterator[str]:

@@ -20,7 +20,11 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import pydantic
 
+from populace.border.documents import MOST_TOML
+from populace.border.models import DAMAGED, Form, read_document
+from populace.border.regular import read_text
 from populace.engines.agreement import Agreement, agreement_from_json
 from populace.engines.runtime import Keys, make_key
 from populace.errors import InputError, RunError, SchemaError, SpecError
@@ -29,7 +33,7 @@ from populace.methods.blocks.composed import ComposedMethod
 from populace.methods.blocks.one_report import Survey, SurveyLearner
 from populace.methods.registry import parameters
 from populace.runs.spec import check_seed, make_method, make_spec
-from populace.tables.files import read_json, write_json, write_text
+from populace.tables.files import write_json, write_text
 from populace.tables.schema import Schema, load_schema
 from populace.types import JsonObject
 
@@ -203,6 +207,23 @@ def check_collectable(protocol: Protocol, population: Population) -> None:
         raise SpecError("a study takes one report with the whole epsilon; leave the setting oracle at joint")
 
 
+LONGEST_LINE = 2**16  # bytes of a token, or of a store's address
+
+
+class _Facts(Form):
+    """study.json."""
+
+    format: int
+    id: str
+    title: str
+    clients: int = pydantic.Field(ge=1)
+    agreement: JsonObject
+    open: bool
+    root: list[int]
+    timing: dict[str, float | None]
+    digest: str
+
+
 class StudyFolder:
     """The folder of a study: its facts, its secrets, and where its store is."""
 
@@ -228,7 +249,7 @@ class StudyFolder:
             self.path.chmod(0o700)
         except OSError as error:
             raise RunError(f"cannot make the folder {self.path}: {error.strerror or error}") from error
-        write_text(self.path / "schema.toml", Path(schema).read_text(encoding="utf-8"))
+        write_text(self.path / "schema.toml", read_text(Path(schema), most=MOST_TOML, error=InputError))
         write_text(self.token_path, secrets.token_urlsafe(TOKEN_BYTES) + "\n", mode=0o600)
         write_json(self.facts_path, study.to_json())
 
@@ -236,7 +257,7 @@ class StudyFolder:
         """The study; refuses one whose files say something else than when it was made."""
         if not self.facts_path.is_file():
             raise InputError(f"{self.path} is not a study's folder; `populace collector init` makes one")
-        document = read_json(self.facts_path)
+        document = read_document(self.facts_path, _Facts)
         try:
             if document["format"] != FORMAT:
                 raise RunError(f"{self.facts_path} is of format {document['format']!r}, expected {FORMAT}")
@@ -247,7 +268,7 @@ class StudyFolder:
                 timing=Timing(**document["timing"]),
             )  # fmt: skip
             said = document["digest"]
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except DAMAGED as error:
             raise RunError(f"{self.facts_path} is damaged: {error!r}; restore it") from error
         if study.digest != said:
             raise RunError(
@@ -283,9 +304,9 @@ class StudyFolder:
 
 def _read_line(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8").strip()
-    except (OSError, ValueError) as error:
-        raise RunError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}; put it back") from error
+        return read_text(path, most=LONGEST_LINE).strip()
+    except RunError as error:
+        raise RunError(f"{error}; put it back") from error
 
 
 def invitation_hash(token: bytes) -> bytes:

@@ -13,13 +13,25 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pydantic
 
+from populace.border.arrays import read_arrays
+from populace.border.documents import parse_json
+from populace.border.models import Form, check_document, interpreting
 from populace.engines import wire
 from populace.engines.runtime import Traffic
 from populace.errors import RunError
 from populace.privacy.ledger import MemoryLedger
-from populace.tables.files import read_arrays, replacing
-from populace.types import Array, ArrayTree, NumpyArray
+from populace.tables.files import replacing
+from populace.types import Array, ArrayTree, JsonObject, NumpyArray
+
+AGAIN = "remove the run folder and start again"
+
+
+class _Document(Form):
+    rounds: int = pydantic.Field(ge=0)
+    ledger: JsonObject
+    traffic: dict[str, float]
 
 
 def _key(stored: NumpyArray) -> Array:
@@ -66,25 +78,29 @@ class Checkpoint:
         self, *, state: ArrayTree, memory: ArrayTree, ledger: MemoryLedger
     ) -> tuple[ArrayTree, ArrayTree, int, Traffic]:
         """State, memory, rounds done and traffic, shaped like the templates; the ledger is restored in place."""
-        arrays = self._read()
-        document = json.loads(arrays["document"].tobytes())
-        ledger.restore(arrays, document["ledger"])
-        return (
-            self._fill(state, arrays, "state"),
-            self._fill(memory, arrays, "memory"),
-            int(document["rounds"]),
-            Traffic(**document["traffic"]),
-        )
+        where = f"cannot resume: {self.path}"
+        with interpreting(where, advice=AGAIN):
+            arrays = self._read()
+            text = arrays["document"].tobytes()
+            document = check_document(parse_json(text, where=str(self.path)), _Document, where=where, advice=AGAIN)
+            ledger.restore(arrays, document["ledger"])
+            return (
+                self._fill(state, arrays, "state"),
+                self._fill(memory, arrays, "memory"),
+                int(document["rounds"]),
+                Traffic(**document["traffic"]),
+            )
 
     def root(self) -> Array:
         """The root key of the interrupted run: its replies are reproduced, not drawn anew."""
-        return _key(self._read()["root"])
+        with interpreting(f"cannot resume: {self.path}", advice=AGAIN):
+            return _key(self._read()["root"])
 
     def _read(self) -> dict[str, NumpyArray]:
         try:
             return read_arrays(self.path)
         except RunError as error:
-            raise RunError(f"cannot resume: {error}; remove the run folder and start again") from error
+            raise RunError(f"cannot resume: {error}; {AGAIN}") from error
 
     @staticmethod
     def _fill(template: ArrayTree, arrays: dict[str, NumpyArray], prefix: str) -> ArrayTree:

@@ -15,10 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from populace.border.models import read_document
 from populace.engines import messages, wire
 from populace.engines.agreement import Agreement, shapes_of
 from populace.engines.checkpoint import Checkpoint
 from populace.engines.coordinator_sums import SumRound, checked_roster, decided_path
+from populace.engines.forms import ReleasedForm
 from populace.engines.link import Link, LinkClosedError
 from populace.engines.link import QuorumError as QuorumError
 from populace.engines.roster import Roster
@@ -27,7 +29,7 @@ from populace.errors import RunError, SpecError, WireError
 from populace.methods.base import Ask, Population, Replies
 from populace.privacy.ledger import MemoryLedger
 from populace.privacy.source import Keyed, Source, System
-from populace.tables.files import read_json, write_json
+from populace.tables.files import write_json
 from populace.types import Array, ArrayTree, NumpyArray
 
 
@@ -118,9 +120,9 @@ class Coordinator:
 
     def _check_released(self, done: int) -> None:
         """Refuse to release a round again: a second draw of noise for the same sum would average out."""
-        if not self._released.is_file():
+        if not self._released.exists():
             return
-        released = int(read_json(self._released)["rounds"])
+        released = int(read_document(self._released, ReleasedForm)["rounds"])
         if done < released:
             raise RunError(
                 f"{self.checkpoint.path} is gone or older than the {released} rounds this run has released; with noise added "

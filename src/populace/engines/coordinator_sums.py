@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
+from populace.border.models import interpreting
+from populace.border.regular import read_bytes
 from populace.engines import messages
 from populace.engines.agreement import shapes_of
 from populace.engines.asked import common_digest
@@ -142,7 +144,10 @@ class SumRound:
 
     def _decided(self) -> Decided | None:
         path = decided_path(self._coordinator.checkpoint.path, self._round)
-        return decided_from_bytes(path.read_bytes()) if path.is_file() else None
+        if not path.exists():
+            return None
+        with interpreting(str(path)):
+            return decided_from_bytes(read_bytes(path))
 
     def _save(self, decided: Decided) -> None:
         with replacing(decided_path(self._coordinator.checkpoint.path, self._round)) as temporary:

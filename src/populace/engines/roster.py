@@ -50,7 +50,7 @@ def roster_from_json(document: JsonObject) -> Roster:
             seats=seats, records=int(document["records"]), seeded=bool(document["seeded"]),
             records_read=bool(document.get("records_read", False)),
         )  # fmt: skip
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise RunError(f"the roster of the run is damaged: {error!r}") from error
 
 

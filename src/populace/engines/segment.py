@@ -23,9 +23,12 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from populace.border.models import read_document
+from populace.border.regular import open_output
 from populace.engines.agreement import Agreement, agreement_from_json
 from populace.engines.checkpoint import Checkpoint
 from populace.engines.coordinator import Coordinator, QuorumError, Round
+from populace.engines.forms import PlanForm, RosterForm, StatusForm
 from populace.engines.link import Link, LinkClosedError
 from populace.engines.messages import make_facts_request
 from populace.engines.roster import Roster, enrol, roster_from_json
@@ -69,7 +72,7 @@ class Plan:
 
 
 def read_plan(folder: Path) -> Plan:
-    document = read_json(folder / "plan.json")
+    document = read_document(folder / "plan.json", PlanForm)
     try:
         agreement = agreement_from_json(document["agreement"], where=str(folder / "plan.json"))
         fields = {name: document[name] for name in ("run", "seed", "least", "timeout")}
@@ -85,20 +88,25 @@ def checkpoint_of(folder: Path) -> Checkpoint:
 
 
 def read_roster(folder: Path) -> Roster | None:
-    return roster_from_json(read_json(folder / "roster.json")) if (folder / "roster.json").is_file() else None
+    path = folder / "roster.json"
+    return roster_from_json(read_document(path, RosterForm)) if path.exists() else None
 
 
 def read_status(folder: Path) -> JsonObject:
-    if not (folder / "status.json").is_file():
-        return {"state": "new", "round": 0, "segment": 0, "why": "", "sites": {}}
-    found: JsonObject = read_json(folder / "status.json")
-    return found
+    new: JsonObject = {"state": "new", "round": 0, "segment": 0, "why": "", "sites": {}}
+    path = folder / "status.json"
+    return {**new, **read_document(path, StatusForm)} if path.exists() else new
 
 
 def read_skipped(folder: Path) -> frozenset[str]:
     """The sites that the rest of a run passes over."""
     path = folder / "skipped.json"
-    return frozenset(map(str, read_json(path))) if path.is_file() else frozenset()
+    found = read_json(path) if path.exists() else []
+    if not isinstance(found, list) or not all(isinstance(site, str) for site in found):
+        raise RunError(
+            f"{path} is damaged: expected a list of sites; restore it from a copy, or remove it to skip nobody"
+        )
+    return frozenset(found)
 
 
 def coordinator_of(
@@ -171,7 +179,7 @@ def advance(folder: Path, link: Link, segment: int | None = None) -> State:
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Hold the folder's lock; the segment of a job that is not quite dead may still have it for a moment."""
-    with (folder / ".lock").open("w") as handle:
+    with open_output(folder / ".lock") as handle:
         until = time.monotonic() + SECONDS_FOR_LOCK
         while True:
             try:
@@ -218,7 +226,7 @@ def _note_round(folder: Path, coordinator: Coordinator, at: Round, began: float)
         "round": at.number, "seconds": round(at.seconds, 4), "replies": dict(at.replies), "refusals": dict(at.refusals),
         "missing": list(at.missing), "at": time.time(),
     }  # fmt: skip
-    with (folder / "rounds.jsonl").open("a", encoding="utf-8") as file:
+    with open_output(folder / "rounds.jsonl") as file:
         file.write(json.dumps(line) + "\n")
     before = read_status(folder)
     status = {

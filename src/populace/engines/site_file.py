@@ -17,7 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from populace.border.models import check_document, interpreting, read_document
+from populace.border.regular import open_output, read_bytes
 from populace.engines.agreement import Agreement, agreement_from_json, schema_digest
+from populace.engines.forms import DataForm, SiteFileForm
 from populace.engines.messages import Hosts
 from populace.engines.runtime import make_key
 from populace.engines.site import MOST_CLIENTS, MOST_RECORDS, Hosted, Site
@@ -38,6 +41,7 @@ from populace.types import JsonObject
 FORMAT = 1
 PATHS = ("data", "ledger", "log", "sum_key")
 HASHED_AT_ONCE = 2**16  # rows
+KEY_FILE_BYTES = 2**12
 KEYED = re.compile(r"client #[0-9a-f]{32}")  # of an account's name that does not say whose it is
 
 
@@ -94,13 +98,13 @@ class SiteFile:
 
 def read_site_file(path: Path) -> SiteFile:
     document = read_json(path)
-    try:
-        if document.pop("format") != FORMAT:
-            raise RunError(f"{path} is of another version; join again")
-        paths = {name: _here(document.get(name), path) for name in PATHS}
-        return SiteFile(**{**document, **paths, "agreed": tuple(document["agreed"])})
-    except (KeyError, TypeError, AttributeError) as error:
-        raise RunError(f"{path} is damaged: {error!r}; join again") from error
+    if isinstance(document, dict) and document.get("format", FORMAT) != FORMAT:
+        raise RunError(f"{path} is of another version; join again")
+    fields = dict(check_document(document, SiteFileForm, where=str(path), advice="join again"))
+    with interpreting(str(path), advice="join again"):
+        del fields["format"]
+        paths = {name: _here(fields.get(name), path) for name in PATHS}
+        return SiteFile(**{**fields, **paths, "agreed": tuple(fields["agreed"])})
 
 
 def _from_folder(path: str | None, folder: Path | None) -> str | None:
@@ -140,7 +144,7 @@ def open_site(path: Path) -> Site:
 def _signing_key(file: SiteFile) -> bytes | None:
     if file.sum_key is None or not Path(file.sum_key).is_file():
         return None
-    return Path(file.sum_key).read_bytes()
+    return read_bytes(Path(file.sum_key), most=KEY_FILE_BYTES)
 
 
 def read_hosted(file: SiteFile, schema: Schema | ImageShape) -> Hosted:
@@ -207,7 +211,7 @@ def own_accounts(file: SiteFile, hosted: Hosted, *, other_clients: bool = False)
     """
     if file.by != "column":
         return hosted
-    kept = read_json(_data_path(file))
+    kept = _kept(file)
     names = tuple(_keyed(account, kept["salt"]) for account in hosted.accounts)
     with SqliteLedger(file.ledger, kept_budget(file.ledger) or file.budget, create=False) as ledger:
         prefix = f"{file.client_column} "
@@ -233,7 +237,7 @@ def allow_other_clients(file: SiteFile) -> None:
     """Record the owner's statement that clients charged so far need not be in the data any more."""
     with SqliteLedger(file.ledger, file.budget, create=False) as ledger:
         said = {"after": ledger.last, "at": time.time()}
-    kept = read_json(_data_path(file))
+    kept = _kept(file)
     write_json(_data_path(file), {**kept, "other_clients": [*kept.get("other_clients", ()), said]}, mode=0o600)
 
 
@@ -259,7 +263,7 @@ def check_data(file: SiteFile, hosted: Hosted) -> None:
     path = _data_path(file)
     if not path.is_file():
         raise RunError(f"{path} is gone, which says whose accounts the ledger keeps; put it back")
-    kept = read_json(path)
+    kept = _kept(file)
     now = _hosting(file)
     begun = {name: kept.get(name) for name in now}
     if begun != now:
@@ -272,6 +276,10 @@ def check_data(file: SiteFile, hosted: Hosted) -> None:
             f"the rows of {file.data} changed since the ledger was begun, and its accounts are row numbers; restore them, or "
             "join in a new folder with --client-column, where what was spent here counts too: lower --epsilon by it"
         )
+
+
+def _kept(file: SiteFile) -> JsonObject:
+    return read_document(_data_path(file), DataForm, advice="put back the copy that belongs to the ledger")
 
 
 def _data_path(file: SiteFile) -> Path:
@@ -322,9 +330,9 @@ def _log(path: Path) -> Callable[[str], None]:
     """Write lines for the site's staff; a log that cannot be written does not prevent a refusal."""
 
     def write(text: str) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, RunError):
             path.touch(mode=0o600)
-            with path.open("a", encoding="utf-8") as file:
+            with open_output(path) as file:
                 file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
 
     return write

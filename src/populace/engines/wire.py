@@ -12,13 +12,14 @@ import json
 import math
 import struct
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import DTypeLike
 
+from populace.border.documents import parse_json
 from populace.errors import WireError
 from populace.types import ArrayTree, JsonObject, NumpyArray
 
@@ -87,8 +88,8 @@ def unpack(data: bytes, *, most_bytes: int = MOST_BYTES) -> Message:
 
 def _header(text: bytes) -> tuple[str, JsonObject, list[Any]]:
     try:
-        document = json.loads(text.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_no_doubles)
-    except (ValueError, RecursionError) as error:
+        document = parse_json(text, where="a message's header", error=WireError, strict=True)
+    except WireError as error:
         raise WireError("a message's header is not the JSON it should be") from error
     if not isinstance(document, dict) or set(document) != {"kind", "fields", "arrays"}:
         raise WireError("a message's header has other parts than kind, fields and arrays")
@@ -96,17 +97,6 @@ def _header(text: bytes) -> tuple[str, JsonObject, list[Any]]:
     if not isinstance(kind, str) or not isinstance(fields, dict) or not isinstance(entries, list):
         raise WireError("a message's kind, fields or arrays are of the wrong type")
     return kind, fields, entries
-
-
-def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a number that travels")
-
-
-def _no_doubles(pairs: list[tuple[str, object]]) -> JsonObject:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name occurs twice")
-    return found
 
 
 def _arrays(entries: list[Any], body: memoryview) -> dict[str, NumpyArray]:

@@ -17,11 +17,13 @@ import shutil
 from pathlib import Path
 from typing import Literal
 
+from populace.border.models import check_document, read_document
 from populace.engines.agreement import OLD_HOME, Agreement, agreement_from_json
 from populace.engines.flare import kits, policy, processes, session
 from populace.engines.flare.certificates import Certificate, RevocationList, read_certificate
 from populace.errors import InputError, RunError
 from populace.federation import members
+from populace.federation.forms import FederationForm, ProposalForm
 from populace.federation.standing import standing
 from populace.tables.files import read_json, replacing, write_json
 from populace.types import JsonObject
@@ -49,9 +51,10 @@ class Proposal:
 def read_proposal(path: Path) -> Proposal:
     if not path.is_file():
         raise InputError(f"no proposal {path}; expected the file that `populace federation init` made")
-    document = read_json(path)
+    document = read_json(path, error=InputError)
     if not isinstance(document, dict) or document.get("format") != FORMAT or "agreement" not in document:
         raise InputError(f"{path} is not a proposal of a federation")
+    check_document(document, ProposalForm, where=str(path), error=InputError, advice="ask for it again")
     _refuse_foreign_class(document["agreement"], path)
     fields = {name: str(document.get(name, "")) for name in ("federation", "server", "fingerprint")}
     return Proposal(agreement=agreement_from_json(document["agreement"], where=str(path)), **fields)
@@ -81,8 +84,7 @@ class Federation:
     def document(self) -> JsonObject:
         if not (self.path / "federation.json").is_file():
             raise InputError(f"{self.path} is not a federation's folder; `populace federation init` makes one")
-        found: JsonObject = read_json(self.path / "federation.json")
-        return found
+        return read_document(self.path / "federation.json", FederationForm)
 
     @property
     def name(self) -> str:
@@ -127,7 +129,7 @@ class Federation:
 
     def agreement(self) -> Agreement:
         """What runs are made of: the coordinator's own proposal."""
-        document = read_json(self.proposal_path)
+        document = read_document(self.proposal_path, ProposalForm)
         return agreement_from_json(document.get("agreement"), where=str(self.proposal_path))
 
     def approve(self, request: Path, *, again: bool = False) -> tuple[str, Path]:

@@ -6,17 +6,18 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
+from populace.border.models import read_document
 from populace.engines.link import InProcess
 from populace.engines.roster import Roster
 from populace.engines.runtime import Keys
 from populace.engines.segment import checkpoint_of, coordinator_of, read_skipped, read_status
+from populace.federation.forms import FederationForm
 from populace.federation.standing import Teller
 from populace.runs.domains import save_schema
 from populace.runs.federated_statement import LOOPBACK, seated_in_words, stated_federation
 from populace.runs.folder import RunFolder
 from populace.runs.restated import sites_population
 from populace.runs.run import Run, versions
-from populace.tables.files import read_json
 from populace.types import JsonObject, NumpyArray
 
 
@@ -48,7 +49,8 @@ def finish(
     keys, state, heard, ledger, traffic, done = coordinator.start()
     protocol, population, roster = coordinator.agreement.protocol, coordinator.population, coordinator.roster
     generator = protocol.finish(state, population, keys.finish())
-    host, answered = str(read_json(place.parents[1] / "federation.json")["host"]), int((heard > 0).sum())
+    host = str(read_document(place.parents[1] / "federation.json", FederationForm)["host"])
+    answered = int((heard > 0).sum())
     guarantee = stated_federation(
         protocol.guarantee(population), roster, kind=population.kind, answered=answered,
         seeded=roster.seeded or coordinator.seeded, host=host,

@@ -16,6 +16,8 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+from populace.border.models import read_document
+from populace.border.regular import read_bytes
 from populace.engines.agreement import Agreement
 from populace.engines.flare import kits, policy, processes
 from populace.engines.flare.certificates import Certificate, RevocationList, keep_list, key_of, read_list
@@ -34,6 +36,7 @@ from populace.errors import InputError, RunError
 from populace.federation import members
 from populace.federation.affordable import check_affordable, check_one_relation, check_trust
 from populace.federation.coordinator import Proposal
+from populace.federation.forms import SiteForm
 from populace.federation.sum_keys import check_own_seat, make_sum_key, seats_of
 from populace.methods.base import ImageShape
 from populace.privacy.guarantee import Guarantee
@@ -41,7 +44,7 @@ from populace.privacy.ledger_file import back_up
 from populace.privacy.relation import Relation, relation_of
 from populace.privacy.sqlite_ledger import SqliteLedger, check_same_unit, kept_budget
 from populace.runs.federated_statement import stated_site
-from populace.tables.files import read_json, replacing, write_json
+from populace.tables.files import replacing, write_json
 from populace.types import JsonObject
 
 Say = Callable[[str], None]
@@ -178,8 +181,7 @@ class SiteFolder:
     def document(self) -> dict[str, str]:
         if not (self.path / "site.json").is_file():
             raise InputError(f"{self.path} is not a site's folder; `populace site request` makes one")
-        found: dict[str, str] = read_json(self.path / "site.json")
-        return found
+        return read_document(self.path / "site.json", SiteForm)
 
     @property
     def joined(self) -> bool:
@@ -348,7 +350,7 @@ class SiteFolder:
         with SqliteLedger(file.ledger, file.budget, create=False) as ledger:
             spent = ledger.summary()
         log = Path(file.log)
-        lines = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
+        lines = read_bytes(log).decode("utf-8", errors="replace").splitlines() if log.is_file() else []
         refused = [line for line in lines if any(f" {word}" in line for word in ("refused (", "failed: "))]
         return {
             **found,

@@ -15,8 +15,12 @@ from typing import Literal
 
 import psutil
 
+from populace.border.models import read_document
+from populace.engines.flare.processes import SECONDS_APART, seconds_after_boot
+from populace.engines.forms import PlanForm
 from populace.engines.segment import read_status
-from populace.tables.files import read_json, write_json
+from populace.federation.forms import DoingForm
+from populace.tables.files import write_json
 from populace.types import JsonObject
 
 Doing = Literal["sites", "starting", "rounds", "fitting", "sampling", "writing", "finished", "paused"]
@@ -29,12 +33,12 @@ class Teller:
 
     def __init__(self, place: Path, watch: Callable[[JsonObject], None]) -> None:
         self._place, self._watch = place, watch
-        self._process = psutil.Process(os.getpid()).create_time()
+        self._process = seconds_after_boot(psutil.Process(os.getpid()))
 
     def tell(self, state: Doing, words: str = "", **more: object) -> None:
         """Note a state, in words where there is more to say, and show it."""
         document = {
-            "state": state, "words": words, "at": time.time(), "process": os.getpid(), "began": self._process, **more,
+            "state": state, "words": words, "at": time.time(), "process": os.getpid(), "seconds_after_boot": self._process, **more,
         }  # fmt: skip
         write_json(self._place / "supervisor.json", document)
         self.show()
@@ -47,10 +51,10 @@ def standing(place: Path) -> JsonObject:
     """The status of a run with what is done about it now, and with what a hint to pass over a site needs."""
     status = {**read_status(place), "name": place.name, "folder": str(place.parents[1])}
     if (place / "plan.json").is_file():
-        status["timeout"] = read_json(place / "plan.json")["timeout"]
+        status["timeout"] = read_document(place / "plan.json", PlanForm)["timeout"]
     path = place / "supervisor.json"
     if path.is_file():
-        status["doing"] = _present(read_json(path))
+        status["doing"] = _present(read_document(path, DoingForm, advice="remove it"))
     return status
 
 
@@ -58,8 +62,9 @@ def _present(noted: JsonObject) -> JsonObject:
     """What was noted, unless the process that noted it is gone in the middle of it."""
     if noted["state"] in ENDS:
         return noted
-    with contextlib.suppress(psutil.Error, KeyError, TypeError):
+    with contextlib.suppress(psutil.Error):
         process = psutil.Process(noted["process"])
-        if abs(process.create_time() - noted["began"]) < 1.0 and process.status() != psutil.STATUS_ZOMBIE:
+        same = abs(seconds_after_boot(process) - noted["seconds_after_boot"]) < SECONDS_APART
+        if same and process.status() != psutil.STATUS_ZOMBIE:
             return noted
     return {**noted, "state": NOBODY, "was": noted["state"]}

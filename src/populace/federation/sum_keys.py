@@ -7,11 +7,12 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
+from populace.border.regular import read_bytes
 from populace.engines.agreement import Agreement
 from populace.engines.flare.kits import check_name
 from populace.engines.secure_sum.primitives import KEY_BYTES, signing_public
 from populace.engines.secure_sum.roster import Member, SumRoster
-from populace.errors import InputError
+from populace.errors import InputError, RunError
 from populace.methods.base import Protocol
 
 
@@ -25,7 +26,16 @@ def public_sum_key(path: Path) -> str:
     """The public key that belongs to a site's private one, in hexadecimal digits: what the coordinator and others are told."""
     if not path.is_file():
         raise InputError(f"no key {path} for secure sums; `populace site request` in a new folder makes one")
-    return signing_public(path.read_bytes()).hex()
+    return signing_public(_key(path)).hex()
+
+
+def _key(path: Path) -> bytes:
+    key = read_bytes(path, most=2**12)
+    if len(key) != KEY_BYTES:
+        raise RunError(
+            f"{path} is damaged: expected a key of {KEY_BYTES} bytes, got {len(key)}; restore it from a copy"
+        )
+    return key
 
 
 def roster_of(protocol: Protocol, keys: Sequence[str]) -> SumRoster | None:

@@ -14,16 +14,18 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from populace.border.models import read_document
 from populace.engines.flare import processes, session
 from populace.engines.segment import OPERATED, Plan, read_plan, read_roster, read_skipped, read_status
 from populace.errors import InputError, PopulaceError, RunError
 from populace.federation import states
 from populace.federation.coordinator import Federation
+from populace.federation.forms import SubmittedForm
 from populace.federation.result import finish
 from populace.federation.standing import Teller
 from populace.runs.folder import RunFolder
 from populace.runs.run import Run
-from populace.tables.files import read_json, write_json
+from populace.tables.files import write_json
 from populace.types import JsonObject
 from populace.version import __version__
 
@@ -126,8 +128,8 @@ def _operate(place: Path, given: Options, say: Say) -> Options:
 
 def _run_name(federation: Federation, folder: RunFolder) -> str:
     if (folder / "run.json").is_file():
-        kept = read_json(folder / "run.json")
-        if isinstance(kept, dict) and kept.get("status") == "unfinished" and "run" in kept.get("spec", {}):
+        kept = folder.read()
+        if kept["status"] == "unfinished" and "run" in kept["spec"]:
             return str(kept["spec"]["run"])
     return f"{federation.name}-{secrets.token_hex(4)}"
 
@@ -172,12 +174,12 @@ class Supervisor:
         """Abort the job that a killed supervisor may have left running: two segments of a run would wait for each other."""
         (self._place / "stop").touch()  # for one that it had not noted yet; the next segment removes it when it begins
         if (self._place / "submitted.json").is_file():
-            link.abort(read_json(self._place / "submitted.json")["job"])
+            link.abort(read_document(self._place / "submitted.json", SubmittedForm)["job"])
 
     def _submit(self, link: session.Session) -> str:
         """Submit the next segment, with a number that none before it had."""
         path = self._place / "submitted.json"
-        last = int(read_json(path).get("segment", 0)) if path.is_file() else 0
+        last = int(read_document(path, SubmittedForm).get("segment", 0)) if path.exists() else 0
         number = 1 + max(last, int(read_status(self._place).get("segment", 0)))
         write_json(path, {"job": "", "segment": number})
         self._memory = states.begin_segment(self._memory, segment=number, now=time.monotonic())

@@ -18,12 +18,17 @@ import importlib
 import importlib.metadata
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Annotated
 
+import pydantic
+
+from populace.border.arrays import read_arrays
+from populace.border.models import Form, interpreting, read_document
 from populace.errors import RunError, SpecError
 from populace.methods.base import Facts, Kind, Protocol
 from populace.methods.blocks.generator import KINDS, Generator, Synthesizer
 from populace.methods.blocks.settings import fields_of, read_settings
-from populace.tables.files import read_arrays, read_json
+from populace.types import JsonObject
 
 GROUP = "populace.methods"
 BUILT_IN: dict[str, str] = {
@@ -147,16 +152,30 @@ def generator_class(kind: str) -> type[Synthesizer] | None:
     return KINDS.get(kind)
 
 
+Length = Annotated[int, pydantic.Field(ge=1, le=2**16)]
+
+
+class _Header(Form):
+    """generator.json: of rows with their schema, of images with their shape."""
+
+    kind: str
+    table: JsonObject | None = pydantic.Field(default=None, alias="schema")
+    shape: list[Length] | None = pydantic.Field(default=None, min_length=2, max_length=3)
+    classes: Length | None = None
+
+
 def load_generator(folder: Path) -> Synthesizer:
     """The generator that was saved in a folder, by this or an earlier version."""
-    document = read_json(folder / "generator.json")
+    document = read_document(folder / "generator.json", _Header)
     cls = generator_class(str(document.get("kind")))
     if cls is None:
         raise RunError(
             f"{folder} holds a generator of the unknown kind {document.get('kind')!r}; update populace, or install the package "
             "whose method made it"
         )
-    return cls.from_saved(document, read_arrays(folder / "generator.npz"))
+    arrays = read_arrays(folder / "generator.npz")
+    with interpreting(f"the generator in {folder}"):
+        return cls.from_saved(document, arrays)
 
 
 def load_table_generator(folder: Path) -> Generator:

@@ -19,9 +19,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from populace.border.models import Form, read_document
 from populace.errors import RunError, out_of_range
 from populace.runs.run import versions
-from populace.tables.files import read_json, write_json
+from populace.tables.files import write_json
 from populace.types import JsonObject, NumpyArray
 
 Scalar = str | int | float | bool | None
@@ -215,9 +216,18 @@ def _results(
         skipped = path.is_file()
         if not skipped:
             write_json(path, _measured(benchmark, cell))
-        results.append(read_json(path))
+        results.append(read_document(path, _Result, advice="remove it, and it is measured again"))
         progress(Step(done=number, total=len(cells), cell=cell, skipped=skipped, seconds=results[-1]["seconds"]))
     return results
+
+
+class _Result(Form):
+    cell: JsonObject
+    seconds: float
+
+
+class _Mark(Form):
+    benchmark: str
 
 
 def _measured(benchmark: Benchmark, cell: Cell) -> JsonObject:
@@ -232,7 +242,7 @@ def _claim(folder: Path, benchmark: Benchmark) -> None:
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file; expected a folder for the benchmark")
     if mark.is_file():
-        found = read_json(mark).get("benchmark")
+        found = read_document(mark, _Mark, advice="choose another --out")["benchmark"]
         if found != benchmark.name:
             raise RunError(f"{folder} holds the benchmark {found!r}, not {benchmark.name!r}; choose another --out")
     elif folder.is_dir() and _holds_files(folder) and not mark.is_file():  # it may have been claimed meanwhile

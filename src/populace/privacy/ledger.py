@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from populace.errors import BudgetError
+from populace.errors import BudgetError, RunError
 from populace.privacy import events
 from populace.privacy.accounting import epsilon_of
 from populace.privacy.events import Event
@@ -177,5 +177,8 @@ class MemoryLedger:
     def restore(self, arrays: dict[str, NumpyArray], document: JsonObject) -> None:
         self._kinds = [events.from_json(kind) for kind in document["kinds"]]
         self._counts = [np.array(arrays[f"ledger_counts_{i}"]) for i in range(len(self._kinds))]
+        for counts in self._counts:
+            if counts.shape != (self.clients,) or counts.dtype.kind not in "iu" or (counts < 0).any():
+                raise RunError("the checkpoint's ledger is damaged: expected how often each client was charged")
         self._entries = [(int(a), int(b), int(c)) for a, b, c in document["entries"]]
         self._afforded = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -16,7 +17,14 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import pydantic
+
+from populace.border.documents import parse_json, read_json
+from populace.border.models import Form, check_document, interpreting
+from populace.border.regular import check_output
 from populace.errors import RunError
+from populace.privacy import events
+from populace.privacy.events import Event
 from populace.privacy.ledger import Budget
 
 #: Of the file, as `PRAGMA user_version`; 0 is that of version 0.1.0, which lacks `numbering`; 1 has no relation and no chain.
@@ -52,8 +60,12 @@ CREATE TRIGGER IF NOT EXISTS numbering_never_changes BEFORE UPDATE ON numbering
 CREATE TRIGGER IF NOT EXISTS numbering_never_leaves BEFORE DELETE ON numbering
     BEGIN SELECT RAISE(ABORT, 'a run keeps its numbers'); END;
 """
+MOST_HEAD = 2**12  # bytes of the file that names the last entry
 ADDED = ("neighbours", "trust", "chain")  # columns of `entry` since layout 2; empty in older rows
 BEGINNING = hashlib.sha256(b"the first entry of a ledger").hexdigest()
+
+#: What a damaged database raises; where its own words for what is wrong quote damaged names, they are no text either.
+DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 
 
 class RolledBackError(RunError):
@@ -68,11 +80,23 @@ class Head:
     chain: str
 
 
+class _HeadForm(Form):
+    last: int = pydantic.Field(ge=0)
+    chain: str
+
+
 def link(before: str, row: tuple[*tuple[object, ...], bytes, float]) -> str:
     """The chain after one more entry: its account, run, round, question, unit, event, neighbours, trust, reply, time."""
     *words, reply, at = row
     content = json.dumps([before, *words, hashlib.sha256(bytes(reply)).hexdigest(), float(at)])
     return hashlib.sha256(content.encode()).hexdigest()
+
+
+@functools.lru_cache(maxsize=256)
+def event_of(text: str) -> Event:
+    """The event that an entry holds."""
+    with interpreting("the ledger"):
+        return events.from_json(parse_json(text, where="an entry of the ledger"))
 
 
 def head_path(path: Path) -> Path:
@@ -83,12 +107,14 @@ def head_path(path: Path) -> Path:
 def read_head(path: Path) -> Head | None:
     """What the file beside a ledger says, or None where there is none."""
     head_file = head_path(path)
-    try:
-        document = json.loads(head_file.read_text(encoding="utf-8"))
-        return Head(last=int(document["last"]), chain=str(document["chain"]))
-    except FileNotFoundError:
+    if not os.path.lexists(head_file):
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    try:
+        document = check_document(
+            read_json(head_file, most=MOST_HEAD), _HeadForm, where=str(head_file), advice="put it back"
+        )
+        return Head(last=document["last"], chain=document["chain"])
+    except RunError as error:
         raise RunError(f"cannot read {head_file}, which says how far the ledger was: {error!r}; put it back") from error
 
 
@@ -120,7 +146,7 @@ def kept_budget(path: str | Path) -> Budget | None:
             if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'budget'").fetchone() is None:
                 return None
             row = db.execute("SELECT epsilon, delta, unit FROM budget").fetchone()
-    except sqlite3.Error as error:
+    except DATABASE_ERRORS as error:
         raise RunError(f"cannot open the ledger {path}: {error}") from error
     return None if row is None else Budget(epsilon=row[0], delta=row[1], unit=row[2])
 
@@ -130,6 +156,7 @@ def open_file(path: Path, *, restored: bool = False) -> sqlite3.Connection:
 
     One file holds it all after each commit: there is no write-ahead log that a copy could miss.
     """
+    check_output(path)  # a pipe would be waited on for ever
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     db = sqlite3.connect(path, isolation_level=None, timeout=30.0)
     try:
@@ -235,5 +262,5 @@ def back_up(path: Path, to: Path) -> None:
             contextlib.closing(sqlite3.connect(to)) as copy,
         ):
             db.backup(copy)
-    except (OSError, sqlite3.Error) as error:
+    except (OSError, *DATABASE_ERRORS) as error:
         raise RunError(f"cannot copy the ledger {path} to {to}: {error}") from error

@@ -21,8 +21,10 @@ from typing import Literal
 
 import numpy as np
 
+from populace.border.documents import parse_json
 from populace.errors import BudgetError, RunError
 from populace.privacy import events
+from populace.privacy.ledger_file import DATABASE_ERRORS
 from populace.privacy.run_totals import Cost
 from populace.types import JsonObject, NumpyArray
 
@@ -118,7 +120,7 @@ def make_ledger(path: Path) -> None:
             db.executescript("BEGIN;" + SCHEMA + TRIGGERS + "COMMIT;")
             db.execute("INSERT INTO secret VALUES (1, ?)", (secrets.token_bytes(32),))
         _put(temporary, path)
-    except (OSError, sqlite3.Error) as error:
+    except (OSError, *DATABASE_ERRORS) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise RunError(f"cannot make the ledger {path}: {reason}") from error
     finally:
@@ -206,12 +208,13 @@ class RunLedger:
             except BaseException:
                 self._db.execute("ROLLBACK")
                 raise
-        except sqlite3.Error as error:
+        except DATABASE_ERRORS as error:
             raise RunError(f"cannot write the ledger {self.path}: {error}; nothing was booked or released") from error
 
     def runs(self) -> list[Booked]:
         """Every run, in the order of booking."""
         with self._readable():
+            where = f"the ledger {self.path}"
             used: dict[int, dict[tuple[Kind, str], str]] = {}
             for run, kind, name, members in self._db.execute("SELECT run, kind, name, members FROM used"):
                 used.setdefault(run, {})[kind, name] = members
@@ -223,8 +226,8 @@ class RunLedger:
             return [
                 Booked(
                     number=row[0], booking=row[1], at=row[2], folder=row[3], data=row[4], rows=row[5], method=row[6],
-                    cost=_cost_from_json(json.loads(row[7])), history=json.loads(row[8]), used=used.get(row[0], {}),
-                    finished=bool(row[9]), released_in=row[10] or "",
+                    cost=_cost_from_json(parse_json(row[7], where=where)), history=parse_json(row[8], where=where),
+                    used=used.get(row[0], {}), finished=bool(row[9]), released_in=row[10] or "",
                 )
                 for row in rows
             ]  # fmt: skip

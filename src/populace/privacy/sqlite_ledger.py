@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import json
-import sqlite3
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -21,9 +19,9 @@ from populace.privacy.accounting import epsilon_of
 from populace.privacy.events import Event
 from populace.privacy.guarantee import Unit
 from populace.privacy.ledger import Budget, Charge, check_affordable, check_unit, composed
+from populace.privacy.ledger_file import DATABASE_ERRORS, event_of, keep_head, last_of, link, open_file, transaction
 from populace.privacy.ledger_file import LAYOUT as LAYOUT
 from populace.privacy.ledger_file import RolledBackError as RolledBackError
-from populace.privacy.ledger_file import keep_head, last_of, link, open_file, transaction
 from populace.privacy.ledger_file import kept_budget as kept_budget
 from populace.privacy.relation import UNKNOWN, Relation, assumed, check_same_relation
 from populace.types import JsonObject
@@ -101,7 +99,7 @@ class SqliteLedger:
         try:
             self._db = self.connection = open_file(self.path, restored=restored)  # also for what is kept beside
             kept = self._db.execute("SELECT epsilon, delta, unit FROM budget").fetchone()
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, *DATABASE_ERRORS) as error:
             raise RunError(f"cannot open the ledger {path}: {error}") from error
         self._keep_budget(kept, raise_budget=raise_budget)
 
@@ -239,7 +237,7 @@ class SqliteLedger:
                 if beside is not None:
                     beside()
             self.keep_head()
-        except sqlite3.Error as error:
+        except DATABASE_ERRORS as error:
             raise RunError(f"cannot write the ledger {self.path}: {error}; nothing was released") from error
 
     def keep_head(self) -> None:
@@ -256,7 +254,7 @@ class SqliteLedger:
         row = self._db.execute("SELECT neighbours, trust FROM relation").fetchone()
         if row is not None:
             return Relation(neighbours=row[0], trust=row[1])
-        old = {assumed(_event(text)) for (text,) in self._db.execute("SELECT DISTINCT event FROM entry")}
+        old = {assumed(event_of(text)) for (text,) in self._db.execute("SELECT DISTINCT event FROM entry")}
         return old.pop() if len(old) == 1 else UNKNOWN if old else None
 
     def check_relation(self, relation: Relation) -> None:
@@ -324,7 +322,7 @@ class SqliteLedger:
                 f"account {account!r} holds charges per {' and '.join(sorted(other))}, which do not add up to anything per "
                 f"{self.budget.unit}; nothing more is released about it"
             )
-        return [(_event(text), count) for _, text, count in rows]
+        return [(event_of(text), count) for _, text, count in rows]
 
     def spent(self, account: str) -> float:
         """Epsilon spent by one account at the budget's delta."""
@@ -359,7 +357,7 @@ class SqliteLedger:
         epsilons = [
             epsilon_of(total, delta=self.budget.delta)
             for kinds in {tuple(each) for each in spent.values()}
-            if (total := composed([(_event(text), count) for text, count in kinds])) is not None
+            if (total := composed([(event_of(text), count) for text, count in kinds])) is not None
         ]
         return {
             "accounts_charged": len(spent),
@@ -393,8 +391,3 @@ def _with(spent: list[tuple[Event, int]], charge: Charge) -> Event | None:
     if len(parts) > 1:
         parts.sort(key=lambda each: json.dumps(events.to_json(each[0]), sort_keys=True))
     return composed(parts)
-
-
-@functools.lru_cache(maxsize=256)
-def _event(text: str) -> Event:
-    return events.from_json(json.loads(text))

@@ -5,6 +5,10 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+import pydantic
+
+from populace.border.models import Form, check_document
+from populace.errors import RunError
 from populace.runs.spec import Files, files_of
 from populace.tables.files import read_json
 from populace.types import JsonObject
@@ -15,25 +19,46 @@ PROVES_NOTHING = (
 )
 
 
+class _Audit(Form):
+    """audit.json."""
+
+    rows: list[JsonObject] = pydantic.Field(default_factory=list)
+    notes: list[str] = pydantic.Field(default_factory=list)
+
+
+class _Membership(Form):
+    rows: list[JsonObject] = pydantic.Field(default_factory=list)
+
+
+class _Attacks(Form):
+    """attacks.json."""
+
+    membership: _Membership = pydantic.Field(default_factory=_Membership)
+    attribute: JsonObject = pydantic.Field(default_factory=dict)
+    distances: JsonObject = pydantic.Field(default_factory=dict)
+    notes: list[str] = pydantic.Field(default_factory=list)
+
+
 def read_audit(path: Path) -> JsonObject | None:
     """`audit.json`, or None; a damaged one is said to be so and not passed over."""
-    return _read(path, "rows", list)
+    return _read(path, _Audit)
 
 
 def read_attacks(path: Path) -> JsonObject | None:
-    found = _read(path, "membership", dict)
+    found = _read(path, _Attacks)
     if found is None or "damaged" in found:
         return found
     return {"membership": {}, "attribute": {}, "distances": {}, "notes": [], **found}
 
 
-def _read(path: Path, key: str, kind: type) -> JsonObject | None:
+def _read(path: Path, form: type[Form]) -> JsonObject | None:
     if not path.is_file():
         return None
     document = read_json(path)
-    if not isinstance(document, dict) or not isinstance(document.get(key, kind()), kind):
+    try:
+        return check_document(document, form, where=str(path))
+    except RunError:
         return {"damaged": f"{path.name} is not in the form `populace` writes; run it again"}
-    return document
 
 
 def real_options(files: Files) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from populace.border.models import interpreting
 from populace.errors import DataError, InputError, PopulaceError
 from populace.evaluation.baselines import SYNTHETIC
 from populace.evaluation.evaluate import evaluate_tables
@@ -147,12 +148,14 @@ def _names(folders: Sequence[Path]) -> list[str]:
 def _open(folder: RunFolder, name: str) -> JsonObject:
     """A finished run's documents, its synthetic rows, and its generator where it can be read."""
     details = folder.document()
+    with interpreting(str(folder / "run.json")):
+        command = details.get("command") or sections.command_of(details["spec"])
     run: JsonObject = {
         "name": name,
         "folder": folder,
         "details": details,
-        "privacy": todays_words(read_json(folder / "privacy.json")),
-        "command": details.get("command") or sections.command_of(details["spec"]),
+        "privacy": _privacy(folder),
+        "command": command,
         "audit": attack_results.read_audit(folder / "audit.json"),
         "attacks": attack_results.read_attacks(folder / "attacks.json"),
         "kind": "images" if (folder / "synthetic.npz").is_file() else "table",
@@ -168,7 +171,15 @@ def _open(folder: RunFolder, name: str) -> JsonObject:
 
 
 def read_table_schema(folder: RunFolder) -> Schema:
-    return schema_from_dict(read_json(folder / "generator.json")["schema"])
+    document = read_json(folder / "generator.json")
+    with interpreting(str(folder / "generator.json")):
+        return schema_from_dict(document["schema"])
+
+
+def _privacy(folder: RunFolder) -> JsonObject:
+    document = folder.privacy()
+    with interpreting(str(folder / "privacy.json")):
+        return todays_words(document)
 
 
 def render_run(title: str, run: JsonObject, schema: Schema, *, evaluated_by: str = "", real: Files = "FILE") -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from populace.border.models import interpreting
 from populace.privacy import events
 from populace.privacy.consequences import Consequences, consequences, share_in_words
 from populace.privacy.guarantee import Guarantee, guarantee_from_json
@@ -56,7 +57,8 @@ def in_plain_language(privacy: JsonObject) -> Plain:
     """Plain words for a privacy.json. Bounds follow from the relation between neighbours; the words for how strong they are,
     are ours."""
     claim = guarantee_from_json(dict(privacy))
-    event = events.from_json(privacy["event"]) if privacy.get("event") else None
+    with interpreting("the event in the run's privacy.json"):
+        event = events.from_json(privacy["event"]) if privacy.get("event") else None
     meaning = consequences(claim, event)
     if meaning is None or claim.trust == "not-private":
         short = "NOT PRIVATE. " + _sentence(claim.reason or "This run makes no promise about anybody")

@@ -6,22 +6,24 @@ from the data. Plain sentences come first, mathematics after. No script, nothing
 
 from __future__ import annotations
 
-import hashlib
 import math
 from pathlib import Path
 
 from jinja2 import TemplateError
 
+from populace.border.models import interpreting
+from populace.border.regular import read_text
+from populace.errors import RunError
 from populace.privacy import events
 from populace.privacy.consequences import Consequences, consequences
 from populace.privacy.guarantee import FORMAT, Guarantee, guarantee_from_json
 from populace.privacy.noised_steps import BATCHES
 from populace.report.plain_language import TRUST, in_plain_language, trust_of
 from populace.report.templating import environment
-from populace.runs.folder import RunFolder, claim_json
+from populace.runs.folder import RunFolder, claim_json, digest_of
 from populace.runs.ledger.wording import FIXED, PLANNED
 from populace.runs.verify.documents import DAMAGED, Check, Papers
-from populace.tables.files import read_json, write_text
+from populace.tables.files import write_text
 from populace.types import JsonObject
 from populace.version import __version__
 
@@ -91,7 +93,13 @@ MAY_NOT = (
 def write_statement(folder: str | Path) -> Path:
     """privacy.html beside the privacy.json it is made from."""
     source, page = RunFolder(folder) / "privacy.json", RunFolder(folder) / PAGE
-    write_text(page, statement(read_json(source), digest=_digest(source)))
+    privacy = RunFolder(folder).privacy()
+    try:
+        with interpreting(str(source)):
+            text = statement(privacy, digest=digest_of(source))
+    except TemplateError as error:
+        raise RunError(f"{source} is damaged: {error}; restore it from a copy") from error
+    write_text(page, text)
     return page
 
 
@@ -133,7 +141,7 @@ def check_page(papers: Papers) -> Check:
     page, source = papers.folder / PAGE, papers.folder / "privacy.json"
     if not page.is_file():
         return Check(PAGE, "not checked", "0.1.0 made none" if papers.old else "there is none in the folder")
-    text, digest = page.read_text(encoding="utf-8"), _digest(source)
+    text, digest = read_text(page), digest_of(source)
     if f'content="{digest}"' not in text:
         return Check(PAGE, "fails", "is the page of another privacy.json")
     if f'content="populace {__version__}"' not in text:
@@ -147,10 +155,6 @@ def check_page(papers: Papers) -> Check:
             PAGE, "fails", "says something else than this populace makes of privacy.json: changed, or another build's"
         )
     return Check(PAGE, "holds", "is the page of this privacy.json, word for word")
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _made(privacy: JsonObject, run: JsonObject) -> str:

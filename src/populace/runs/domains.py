@@ -24,6 +24,7 @@ from populace.methods.census.release import LISTS_SHARE
 from populace.privacy.partition import ValueLists
 from populace.privacy.source import Keyed, Source, System
 from populace.runs.folder import LISTS, RunFolder
+from populace.runs.forms import ListsForm
 from populace.runs.sources import PrivateData
 from populace.runs.spec import RunSpec
 from populace.tables import conversion
@@ -125,12 +126,12 @@ def find_lists(protocol: Protocol, private: PrivateData, folder: RunFolder, seed
 
 
 def _kept(folder: RunFolder) -> Lists:
-    lists = read_json(folder / LISTS)
-    if not isinstance(lists, list):
+    try:
+        return ListsForm.model_validate(read_json(folder / LISTS), strict=True).root
+    except ValueError:
         raise RunError(
             f"{folder / LISTS} is damaged; restore it, or choose another --out to begin (and pay for) a new run"
-        )
-    return lists
+        ) from None
 
 
 def _released(private: PrivateData) -> tuple[Column, ...]:

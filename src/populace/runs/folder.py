@@ -22,11 +22,14 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
+from populace.border.models import check_document, interpreting, read_document
+from populace.border.regular import open_output, open_regular
 from populace.engines.checkpoint import Checkpoint
 from populace.errors import RunError
 from populace.privacy import events
 from populace.privacy.events import Event
-from populace.privacy.guarantee import FORMAT, Guarantee
+from populace.privacy.guarantee import FORMAT, Guarantee, guarantee_from_json
+from populace.runs.forms import FinishedForm, PrivacyForm, ResumeForm, RunForm
 from populace.tables.files import read_json, write_json
 from populace.tables.images import Images
 from populace.tables.table import Table
@@ -54,7 +57,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 def digest_of(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise RunError(f"cannot read {path}: {error.strerror or error}") from error
@@ -92,13 +95,13 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        return (self / "run.json").is_file() and self._read().get("status") == "finished"
+        return (self / "run.json").is_file() and self.read().get("status") == "finished"
 
-    def _read(self) -> JsonObject:
+    def read(self) -> JsonObject:
+        """run.json, of a finished run or an unfinished one."""
         document = read_json(self / "run.json")
-        if not isinstance(document, dict):
-            raise RunError(f"{self / 'run.json'} is damaged: expected an object; remove the folder, or restore it")
-        return document
+        form = FinishedForm if isinstance(document, dict) and document.get("status") == "finished" else RunForm
+        return check_document(document, form, where=str(self / "run.json"), advice="remove the folder, or restore it")
 
     def document(self) -> JsonObject:
         """run.json of a finished run."""
@@ -108,13 +111,30 @@ class RunFolder:
             )
         if not (self / "run.json").is_file():
             raise RunError(f"{self.path} is not a run: it has no run.json; `populace synthesize` makes one")
-        document = self._read()
+        document = self.read()
         if document.get("status") != "finished":
             raise RunError(
                 f"the run in {self.path} is not finished; give the same `populace synthesize` command to resume it"
             )
         self._sweep()
         return document
+
+    def privacy(self) -> JsonObject:
+        """privacy.json."""
+        return read_document(self / "privacy.json", PrivacyForm)
+
+    def guarantee(self) -> Guarantee:
+        """The guarantee in privacy.json."""
+        document = self.privacy()
+        with interpreting(str(self / "privacy.json")):
+            return guarantee_from_json(document)
+
+    def check_released(self) -> None:
+        """Refuse a model other than the one the guarantee was written for; version 0.1.0 listed none."""
+        listed = self.privacy().get("files")
+        for name, digest in listed.items() if isinstance(listed, dict) else ():
+            if name.startswith("generator.") and digest_of(self / Path(name).name) != digest:
+                raise RunError(f"{self / name} is not the file that this run wrote, by its privacy.json; restore it")
 
     @contextlib.contextmanager
     def claim(self, spec: JsonObject, digest: str) -> Iterator[bool]:
@@ -148,7 +168,7 @@ class RunFolder:
             if any(not entry.name.startswith(".") for entry in self.path.iterdir()):
                 raise RunError(f"the folder {self.path} is not empty and holds no run; choose another --out")
             return
-        document = self._read()
+        document = self.read()
         if document.get("status") != "unfinished":
             self._sweep()
             raise RunError(f"{self.path} holds a finished run; choose another --out, or remove it")
@@ -169,9 +189,9 @@ class RunFolder:
         """Hold the folder's lock. Its holder removes it at the end, so a waiting process looks whether it still counts."""
         path = self / ".lock"
         try:
-            handle = path.open("w")
-        except OSError as error:
-            raise RunError(f"cannot write into {self.path}: {error.strerror or error}") from error
+            handle = open_output(path)
+        except RunError as error:
+            raise RunError(f"cannot write into {self.path}: {error}") from error
         with handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -200,25 +220,30 @@ class RunFolder:
         """Refuse to resume on other data. The fingerprint is keyed with a secret of this run and removed at the end: a plain
         hash of private rows would let anybody test a guess about them."""
         path = self / "resume.json"
-        salt = read_json(path)["salt"] if path.is_file() else secrets.token_hex(32)
+        kept = self._resume() if path.exists() else None
+        salt = kept["salt"] if kept else secrets.token_hex(32)
         digest = hmac.new(bytes.fromhex(salt), digestmod=hashlib.sha256)
         for part in parts:
             digest.update(part)
-        if path.is_file():
-            if read_json(path)["fingerprint"] != digest.hexdigest():
+        if kept:
+            if kept["fingerprint"] != digest.hexdigest():
                 raise RunError(f"the data changed since {self.path} was begun; restore them, or choose another --out")
             return
         path.touch(mode=0o600)
         write_json(path, {"salt": salt, "fingerprint": digest.hexdigest()}, mode=0o600)
 
+    def _resume(self) -> JsonObject:
+        """resume.json, which is whole: without its secret nobody can tell whether the data are the same."""
+        return read_document(self / "resume.json", ResumeForm, advice="restore it, or choose another --out")
+
     def bound(self, name: str) -> bool:
         """Whether this unfinished run has noted the content of a file."""
-        return name in read_json(self / "resume.json").get("bound", {})
+        return name in self._resume().get("bound", {})
 
     def bind(self, name: str) -> None:
         """Note what a file holds, until the run is finished; refuse one that is gone, or holds something else since."""
         resume, path = self / "resume.json", self / name
-        kept = read_json(resume)
+        kept = self._resume()
         noted = kept.get("bound", {})
         if name not in noted:
             write_json(resume, {**kept, "bound": {**noted, name: digest_of(path)}}, mode=0o600)

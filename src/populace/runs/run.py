@@ -25,7 +25,7 @@ from populace.methods.base import Population, Protocol
 from populace.methods.blocks.generator import Synthesizer
 from populace.methods.registry import is_registered, load_generator, protocol_class, registered_name
 from populace.privacy.events import Event
-from populace.privacy.guarantee import Guarantee, aligned, guarantee_from_json
+from populace.privacy.guarantee import Guarantee, aligned
 from populace.privacy.ledger import Budget
 from populace.runs.domains import (
     check_room,
@@ -52,7 +52,6 @@ from populace.runs.spec import (
     make_method,
     make_spec,
 )
-from populace.tables.files import read_json
 from populace.tables.images import Images
 from populace.tables.partition import Clients
 from populace.tables.table import Table
@@ -209,10 +208,8 @@ def load_run(path: str | Path) -> Run:
         raise RunError(f"expected the path of a run's folder, got {path!r}")
     folder = RunFolder(path)
     document = folder.document()
-    try:
-        guarantee = guarantee_from_json(read_json(folder / "privacy.json"))
-    except (KeyError, TypeError, ValueError) as error:
-        raise RunError(f"{folder / 'privacy.json'} is damaged: {error!r}") from error
+    guarantee = folder.guarantee()
+    folder.check_released()
     return Run(generator=load_generator(folder.path), guarantee=guarantee, details=document, folder=folder.path)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pydantic
 
+from populace.border.models import interpreting
 from populace.errors import SpecError
 from populace.methods.base import Facts, Kind, Protocol
 from populace.methods.blocks.settings import in_words
@@ -208,13 +209,14 @@ def check_seed(seed: object) -> None:
 
 def spec_from_file(document: JsonObject) -> RunSpec:
     """The specification in a run.json of this or an earlier version, with settings under their present names."""
-    data = document.get("data")
-    method = document.get("method") or FORMER_DEFAULTS[kind_of(data if isinstance(data, str | list) else "")]
-    settings = settings_from_file(method, document.get("settings", {}))
-    dealt = {
-        "records_per_client": document.get("records_per_client") or 1
-    }  # silos are in the document, or were not meant
-    return make_spec(**{**document, **dealt, "method": method, "settings": settings})
+    with interpreting("the specification in run.json"):
+        data = document.get("data")
+        method = document.get("method") or FORMER_DEFAULTS[kind_of(data if isinstance(data, str | list) else "")]
+        settings = settings_from_file(method, document.get("settings", {}))
+        dealt = {
+            "records_per_client": document.get("records_per_client") or 1
+        }  # silos are in the document, or were not meant
+        return make_spec(**{**document, **dealt, "method": method, "settings": settings})
 
 
 def make_method(spec: RunSpec) -> Protocol:

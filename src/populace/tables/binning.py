@@ -301,7 +301,7 @@ def roundest(low: float, high: float, step: float, kind: str) -> float:
         return _round_to(low, high, (21_600, 3_600, 1_800, 900, 60, 10, 1))
     if not high - low > 0:
         return float(high)
-    exponent = math.floor(math.log10(max(abs(low), abs(high)))) + 1
+    exponent = min(308, math.floor(math.log10(max(abs(low), abs(high)))) + 1)  # 10^309 is no float
     while exponent > -300:
         for part in (1.0, 0.5):
             unit = part * 10.0**exponent

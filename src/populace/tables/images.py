@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import zipfile
-import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from populace.border.arrays import read_arrays
+from populace.border.regular import check_regular
 from populace.errors import DataError, InputError, out_of_range
 from populace.tables.columns import Domain
 from populace.tables.files import replacing
@@ -78,8 +79,7 @@ def read_images(path: str | Path, classes: int | None = None) -> Images:
     path = Path(path)
     if path.suffix != ".npz":
         raise InputError(f"expected images in a .npz file, got {path.name!r}")
-    if not path.is_file():
-        raise InputError(f"no file {path}")
+    check_regular(path, error=InputError)
     x, y = _read_arrays(path)
     try:
         if classes is not None:
@@ -91,23 +91,13 @@ def read_images(path: str | Path, classes: int | None = None) -> Images:
 
 
 def _read_arrays(path: Path) -> tuple[NumpyArray, NumpyArray]:
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            present = tuple(getattr(archive, "files", ()))
-            keys = next((pair for pair in KEYS if set(pair) <= set(present)), None)
-            arrays = tuple(archive[key] for key in keys) if keys else ()
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise DataError(f"cannot read {path}: {reason}; the file may be truncated or of another format") from error
+    present: list[str] = []
+
+    def choose(names: Sequence[str]) -> Sequence[str]:
+        present.extend(names)
+        return next((pair for pair in KEYS if set(pair) <= set(names)), ())
+
+    arrays = tuple(read_arrays(path, choose=choose, error=DataError).values())
     if len(arrays) != 2:
         raise DataError(
             f"expected arrays x and y, or x_train and y_train, in {path}, got {', '.join(present) or 'none'}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,14 +9,15 @@ import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet
 
+from populace.border.columnar import DAMAGED, read_arrow, read_parquet
+from populace.border.delimited import csv_names, odd_line, sniffed_delimiter
+from populace.border.regular import check_regular, first_line
 from populace.errors import DataError, InputError
 from populace.tables.files import replacing
 from populace.types import JsonObject
 
 SUFFIXES = (".csv", ".parquet", ".arrow", ".feather")
-DELIMITERS = (",", ";", "\t", "|")
 DELIMITER_KEY = b"populace.delimiter"
-SNIFFED = 2**16  # bytes looked at for the delimiter
 
 
 def check_file(path: str | Path) -> Path:
@@ -26,9 +26,7 @@ def check_file(path: str | Path) -> Path:
         return path
     if path.suffix not in SUFFIXES:
         raise InputError(f"expected a table in one of {', '.join(SUFFIXES)}, got {(path.name or str(path))!r}")
-    if not path.is_file():
-        raise InputError(f"no file {path}")
-    if not path.stat().st_size:
+    if not check_regular(path, error=InputError).st_size:
         raise DataError(f"{path} is empty; expected a header and at least one row")
     return path
 
@@ -66,21 +64,19 @@ def read_frame(path: str | Path) -> pa.Table:
     path = check_file(path)
     if path.is_dir():
         return _read_folder(path)
-    try:
-        if path.suffix == ".csv":
-            options = csv_options(path)
-            frame = pyarrow.csv.read_csv(path, **options)
-            delimiter = options["parse_options"].delimiter
-            frame = frame.replace_schema_metadata({DELIMITER_KEY: delimiter.encode()})
-        elif path.suffix == ".parquet":
-            frame = pyarrow.parquet.ParquetFile(path).read()
-        else:
-            frame = pyarrow.feather.read_table(path)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise unreadable(path, error) from error
+    frame = {".csv": _read_csv, ".parquet": read_parquet}.get(path.suffix, read_arrow)(path)
     if frame.num_rows == 0:
         raise DataError(f"{path} has no rows; expected at least one")
     return distinct_names(frame)
+
+
+def _read_csv(path: Path) -> pa.Table:
+    try:
+        options = csv_options(path)
+        frame = pyarrow.csv.read_csv(path, **options)
+    except DAMAGED as error:
+        raise unreadable(path, error) from error
+    return frame.replace_schema_metadata({DELIMITER_KEY: options["parse_options"].delimiter.encode()})
 
 
 def _read_folder(path: Path) -> pa.Table:
@@ -97,31 +93,15 @@ def _read_folder(path: Path) -> pa.Table:
 
 
 def unreadable(path: Path, error: Exception) -> DataError:
+    """What is wrong with a CSV that could not be read."""
     if isinstance(error, UnicodeDecodeError) or "UTF8" in str(error):
         return DataError(f"cannot read {path}: it is not UTF-8 text; save it as CSV in UTF-8")
-    if path.suffix == ".csv" and (odd := odd_line(path)):
+    if odd := odd_line(path):
         return DataError(
             f"cannot read {path}: {odd}; complete that line, or put fields that hold a delimiter in quotes"
         )
-    reason = str(error).splitlines()[0]
+    reason = first_line(str(error)) or type(error).__name__
     return DataError(f"cannot read {path}: {reason}; the file may be truncated or of another format")
-
-
-def odd_line(path: Path) -> str:
-    """The first line of a CSV with another number of fields than the header, in words; its content is not repeated."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = csv.reader(file, delimiter=sniffed_delimiter(path))
-        wanted, begun = 0, 1
-        try:
-            for row in rows:
-                if row and not wanted:
-                    wanted = len(row)
-                elif row and len(row) != wanted:
-                    return f"line {begun} has {len(row)} field{'s' * (len(row) != 1)}, the header {wanted}"
-                begun = rows.line_num + 1
-        except (csv.Error, UnicodeDecodeError):
-            return ""
-    return ""
 
 
 def distinct_names(frame: pa.Table) -> pa.Table:
@@ -150,24 +130,6 @@ def csv_options(path: Path, *, columns: list[str] | None = None) -> JsonObject:
             strings_can_be_null=True, quoted_strings_can_be_null=False,
         ),
     }  # fmt: skip
-
-
-def csv_names(path: Path, delimiter: str) -> list[str]:
-    """The header's names."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        try:
-            return next(csv.reader(file, delimiter=delimiter), [])
-        except csv.Error as error:
-            raise DataError(f"cannot read {path}: {error}; the file may be of another format") from None
-
-
-def sniffed_delimiter(path: Path) -> str:
-    """Comma, semicolon, tab or bar: the one that stands most often in the header, outside quotes."""
-    with path.open("rb") as file:
-        header = file.read(SNIFFED).decode("utf-8", errors="replace").lstrip("\ufeff\r\n")
-    outside = "".join(header.split('"')[::2]).replace("\r", "\n").split("\n")
-    first = outside[0] if outside else ""
-    return max(DELIMITERS, key=first.count)
 
 
 def write_frame(frame: pa.Table, path: str | Path) -> None:

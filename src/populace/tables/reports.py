@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.ipc
 import pyarrow.parquet
 
+from populace.border.columnar import arrow_batches, arrow_schema, parquet_batches, parquet_facts
+from populace.border.regular import check_regular
 from populace.errors import DataError, InputError
 from populace.tables.files import replacing
 from populace.types import NumpyArray
@@ -90,25 +91,13 @@ def unpack(column: Any, width: int, path: Path) -> NumpyArray:
 def _columns(path: Path, rows: int) -> Iterator[Any]:
     if path.suffix not in SUFFIXES:
         raise InputError(f"expected a file of reports in one of {', '.join(SUFFIXES)}, got {path}")
-    if not path.is_file():
-        raise InputError(f"no file {path}")
-    try:
-        if path.suffix == ".parquet":
-            with pyarrow.parquet.ParquetFile(path) as file:
-                _check(file.schema_arrow, path)
-                for batch in file.iter_batches(rows, columns=[COLUMN]):
-                    yield batch.column(0)
-            return
-        with pa.memory_map(str(path)) as source:
-            reader = pyarrow.ipc.open_file(source)
-            _check(reader.schema, path)
-            for number in range(reader.num_record_batches):
-                column = reader.get_batch(number).column(COLUMN)
-                yield from (column.slice(start, rows) for start in range(0, len(column), rows))
-    except pa.ArrowException as error:
-        raise DataError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
-
-
-def _check(schema: Any, path: Path) -> None:
-    if COLUMN not in schema.names:
-        raise DataError(f"{path} has no column 'report'; its columns are {', '.join(schema.names)}")
+    check_regular(path, error=InputError)
+    parquet = path.suffix == ".parquet"
+    names = (parquet_facts(path)[0] if parquet else arrow_schema(path)).names
+    if names.count(COLUMN) != 1:
+        raise DataError(f"{path} has not one column 'report'; its columns are {', '.join(names)}")
+    for batch in (
+        parquet_batches(path, columns=[COLUMN], rows=rows) if parquet else arrow_batches(path, columns=[COLUMN])
+    ):
+        column = batch.column(0)
+        yield from (column.slice(start, rows) for start in range(0, len(column), rows))

@@ -12,12 +12,13 @@ import datetime
 import functools
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
 import tomli_w
 
+from populace.border.documents import MOST_TOML, parse_toml
+from populace.border.regular import read_bytes
 from populace.errors import SchemaError
 from populace.tables.cells import Cell as Cell
 from populace.tables.columns import Column as Column
@@ -224,13 +225,10 @@ def load_schema(path: str | Path) -> Schema:
         raise SchemaError(
             f"expected a schema in TOML, got {what}: {path}; `populace schema DATA -o NAME.toml` proposes one"
         )
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise SchemaError(f"no schema file {path}; `populace schema DATA -o {path.name}` proposes one") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise SchemaError(f"cannot read the schema {path}: {reason}") from error
+    if not path.exists():
+        raise SchemaError(f"no schema file {path}; `populace schema DATA -o {path.name}` proposes one")
+    content = read_bytes(path, most=MOST_TOML, error=SchemaError, what="the schema ")
+    document = parse_toml(content, where=f"the schema {path}", error=SchemaError)
     schema = schema_from_dict(document)
     if document.get("format", FORMAT) != 1 and not document.get("source"):
         unsaid = [

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
 
+from populace.border.documents import parse_json
+from populace.border.regular import read_bytes
 from populace.errors import SchemaError
 from populace.tables.proposal import Proposal, propose
 from populace.tables.schema import Schema
@@ -78,12 +79,11 @@ def _kind(frame: pa.Table, name: str, wanted: str) -> str:
 
 def sdv_columns(path: Path) -> JsonObject:
     """The columns of the one table the metadata describes."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise SchemaError(f"no schema file {path}") from None
-    except (OSError, ValueError) as error:
-        raise SchemaError(f"cannot read the metadata {path}: {error}") from error
+    if not path.exists():
+        raise SchemaError(f"no schema file {path}")
+    document = parse_json(
+        read_bytes(path, error=SchemaError, what="the metadata "), where=f"the metadata {path}", error=SchemaError
+    )
     tables = document.get("tables") if isinstance(document, Mapping) else None
     if isinstance(tables, Mapping):
         if len(tables) != 1:

@@ -8,17 +8,15 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.ipc
-import pyarrow.parquet
 
+from populace.border.columnar import DAMAGED, arrow_batches, arrow_schema, parquet_batches, parquet_facts
+from populace.border.delimited import csv_names, sniffed_delimiter
 from populace.errors import DataError
 from populace.tables.reading import (
     check_file,
     check_same_columns,
-    csv_names,
     csv_options,
     files_in,
-    sniffed_delimiter,
     unreadable,
 )
 from populace.tables.schema import Schema
@@ -34,14 +32,11 @@ def stream_frames(
     files = files_in(check_file(path))
     for file in files:
         reader = {".csv": _csv, ".parquet": _parquet}.get(file.suffix, _arrow)
-        try:
-            if file != files[0]:
-                check_same_columns(files[0], _names(files[0]), file, _names(file))
-            for frame in reader(file, schema, also):
-                for start in range(0, frame.num_rows, rows):
-                    yield frame.slice(start, rows)
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise unreadable(file, error) from error
+        if file != files[0]:
+            check_same_columns(files[0], parquet_facts(files[0])[0].names, file, parquet_facts(file)[0].names)
+        for frame in reader(file, schema, also):
+            for start in range(0, frame.num_rows, rows):
+                yield frame.slice(start, rows)
 
 
 def rows_of(path: str | Path) -> int | None:
@@ -49,18 +44,7 @@ def rows_of(path: str | Path) -> int | None:
     files = files_in(check_file(path))
     if any(file.suffix != ".parquet" for file in files):
         return None
-    found = 0
-    for file in files:
-        try:
-            found += pyarrow.parquet.read_metadata(file).num_rows
-        except (pa.ArrowException, OSError) as error:
-            raise unreadable(file, error) from error
-    return found
-
-
-def _names(path: Path) -> list[str]:
-    names: list[str] = pyarrow.parquet.read_schema(path).names
-    return names
+    return sum(parquet_facts(file)[1] for file in files)
 
 
 def _wanted(found: list[str], schema: Schema, also: tuple[str, ...], path: Path) -> list[str]:
@@ -75,23 +59,23 @@ def _wanted(found: list[str], schema: Schema, also: tuple[str, ...], path: Path)
 
 def _parquet(path: Path, schema: Schema, also: tuple[str, ...]) -> Iterator[pa.Table]:
     lists = [column.name for column in schema.columns if not column.is_scale and column.dtype == "string"]
-    with pyarrow.parquet.ParquetFile(path, read_dictionary=lists) as file:
-        names = _wanted(file.schema_arrow.names, schema, also, path)
-        for batch in file.iter_batches(ROWS, columns=names):
-            yield pa.Table.from_batches([batch]).select(names)
+    names = _wanted(parquet_facts(path)[0].names, schema, also, path)
+    for batch in parquet_batches(path, columns=names, rows=ROWS, dictionaries=lists):
+        yield pa.Table.from_batches([batch])
 
 
 def _arrow(path: Path, schema: Schema, also: tuple[str, ...]) -> Iterator[pa.Table]:
-    with pa.memory_map(str(path)) as source:
-        reader = pyarrow.ipc.open_file(source)
-        names = _wanted(reader.schema.names, schema, also, path)
-        for number in range(reader.num_record_batches):
-            yield pa.Table.from_batches([reader.get_batch(number)]).select(names)
+    names = _wanted(arrow_schema(path).names, schema, also, path)
+    for batch in arrow_batches(path, columns=names):
+        yield pa.Table.from_batches([batch])
 
 
 def _csv(path: Path, schema: Schema, also: tuple[str, ...]) -> Iterator[pa.Table]:
     names = _wanted(csv_names(path, sniffed_delimiter(path)), schema, also, path)
     read = pyarrow.csv.ReadOptions(block_size=CSV_BLOCK)
-    with pyarrow.csv.open_csv(path, read_options=read, **csv_options(path, columns=names)) as reader:
-        for batch in reader:
-            yield pa.Table.from_batches([batch])
+    try:
+        with pyarrow.csv.open_csv(path, read_options=read, **csv_options(path, columns=names)) as reader:
+            for batch in reader:
+                yield pa.Table.from_batches([batch])
+    except DAMAGED as error:
+        raise unreadable(path, error) from error

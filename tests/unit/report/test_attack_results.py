@@ -25,3 +25,20 @@ def test_what_was_not_run_has_a_command(tmp_path):
     assert found["audit"].startswith("populace audit ")
     assert "50 %" in PROVES_NOTHING
     assert "proves nothing" in PROVES_NOTHING
+
+
+def test_results_in_another_form_are_said_to_be_damaged(tmp_path):
+    wrong = (
+        [],
+        {"membership": []},
+        {"membership": {"rows": [1]}},
+        {"attribute": 5},
+        {"notes": "x"},
+        {"distances": [1]},
+    )
+    for document in wrong:
+        write_json(tmp_path / "attacks.json", document)
+        assert "damaged" in read_attacks(tmp_path / "attacks.json")
+    for document in ({"rows": {}}, {"rows": [5]}, {"rows": [], "notes": 3}):
+        write_json(tmp_path / "audit.json", document)
+        assert "damaged" in read_audit(tmp_path / "audit.json")

@@ -275,3 +275,19 @@ def test_seen_is_a_set():
         else:
             assert found in twice
     assert np.flatnonzero(np.unpackbits(seen.bits, bitorder="little")).tolist() == sorted(known)
+
+
+def test_missing_reports_clients_and_questions_are_malformed_answers(base, tmp_path):
+    """Damaged or forged files have holes: a few are dropped and said, all of them are refused."""
+
+    def holes(columns, rows):
+        for place, name in zip(rows, ("report", "client", "question"), strict=False):
+            columns[name][place] = None
+
+    few = changed(base, tmp_path / "few.parquet", lambda columns: holes(columns, range(3)))
+    run = fit_answers(order(base, few), tmp_path / "fit")
+    assert sum(run.details["answers"]["dropped"].values()) == 3
+    for name in ("report", "client", "question"):
+        gone = changed(base, tmp_path / "gone.parquet", lambda columns, name=name: columns.update({name: [None] * 600}))
+        with pytest.raises(DataError, match="600 of 600 answers are malformed"):
+            fit_answers(order(base, gone), tmp_path / "none")

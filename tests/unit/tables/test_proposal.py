@@ -306,6 +306,7 @@ def test_a_round_number_lies_where_it_should(low: float, width: float, step: flo
     if high > low:
         assert low < roundest(low, high, step, "decimal") <= high
     assert roundest(11_873, 25_012, 1, "integer") == 20_000
+    assert roundest(1e305, 1.7e308, 0.0, "decimal") == 1e308  # 10^309 is no float
     assert roundest(17.93, 18.4, 0.01, "decimal") == 18
 
 

@@ -15,8 +15,12 @@ import ssl
 import subprocess
 import sys
 import zipfile
+import zlib
 from pathlib import Path
 
+from populace.border.documents import parse_json
+from populace.border.models import DAMAGED
+from populace.border.regular import open_regular, read_text
 from populace.engines.flare import require
 from populace.engines.flare.certificates import Certificate, from_pem
 from populace.errors import InputError, RunError
@@ -143,8 +147,8 @@ def signed_certificate(signed: Path) -> Certificate:
 def fingerprint(certificate: Path) -> str:
     """SHA-256 of a certificate, as people read it out to each other."""
     try:
-        content = ssl.PEM_cert_to_DER_cert(certificate.read_text())
-    except (OSError, ValueError) as error:
+        content = ssl.PEM_cert_to_DER_cert(read_text(certificate, most=MOST_BYTES, error=InputError))
+    except ValueError as error:
         raise InputError(f"cannot read the certificate {certificate}: {error}") from error
     digest = hashlib.sha256(content).hexdigest().upper()
     return "SHA256:" + ":".join(digest[i : i + 2] for i in range(0, len(digest), 2))
@@ -177,11 +181,11 @@ def approve(folder: Path, request: Path, signed: Path) -> str:
 def requested_name(request: Path) -> str:
     """The name of the site a request is for; a request of a server or of a person with rights is refused."""
     try:
-        with zipfile.ZipFile(request) as packed:
+        with open_regular(request, error=InputError) as file, zipfile.ZipFile(file) as packed:
             if packed.getinfo("request.json").file_size > MOST_BYTES:
                 raise InputError(f"{request} is not a request: its description is too long")
-            document = json.loads(packed.read("request.json"))
-    except (OSError, zipfile.BadZipFile, KeyError, ValueError) as error:
+            document = parse_json(packed.read("request.json"), where=str(request), error=InputError)
+    except (InputError, *DAMAGED, RuntimeError, OSError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(f"no request {request}; expected the zip that `populace site request` made") from error
     if not isinstance(document, dict) or (document.get("kind"), document.get("cert_type")) != ("site", "client"):
         raise InputError(f"{request} does not ask for a site's certificate; only those are signed")
@@ -244,7 +248,7 @@ def _flare(*steps: Step, home: Path) -> list[JsonObject]:
 
 def _answer(line: str) -> JsonObject | None:
     try:
-        found = json.loads(line)
-    except ValueError:
+        found = parse_json(line, where="FLARE's tool")
+    except RunError:
         return None
     return found if isinstance(found, dict) and "status" in found else None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from populace.border.models import Form, read_document
 from populace.errors import RunError
 from populace.tables.files import read_json, write_json
 from populace.types import JsonObject
@@ -29,9 +30,28 @@ JOBS_ONLY = {**NOTHING, "submit_job": "any", "manage_job": "any", "view": "any"}
 KEPT_COMPONENTS = ("resource_manager", "resource_consumer", "process_launcher")
 
 
+class _Component(Form):
+    id: str
+
+
+class _ClientResources(Form):
+    """FLARE's own file in a site's kit."""
+
+    client: JsonObject
+    components: list[_Component]
+
+
+def _else(path: Path) -> object:
+    """What stands in a policy file; nothing where it cannot be read, which is not what populace wrote either."""
+    try:
+        return read_json(path)
+    except RunError:
+        return None
+
+
 def site_policy(kit: Path) -> JsonObject:
     """The three files FLARE reads, as they must stand."""
-    given = read_json(kit / "local" / "resources.json.default")
+    given = read_document(kit / "local" / "resources.json.default", _ClientResources, advice="join again")
     kept = [component for component in given["components"] if component["id"] in KEPT_COMPONENTS]
     return {
         "resources.json": {
@@ -68,7 +88,7 @@ def check_site_policy(kit: Path) -> None:
     """Raise RunError unless the files stand exactly as written: a looser one would let others decide."""
     for name, document in site_policy(kit).items():
         path = kit / "local" / name
-        if not path.is_file() or read_json(path) != document:
+        if not path.is_file() or _else(path) != document:
             raise RunError(f"{path} is not as populace wrote it; nothing is started. Join again to write it anew")
     for extra in ("custom", "job_resources.json"):
         if (kit / "local" / extra).exists():

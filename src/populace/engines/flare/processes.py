@@ -10,8 +10,10 @@ from typing import Literal
 
 import psutil
 
+from populace.border.models import read_document
+from populace.engines.forms import ProcessForm
 from populace.errors import RunError
-from populace.tables.files import read_json, write_json
+from populace.tables.files import write_json
 
 Kind = Literal["server", "client"]
 GRACE_SECONDS = 8.0
@@ -46,7 +48,7 @@ def start(kit: Path, kind: Kind, *, name: str, org: str) -> int:
 
 def note(kit: Path, pid: int) -> None:
     """Write down which process runs from a kit."""
-    write_json(kit / "process.json", {"pid": pid, "seconds_after_boot": _seconds_after_boot(psutil.Process(pid))})
+    write_json(kit / "process.json", {"pid": pid, "seconds_after_boot": seconds_after_boot(psutil.Process(pid))})
 
 
 def alive(kit: Path) -> int | None:
@@ -62,19 +64,20 @@ def alive(kit: Path) -> int | None:
 def _process(kit: Path) -> psutil.Process | None:
     if not (kit / "process.json").is_file():
         return None
-    noted = read_json(kit / "process.json")
-    with contextlib.suppress(psutil.Error, KeyError, TypeError, AttributeError):
+    noted = read_document(kit / "process.json", ProcessForm, advice="end the process yourself, then remove the file")
+    with contextlib.suppress(psutil.Error):
         process = psutil.Process(noted["pid"])
         if "began" in noted:  # up to version 0.3.0, by the clock
             same = abs(process.create_time() - noted["began"]) < 1.0
         else:
-            same = abs(_seconds_after_boot(process) - noted["seconds_after_boot"]) < SECONDS_APART
+            same = abs(seconds_after_boot(process) - noted["seconds_after_boot"]) < SECONDS_APART
         if same and str(kit) in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
             return process
     return None
 
 
-def _seconds_after_boot(process: psutil.Process) -> float:
+def seconds_after_boot(process: psutil.Process) -> float:
+    """When a process began, counted from the machine's start: setting the clock does not change it."""
     return float(process.create_time() - psutil.boot_time())
 
 

@@ -19,6 +19,8 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
+from populace.border.documents import parse_json
+from populace.border.models import interpreting
 from populace.engines.secure_sum import primitives, shamir
 from populace.engines.secure_sum.messages import SEALED_BYTES, Rows, SecureSumError
 from populace.engines.secure_sum.primitives import KEY_BYTES, PrivateKey
@@ -56,16 +58,21 @@ class Kept:
         return json.dumps(document).encode()
 
 
+KEPT = "what the site's ledger kept of a secure sum"
+
+
 def kept_from_bytes(data: bytes) -> Kept:
-    document = json.loads(data)
-    sealing_key, mask_key, self_mask = (bytes.fromhex(text) for text in document["secrets"])
-    rows = {
-        name: {int(place): bytes.fromhex(text) for place, text in document[name].items()} for name in ("keys", "held")
-    }
-    return Kept(
-        sealing_key=sealing_key, mask_key=mask_key, self_mask=self_mask, masked=bool(document["masked"]),
-        survivors=tuple(document["survivors"]), **rows,
-    )  # fmt: skip
+    document = parse_json(data, where=KEPT)
+    with interpreting(KEPT):
+        sealing_key, mask_key, self_mask = (bytes.fromhex(text) for text in document["secrets"])
+        rows = {
+            name: {int(place): bytes.fromhex(text) for place, text in document[name].items()}
+            for name in ("keys", "held")
+        }
+        return Kept(
+            sealing_key=sealing_key, mask_key=mask_key, self_mask=self_mask, masked=bool(document["masked"]),
+            survivors=tuple(document["survivors"]), **rows,
+        )  # fmt: skip
 
 
 def advertise(opening: Opening, *, place: int, signing_key: bytes) -> tuple[Kept, bytes]:

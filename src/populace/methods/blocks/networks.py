@@ -156,8 +156,19 @@ class Decoder(Generator):
         last = self.layers.get("classes", self.layers.get("out"))
         if last is None or np.ndim(last) != 2 or np.shape(last)[1] != width:
             raise DataError(f"expected a decoder of {width} outputs for this schema")
+        if not self._fits(width):
+            raise DataError("the decoder's layers do not fit each other; its file is damaged")
         if not all(np.isfinite(array).all() for array in self.layers.values()):
             raise DataError("the decoder holds numbers that are not finite: it did not train; choose smaller steps")
+
+    def _fits(self, width: int) -> bool:
+        """Whether each layer takes what the one before it gives."""
+        shapes = {name: np.shape(array) for name, array in self.layers.items()}
+        if "classes" in shapes:
+            return shapes.get("chances", (1,)) in ((1,), shapes["classes"][:1])
+        up = shapes.get("up", ())
+        wanted = {"up_bias": up[1:], "out": (*up[1:], width), "out_bias": (width,)}
+        return len(up) == 2 and all(shapes.get(name) == shape for name, shape in wanted.items())
 
     def sample_codes(self, count: int, key: Array, conditions: Mapping[int, int]) -> Array:
         if count < 1:

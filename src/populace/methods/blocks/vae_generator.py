@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from populace.border.documents import parse_json
 from populace.errors import DataError
 from populace.methods.base import Population
 from populace.methods.blocks.generator import ImageGenerator, power_of
@@ -158,7 +159,9 @@ def read_design(
 ) -> tuple[ImageVae, JsonObject]:
     """The network that `design_bytes` wrote, and what more it was given; whatever else is there is refused."""
     try:
-        design = json.loads(np.asarray(arrays["design"], np.uint8).tobytes())
+        design = parse_json(
+            np.asarray(arrays["design"], np.uint8).tobytes(), where="the model's design", error=DataError
+        )
         rest = {name: design.pop(name) for name in more}
         return NETS[design.pop("net")](shape=shape, classes=classes, **design), rest
     except (KeyError, TypeError, ValueError, AttributeError) as error:

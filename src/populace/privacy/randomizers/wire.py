@@ -32,7 +32,9 @@ def decode_many(oracle: SubsetSelection, messages: Array) -> tuple[Array, Array]
         fine = reports.sum(axis=1) == oracle.chosen
     else:
         used = oracle.chosen * _place_bits(oracle)
-        values = bits[:, :used].reshape(len(bits), oracle.chosen, -1) @ (1 << np.arange(_place_bits(oracle)))
+        values = bits[:, :used].reshape(len(bits), oracle.chosen, _place_bits(oracle)) @ (
+            1 << np.arange(_place_bits(oracle))
+        )
         stray = bits[:, used:]
         fine = (values < oracle.size).all(axis=1) & (np.diff(values, axis=1) > 0).all(axis=1)
         reports = np.zeros((len(bits), oracle.size), bool)

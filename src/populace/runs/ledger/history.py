@@ -12,19 +12,21 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+from populace.border.models import read_document
 from populace.errors import BudgetError, InputError, RunError, SpecError
 from populace.methods.base import Population, Protocol
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.run_ledger import Booked, RunLedger, make_ledger, new_booking
 from populace.privacy.run_totals import Cost, cost_of
 from populace.runs.folder import LISTS, RunFolder, digest_of
+from populace.runs.forms import TokenForm
 from populace.runs.ledger.accounts import Accounts
 from populace.runs.ledger.standing import Standing, find_standing
 from populace.runs.ledger.wording import EMBEDDED_DATA, doubt, json_number, pair, public_history, said, said_alone
 from populace.runs.ledger.wording import NOT_BOOKED as NOT_BOOKED
 from populace.runs.sources import EMBEDDED, PrivateData
 from populace.runs.spec import Files, RunSpec, files_of
-from populace.tables.files import read_json, write_json
+from populace.tables.files import write_json
 from populace.tables.value_text import fold_name
 from populace.types import JsonObject
 
@@ -278,10 +280,7 @@ def _token(folder: RunFolder) -> JsonObject | None:
     """What an unfinished run's folder says of its booking, or None."""
     if not (folder / TOKEN).is_file():
         return None
-    token = read_json(folder / TOKEN)
-    if not isinstance(token, dict) or set(token) != {"ledger", "booking", "booked"}:
-        raise RunError(f"{folder / TOKEN} is damaged; restore it, or choose another --out")
-    return token
+    return read_document(folder / TOKEN, TokenForm, advice="restore it, or choose another --out")
 
 
 def _make(path: Path, *, beside_data: bool) -> None:

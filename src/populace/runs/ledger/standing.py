@@ -19,6 +19,8 @@ from functools import partial
 
 import numpy as np
 
+from populace.border.documents import parse_json
+from populace.border.models import interpreting
 from populace.privacy.guarantee import Neighbours, Unit
 from populace.privacy.run_ledger import Booked, Kind, RunLedger, distinct, set_name
 from populace.privacy.run_totals import Cost, Total, plain_sum, shared_relation, total_of
@@ -194,7 +196,12 @@ def _groups(
 
 
 def _columns(run: Booked, of: Kind) -> list[tuple[str, ...]]:
-    return [tuple(json.loads(name)) for kind, name in run.used if kind == of]
+    return [_names(name) for kind, name in run.used if kind == of]
+
+
+def _names(text: str) -> tuple[str, ...]:
+    with interpreting("the ledger of runs"):
+        return tuple(parse_json(text, where="the ledger of runs"))
 
 
 def _same_sort(mine: Accounts, run: Booked) -> bool:
@@ -214,7 +221,7 @@ def _seen(ledger: RunLedger, mine: Accounts, run: Booked, *, other_people: bool)
     for kind, name in run.used:
         if kind == "block":
             continue
-        columns = (name,) if kind in ("id", "client") else tuple(json.loads(name))
+        columns = (name,) if kind in ("id", "client") else _names(name)
         if set(columns) <= held:
             (likely if kind == "core" else known)[:] |= _among(mine.rows(columns), ledger.members(run.used[kind, name]))
     if other_people:

@@ -6,13 +6,14 @@ import datetime
 from pathlib import Path
 from typing import Any
 
+from populace.border.models import interpreting, read_document
 from populace.errors import InputError, RunError
 from populace.privacy.run_ledger import Booked, RunLedger
 from populace.runs.folder import RunFolder
+from populace.runs.forms import TokenForm
 from populace.runs.ledger.history import LEDGER, TOKEN, beside
 from populace.runs.ledger.wording import json_number
 from populace.runs.spec import files_of
-from populace.tables.files import read_json
 from populace.types import JsonObject
 
 
@@ -35,13 +36,14 @@ def find_ledger(named: Path) -> Path:
 
 
 def _of_run(folder: RunFolder) -> Path:
-    document = read_json(folder / "run.json")
-    booked = read_json(folder / TOKEN) if (folder / TOKEN).is_file() else document.get("booked")
+    document = folder.read()
+    booked = read_document(folder / TOKEN, TokenForm) if (folder / TOKEN).exists() else document.get("booked")
     if not booked or not booked.get("ledger"):
         raise RunError(f"the run in {folder.path} is booked in no ledger")
     path = Path(booked["ledger"])
     if not path.is_file():
-        moved = [Path(file).resolve().parent / LEDGER for file in files_of(document["spec"]["data"])]
+        with interpreting(str(folder / "run.json")):
+            moved = [Path(file).resolve().parent / LEDGER for file in files_of(document["spec"]["data"])]
         path = next((found for found in moved if found.is_file()), path)
     if not path.is_file():
         raise RunError(

@@ -31,6 +31,8 @@ class Assignment:
         clients = np.asarray(clients, np.int64)
         order = np.argsort(clients, kind="stable")
         questions = np.empty(len(clients), np.int64)
+        if not len(clients):
+            return questions
         chunks, begin = np.unique(clients[order] // CHUNK, return_index=True)
         for chunk, rows in zip(chunks.tolist(), np.split(order, begin[1:]), strict=True):
             questions[rows] = self._chunk(chunk)[clients[rows] - chunk * CHUNK]

@@ -18,6 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from populace.border.documents import parse_json
+from populace.border.models import DAMAGED, Form, check_document
 from populace.errors import DataError, RunError
 from populace.methods.base import Ask, Replies
 from populace.methods.blocks.composed import RunState
@@ -91,11 +93,22 @@ def nothing_counted(assignment: Assignment) -> Counted:
     return Counted(state=assignment.state, seen=Seen(), dropped=dict.fromkeys(REASONS, 0))
 
 
+class _Numbers(Form):
+    dropped: dict[str, int]
+    answers: int
+    content: int
+    file: int
+    batches: int
+
+
 def load_counted(path: Path, assignment: Assignment) -> tuple[Counted, Array]:
     """What an interrupted count left, and the key its fit starts from."""
     try:
         arrays = read_arrays(path)
-        numbers = json.loads(arrays["document"].tobytes())
+        text = arrays["document"].tobytes()
+        numbers = check_document(
+            parse_json(text, where=str(path)), _Numbers, where=str(path), advice="it cannot be used"
+        )
         learner = assignment.state.learner
         leaves, tree = jax.tree.flatten(learner.counts)
         counts = [jnp.asarray(arrays[f"counts_{i}"]) for i in range(len(leaves))]
@@ -108,7 +121,7 @@ def load_counted(path: Path, assignment: Assignment) -> tuple[Counted, Array]:
             zip(REASONS, numbers["dropped"].values(), strict=True)
         )  # 0.2.0 worded a reason otherwise
         return Counted(state=state, seen=Seen(arrays["seen"]), **numbers), root
-    except (RunError, KeyError, TypeError, ValueError) as error:
+    except (RunError, *DAMAGED) as error:
         raise RunError(f"cannot resume: {error}; remove the run folder and start again") from error
 
 

@@ -21,6 +21,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
+from populace.border.columnar import parquet_batches, parquet_facts
+from populace.border.documents import parse_json
+from populace.border.regular import check_regular
 from populace.errors import DataError, InputError
 from populace.methods.base import Population
 from populace.methods.poll.protocol import Poll
@@ -136,20 +139,16 @@ def starts_of(column: pa.BinaryArray) -> NumpyArray:
 
 def read_terms(path: Path) -> tuple[Terms, int]:
     """The terms of a file of answers, and how many there are."""
-    if not path.is_file():
-        raise InputError(f"no file {path}")
+    check_regular(path, error=InputError)
     try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            schema, answers = file.schema_arrow, file.metadata.num_rows
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(
-            f"cannot read {path}: {str(error).splitlines()[0]}; expected answers that `populace poll collect` wrote"
-        ) from error
+        schema, answers = parquet_facts(path)
+    except DataError as error:
+        raise DataError(f"{error}; expected answers that `populace poll collect` wrote") from error
     text = (schema.metadata or {}).get(KEY)
     if text is None or any(COLUMNS.field(name) not in schema for name in COLUMNS.names):
         raise DataError(f"{path} holds no answers; expected a file that `populace poll collect` wrote")
     try:
-        document = json.loads(text)
+        document = parse_json(text, where=f"the terms in {path}", error=DataError)
         if document["format"] != FORMAT:
             raise DataError(f"{path} has answers in format {document['format']!r}, expected {FORMAT}; update populace")
         document["parameters"] = Poll.settings_from_file(document["parameters"])
@@ -220,13 +219,10 @@ class Batch:
 
 def answer_batches(path: Path, *, skip: int = 0) -> Iterator[Batch]:
     """The answers of a file, at most `ROWS` at a time; the first `skip` batches are left out."""
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            for batch in itertools.islice(file.iter_batches(ROWS, columns=COLUMNS.names), skip, None):
-                clients, questions, reports = (batch.column(name) for name in COLUMNS.names)
-                yield Batch(clients=_numbers(clients), questions=_numbers(questions), reports=reports)
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"cannot read {path}: {str(error).splitlines()[0]}; the file may be damaged") from error
+    for batch in itertools.islice(parquet_batches(path, columns=COLUMNS.names, rows=ROWS), skip, None):
+        clients, questions, reports = (batch.column(name) for name in COLUMNS.names)
+        # A missing report is an empty one, which no question's mechanism makes: it is dropped and counted as malformed.
+        yield Batch(clients=_numbers(clients), questions=_numbers(questions), reports=reports.fill_null(b""))
 
 
 def _numbers(column: pa.Array) -> NumpyArray:

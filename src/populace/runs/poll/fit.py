@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from populace.border.regular import open_regular
 from populace.engines.runtime import Keys, Progress, Report, Traffic
 from populace.errors import DataError, SpecError
 from populace.methods.base import Population
@@ -202,7 +203,7 @@ def _spec(wanted: Fit, assignment: Assignment) -> RunSpec:
 
 
 def _content(path: Path) -> bytes:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").digest()
 
 

@@ -9,9 +9,8 @@ from typing import Literal
 from populace.errors import PopulaceError, RunError
 from populace.privacy import events
 from populace.privacy.events import Event
-from populace.privacy.guarantee import FORMAT, Guarantee, guarantee_from_json
+from populace.privacy.guarantee import FORMAT, Guarantee
 from populace.runs.folder import RunFolder
-from populace.tables.files import read_json
 from populace.types import JsonObject
 
 #: What reading JSON of another form than expected raises.
@@ -58,11 +57,10 @@ def read_papers(path: str | Path) -> Papers:
     run = folder.document() if (folder / "run.json").is_file() else None
     if not (folder / "privacy.json").is_file():
         raise RunError(f"{folder.path} has no privacy.json: it is not a run, nor what is published of one")
-    privacy = read_json(folder / "privacy.json")
+    privacy, guarantee = folder.privacy(), folder.guarantee()
     try:
-        guarantee = guarantee_from_json(privacy)
         found = privacy.get("event")
         event = None if found is None else events.from_json(found)
-    except (AttributeError, KeyError, TypeError, ValueError, PopulaceError) as error:
+    except (*DAMAGED, OverflowError, PopulaceError) as error:
         raise RunError(f"{folder / 'privacy.json'} is damaged: {error!r}") from error
     return Papers(folder=folder, privacy=privacy, guarantee=guarantee, event=event, run=run)

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from populace.border.regular import read_bytes
 from populace.errors import DataError, InputError, out_of_range
 from populace.tables.datasets import domains, loaders
 from populace.tables.images import Images
@@ -206,7 +207,7 @@ def _read(entry: Dataset, form: Form, part: str, paths: tuple[Path, ...], *, ver
 
 
 def _content(path: Path) -> bytes:
-    content = path.read_bytes()
+    content = read_bytes(path, most=2**32, error=DataError)
     return COMPRESSED[path.suffix](content) if path.suffix in COMPRESSED else content
 
 

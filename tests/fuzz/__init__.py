@@ -1,0 +1,1 @@
+"""Mutated files, messages, requests and options against everything that reads them; `python -m tests.fuzz --help`."""
