@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import datetime
 import fcntl
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -67,7 +66,7 @@ def issued(folder: Path, name: str | None = None) -> list[Issued]:
     found: dict[int, Issued] = {}
     try:
         for record in sorted((folder / ".flare" / ".nvflare" / "cert_approves").glob("*.json")):
-            approval = json.loads(record.read_text(encoding="utf-8"))["approval"]
+            approval = read_json(record)["approval"]
             serial = int(approval["certificate"]["serial"], 16)
             found[serial] = Issued(
                 name=str(approval["name"]), serial=serial, key=str(approval["hashes"]["public_key_sha256"]),

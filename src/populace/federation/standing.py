@@ -38,7 +38,8 @@ class Teller:
     def tell(self, state: Doing, words: str = "", **more: object) -> None:
         """Note a state, in words where there is more to say, and show it."""
         document = {
-            "state": state, "words": words, "at": time.time(), "process": os.getpid(), "seconds_after_boot": self._process, **more,
+            "state": state, "words": words, "at": time.time(), "process": os.getpid(),
+            "seconds_after_boot": self._process, **more,
         }  # fmt: skip
         write_json(self._place / "supervisor.json", document)
         self.show()

@@ -14,7 +14,9 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from populace.border.documents import parse_json
 from populace.border.models import read_document
+from populace.border.regular import read_text
 from populace.engines.flare import processes, session
 from populace.engines.segment import OPERATED, Plan, read_plan, read_roster, read_skipped, read_status
 from populace.errors import InputError, PopulaceError, RunError
@@ -307,12 +309,12 @@ class Supervisor:
 def _slowest_round(place: Path) -> float:
     """The longest that a round of this run has taken."""
     path = place / "rounds.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    lines = read_text(path).splitlines() if path.exists() else []
     return max((_seconds(line) for line in lines), default=0.0)
 
 
 def _seconds(line: str) -> float:
     try:
-        return float(json.loads(line)["seconds"])
-    except (ValueError, KeyError, TypeError):
+        return float(parse_json(line, where="a round")["seconds"])
+    except (PopulaceError, ValueError, KeyError, TypeError):
         return 0.0  # cut short by a full disk or a kill

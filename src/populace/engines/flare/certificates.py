@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import NameOID
 
+from populace.border.regular import read_bytes
 from populace.errors import InputError, RunError
 from populace.tables.files import replacing
 
@@ -226,7 +227,7 @@ def _root(path: Path) -> x509.Certificate:
 def _private(path: Path) -> rsa.RSAPrivateKey:
     try:
         # Made by FLARE's tool on this machine; checking its primes again takes longer than signing.
-        found = load_pem_private_key(path.read_bytes(), None, unsafe_skip_rsa_key_validation=True)
+        found = load_pem_private_key(_bounded(path), None, unsafe_skip_rsa_key_validation=True)
     except (OSError, ValueError, TypeError) as error:
         raise InputError(f"cannot read the private key {path}: {type(error).__name__}; put it back") from error
     if not isinstance(found, rsa.RSAPrivateKey):
@@ -235,8 +236,4 @@ def _private(path: Path) -> rsa.RSAPrivateKey:
 
 
 def _bounded(path: Path) -> bytes:
-    with path.open("rb") as file:
-        content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise ValueError("too large")
-    return content
+    return read_bytes(path, most=MOST_BYTES, error=InputError)

@@ -133,12 +133,10 @@ def renew_site(folder: Path, signed: Path, key_folder: Path) -> None:
 def signed_certificate(signed: Path) -> Certificate:
     """The certificate in a signed request."""
     try:
-        with zipfile.ZipFile(signed) as packed:
-            name = str(json.loads(packed.read("signed.json"))["cert_file"])
-            if packed.getinfo(name).file_size > MOST_BYTES:
-                raise InputError(f"{signed} is not a signed request: its certificate is too long")
-            return from_pem(packed.read(name))
-    except (OSError, zipfile.BadZipFile, KeyError, ValueError, TypeError) as error:
+        with open_regular(signed, error=InputError) as file, zipfile.ZipFile(file) as packed:
+            name = str(parse_json(_unpacked(packed, "signed.json"), where=str(signed), error=InputError)["cert_file"])
+            return from_pem(_unpacked(packed, name))
+    except (InputError, *DAMAGED, RuntimeError, OSError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(
             f"no signed request {signed}; expected the zip that `populace federation approve` made"
         ) from error
@@ -182,14 +180,19 @@ def requested_name(request: Path) -> str:
     """The name of the site a request is for; a request of a server or of a person with rights is refused."""
     try:
         with open_regular(request, error=InputError) as file, zipfile.ZipFile(file) as packed:
-            if packed.getinfo("request.json").file_size > MOST_BYTES:
-                raise InputError(f"{request} is not a request: its description is too long")
-            document = parse_json(packed.read("request.json"), where=str(request), error=InputError)
+            document = parse_json(_unpacked(packed, "request.json"), where=str(request), error=InputError)
     except (InputError, *DAMAGED, RuntimeError, OSError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(f"no request {request}; expected the zip that `populace site request` made") from error
     if not isinstance(document, dict) or (document.get("kind"), document.get("cert_type")) != ("site", "client"):
         raise InputError(f"{request} does not ask for a site's certificate; only those are signed")
     return check_name(str(document.get("name")), "a site's name")
+
+
+def _unpacked(packed: zipfile.ZipFile, name: str) -> bytes:
+    """A member of an archive that somebody sent, if it is short."""
+    if packed.getinfo(name).file_size > MOST_BYTES:
+        raise InputError(f"{name} is too long")
+    return packed.read(name)
 
 
 def _approve_step(folder: Path, request: Path, signed: Path) -> Step:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from populace.border.regular import read_bytes
 from populace.engines import wire
 from populace.engines.flare import kits
 from populace.engines.flare.certificates import (
@@ -74,7 +75,7 @@ class Tally:
         arrays = {
             "signature": sign(startup / "server.key", _signed_bytes(fields)),
             "certificate": read_certificate(startup / "server.crt").content,
-            "list": listed.read_bytes() if listed.is_file() else b"",
+            "list": read_bytes(listed, most=MOST_BYTES) if listed.exists() else b"",
         }
         return wire.pack(
             Message(kind="tally", fields=fields, arrays={name: _array(part) for name, part in arrays.items()})
