@@ -22,7 +22,6 @@ FOLLOWED = ("was the direct cause of the following exception", "another exceptio
 KNOWN: Mapping[str, str] = {
     r"(?s)\A(?!.*populace).*\n(\(cut off\)|\d{4}-\d\d-\d\d [^\n]*)\Z": "FLARE's log, cut off by a full disk or a kill",
     r"(OSError|RunError).*File too large": "a full disk",
-    r"RunError: another segment is working on": "the job of a command that was killed was still at work",
 }
 
 

@@ -102,10 +102,12 @@ def verify(
         )
         requests, wrong = requests + said.requests, wrong + list(said.wrong)
     checks.append(wrong)
+    state = str(read_status(place)["state"])
+    checks.append([] if state == "finished" else [f"the run is over, and its status says {state!r}"])
     return Verdict(
         wrong=tuple(said for check in checks for said in check[:10]), checks=len(checks), rounds=log.rounds,
         absorbed=int(log.heard.sum()), charged=sum(len(one.of(log.run)) for one in books.values()),
         lost=invariants.count_lost(log, books), missed=invariants.count_missed(log),
-        lies=requests, status=str(read_status(place)["state"]),
+        lies=requests, status=state,
         lines_lost=log.rounds - len({line.round for line in log.lines}),
     )  # fmt: skip

@@ -144,10 +144,15 @@ def coordinator_of(
 def advance(folder: Path, link: Link, segment: int | None = None) -> State:
     """Run one segment: rounds until the protocol is over, the link closes, or a stop is requested. Never two at once.
 
-    `segment` is its number; without one, it is the next. One that a later segment has replaced does nothing.
+    `segment` is its number; without one, it is the next. One that a later segment has replaced does nothing, nor does one of a
+    run that is over, or that another process is still working on.
     """
-    with _alone(folder):
+    with _alone(folder) as alone:
+        if not alone:
+            return "interrupted"
         before = read_status(folder)
+        if before["state"] == "finished":
+            return "finished"
         last = int(before.get("segment", 0))
         number = last + 1 if segment is None else segment
         if number < last:
@@ -177,19 +182,17 @@ def advance(folder: Path, link: Link, segment: int | None = None) -> State:
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock; the segment of a job that is not quite dead may still have it for a moment."""
+def _alone(folder: Path) -> Iterator[bool]:
+    """Hold the folder's lock, or say that another has it: the segment of a job that is not quite dead may for a moment."""
     with open_output(folder / ".lock") as handle:
-        until = time.monotonic() + SECONDS_FOR_LOCK
-        while True:
+        until, held = time.monotonic() + SECONDS_FOR_LOCK, False
+        while not held and time.monotonic() < until:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as error:
-                if time.monotonic() > until:
-                    raise RunError(f"another segment is working on {folder}") from error
+                held = True
+            except OSError:
                 time.sleep(0.2)
-        yield
+        yield held
 
 
 def _note(folder: Path, state: State, why: str = "", **more: object) -> State:
