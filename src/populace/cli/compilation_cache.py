@@ -83,7 +83,7 @@ def prune(folder: Path, *, most: int) -> None:
 
 
 def _drop_when_broken(folder: Path) -> None:
-    """Forget all programs where JAX cannot read one, as after a kill while it was written; JAX itself would keep it for ever."""
+    """Forget all programs where JAX cannot read one, as after a kill while it was written; JAX itself would keep it."""
     shown = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], filename: str, lineno: int, *rest: object) -> None:
