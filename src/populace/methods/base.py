@@ -148,7 +148,7 @@ class Costs:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What can be said before any data is touched; without `costs`, how long a run takes is found by a trial."""
+    """What can be said before any data is touched; without `costs`, how long a run takes is in a stored model."""
 
     guarantee: Guarantee
     rounds: int
@@ -196,6 +196,10 @@ class Protocol(abc.ABC):
     @abc.abstractmethod
     def round_count(self, population: Population) -> int:
         """The most rounds a run takes; for progress and plans."""
+
+    def answer_count(self, population: Population) -> int:
+        """The most answers all clients give together; for plans."""
+        return population.clients * self.round_count(population)
 
     @abc.abstractmethod
     def begin(self, population: Population, key: Array, warm: Any = None) -> State:
