@@ -10,6 +10,7 @@ somewhat fewer on two.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import platform
@@ -77,10 +78,8 @@ def measure(case: Case) -> dict[str, float]:
             raise EnoughError
 
     first = time.process_time()
-    try:
+    with contextlib.suppress(EnoughError):
         simulation.run(protocol, clients, root=jax.random.key(0), progress=watch)
-    except EnoughError:
-        pass
     return {"seconds": time.process_time() - first, "share": share, **sizes_of(protocol, population)}
 
 
