@@ -36,6 +36,20 @@ def test_a_method_is_a_line_in_the_registry_and_a_page():
     assert [fact.name for fact in built_in_facts()] == list(BUILT_IN)
 
 
+def test_facts_read_from_the_source_are_those_of_the_class():
+    from populace.methods.registry import BUILT_IN, built_in_facts, protocol_class
+
+    assert list(built_in_facts()) == [protocol_class(name).facts for name in BUILT_IN]
+
+
+def test_methods_are_listed_without_jax():
+    code = (
+        "import sys; from populace.cli.main import call; call(['methods']);"
+        "sys.exit(bool({'jax', 'scipy', 'numpy', 'pyarrow'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0
+
+
 def test_every_setting_says_what_it_means():
     from populace.methods.blocks.settings import fields_of
     from populace.methods.registry import BUILT_IN, protocol_class

@@ -13,6 +13,7 @@ from populace.cli import (
     audit,
     benchmark,
     collector,
+    compilation_cache,
     demo,
     device,
     evaluate,
@@ -59,8 +60,15 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: bool = typer.Option(False, "--version", help="Print the version.", is_eager=True, callback=_version),
+    cache: bool = typer.Option(
+        True,
+        "--cache/--no-cache",
+        help="Keep compiled programs in the user's cache folder, or do not (POPULACE_CACHE=off).",
+    ),
 ) -> None:
     """Synthetic data from records that never leave their owners, with a privacy statement an expert would sign."""
+    if cache:
+        compilation_cache.enable()
 
 
 def run() -> NoReturn:

@@ -18,7 +18,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +26,10 @@ import jax.numpy as jnp
 from populace.errors import SpecError, out_of_range
 from populace.methods.blocks.generator import Synthesizer
 from populace.methods.blocks.settings import check_settings, fields_of
+from populace.methods.facts import Facts as Facts
+from populace.methods.facts import Kind as Kind
 from populace.privacy.events import Event
-from populace.privacy.guarantee import Guarantee, Trust, Unit
+from populace.privacy.guarantee import Guarantee, Unit
 from populace.privacy.ledger import Charge
 from populace.privacy.noise_shares import NoiseShares
 from populace.privacy.source import Keyed, Source
@@ -36,7 +38,6 @@ from populace.types import Array, JsonObject
 
 State = Any
 Memory = Any
-Kind = Literal["table", "images"]
 
 NUMBER = 4.0  # bytes of one number on the wire
 NO_ERROR = "no error is predicted: training has no closed form"
@@ -134,25 +135,6 @@ class Replies:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Facts:
-    """What `populace methods` prints."""
-
-    name: str
-    title: str
-    paper: str
-    trust: tuple[Trust, ...]
-    unit: Unit
-    kinds: tuple[Kind, ...]
-    traffic: str
-    #: What it is in at most 36 characters, for a list that fits a terminal.
-    line: str = ""
-    #: Its page in docs/methods, where that has another name than the method.
-    page: str = ""
-    #: Whether it can also protect a person with several records: `unit="person"`, and `--person COLUMN`.
-    persons: bool = False
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Costs:
     """What a run takes, estimated from public sizes: bytes and seconds of one site and of the coordinator, and the seconds of
     a simulation of all."""
@@ -166,7 +148,7 @@ class Costs:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What can be said before any data is touched; without `costs`, how long a run takes is found by a trial."""
+    """What can be said before any data is touched; without `costs`, how long a run takes is in a stored model."""
 
     guarantee: Guarantee
     rounds: int
@@ -214,6 +196,10 @@ class Protocol(abc.ABC):
     @abc.abstractmethod
     def round_count(self, population: Population) -> int:
         """The most rounds a run takes; for progress and plans."""
+
+    def answer_count(self, population: Population) -> int:
+        """The most answers all clients give together; for plans."""
+        return population.clients * self.round_count(population)
 
     @abc.abstractmethod
     def begin(self, population: Population, key: Array, warm: Any = None) -> State:

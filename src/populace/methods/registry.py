@@ -6,7 +6,8 @@ one through the entry-point group `populace.methods`, in its own pyproject.toml:
     [project.entry-points."populace.methods"]
     my-method = "my_package.protocol:MyMethod"
 
-It is listed by name and imported when it is first used, so that a broken one is no trouble to the others.
+It is listed by name and imported when it is first used, so that a broken one is no trouble to the others. Nothing here imports
+JAX before a method is asked for: names and facts are known at once.
 """
 
 from __future__ import annotations
@@ -18,17 +19,18 @@ import importlib
 import importlib.metadata
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import pydantic
 
-from populace.border.arrays import read_arrays
 from populace.border.models import Form, interpreting, read_document
 from populace.errors import RunError, SpecError
-from populace.methods.base import Facts, Kind, Protocol
-from populace.methods.blocks.generator import KINDS, Generator, Synthesizer
-from populace.methods.blocks.settings import fields_of, read_settings
+from populace.methods.facts import Facts, Kind, read_facts
 from populace.types import JsonObject
+
+if TYPE_CHECKING:
+    from populace.methods.base import Protocol
+    from populace.methods.blocks.generator import Generator, Synthesizer
 
 GROUP = "populace.methods"
 BUILT_IN: dict[str, str] = {
@@ -129,6 +131,8 @@ def protocol_class(name: str) -> type[Protocol]:
 
 def _load(one: Offered) -> type[Protocol]:
     """The class behind an entry point; what is wrong with it is one sentence, whatever its package raises."""
+    from populace.methods.base import Protocol
+
     whose = f"method {one.name!r} of package {one.package} ({one.target})"
     module, _, attribute = one.target.partition(":")
     try:
@@ -144,6 +148,8 @@ def _load(one: Offered) -> type[Protocol]:
 
 def generator_class(kind: str) -> type[Synthesizer] | None:
     """The class of the generators of this kind; methods are imported, one after the other, until one of them brings it."""
+    from populace.methods.blocks.generator import KINDS
+
     for name in METHODS:
         if kind in KINDS:
             break
@@ -166,6 +172,8 @@ class _Header(Form):
 
 def load_generator(folder: Path) -> Synthesizer:
     """The generator that was saved in a folder, by this or an earlier version."""
+    from populace.border.arrays import read_arrays
+
     document = read_document(folder / "generator.json", _Header)
     cls = generator_class(str(document.get("kind")))
     if cls is None:
@@ -180,6 +188,8 @@ def load_generator(folder: Path) -> Synthesizer:
 
 def load_table_generator(folder: Path) -> Generator:
     """The generator of rows that was saved in a folder; one of images is refused."""
+    from populace.methods.blocks.generator import Generator
+
     generator = load_generator(folder)
     if not isinstance(generator, Generator):
         raise RunError(f"the run in {folder} made images; this takes runs of tables")
@@ -187,12 +197,14 @@ def load_table_generator(folder: Path) -> Generator:
 
 
 def built_in_facts() -> tuple[Facts, ...]:
-    """What every built-in method says about itself."""
-    return tuple(protocol_class(name).facts for name in BUILT_IN)
+    """What every built-in method says about itself, read from its source: none is imported."""
+    return tuple(read_facts(target) for target in BUILT_IN.values())
 
 
 def parameters(name: str) -> dict[str, dataclasses.Field[object]]:
     """The settings of a method, by name."""
+    from populace.methods.blocks.settings import fields_of
+
     return fields_of(protocol_class(name))
 
 
@@ -219,5 +231,7 @@ def settings_from_file(name: str, settings: Mapping[str, object]) -> dict[str, o
 
 def make_protocol(name: str, settings: Mapping[str, object]) -> Protocol:
     """A method from its name and settings; text is read as the setting's type, and an unknown or wrong one is named."""
+    from populace.methods.blocks.settings import read_settings
+
     cls = protocol_class(name)
     return cls(**read_settings(cls, settings))

@@ -3,67 +3,58 @@
 from __future__ import annotations
 
 import dataclasses
-import time
+import functools
+import json
+from importlib import resources
 
-import jax
-import numpy as np
-
-from populace.engines import simulation
-from populace.engines.runtime import Progress
 from populace.methods.base import Plan, Population, Protocol
-from populace.tables.partition import Clients, split
-from populace.tables.schema import Schema
-from populace.tables.table import Table, from_codes
+from populace.methods.blocks.settings import fields_of
+from populace.types import JsonObject
 
-TRIAL_CLIENTS = 20_000
-TRIAL_SECONDS = 10.0
-TRIAL_ROWS = 2  # of a person
+MODEL = "cost_model.json"
+#: Settings that say how long a client trains, or the server, in one answer.
+TRAINING = ("local_epochs", "local_steps", "training_steps", "generator_steps", "critic_steps")
 
 
-def plan(protocol: Protocol, population: Population) -> tuple[Plan, float]:
-    """The method's own prediction, and the seconds a simulation would take: the method's estimate, where it has one, or on
-    this machine, extrapolated from a trial on rows drawn evenly from the public domain."""
+def plan(protocol: Protocol, population: Population) -> tuple[Plan, float | None]:
+    """The method's own prediction, and the seconds of a simulation on two cores: the method's estimate, where it has one, or
+    that of the stored cost model; None where nothing was measured. Nothing is run, and nothing compiled."""
     predicted = protocol.plan(population)
-    return predicted, trial_seconds(protocol, population) if predicted.costs is None else predicted.costs.seconds
+    return predicted, stored_seconds(protocol, population) if predicted.costs is None else predicted.costs.seconds
 
 
-def trial_seconds(protocol: Protocol, population: Population) -> float:
-    schema = population.table_schema
-    count = min(population.clients, TRIAL_CLIENTS)
-    clients = split(random_table(schema, count * population.records), records_per_client=population.records)
-    if protocol.protected_unit == "person":
-        clients = dataclasses.replace(clients, persons=np.arange(len(clients.data)) // TRIAL_ROWS)
-    first, part = timed(protocol, clients, seed=0)
-    second, share = timed(protocol, clients, seed=1)
-    whole = second / share
-    compiling = max(0.0, first - whole * part)
-    return compiling + whole * population.clients / count
+def stored_seconds(protocol: Protocol, population: Population) -> float | None:
+    """Seconds by the stored model: coefficients of the method times the sizes of the run."""
+    coefficients = cost_model()["methods"].get(protocol.facts.name)
+    if coefficients is None:
+        return None
+    return sum(float(coefficients[name]) * size for name, size in sizes_of(protocol, population).items())
 
 
-class _EnoughError(Exception):
-    """The trial has run long enough; carries the share of its rounds that were done."""
-
-    def __init__(self, share: float) -> None:
-        super().__init__()
-        self.share = share
-
-
-def timed(protocol: Protocol, clients: Clients, *, seed: int) -> tuple[float, float]:
-    """Seconds of a run, and the share of its rounds they are for: a long one is broken off."""
-    began = time.monotonic()
-
-    def watch(progress: Progress) -> None:
-        if time.monotonic() - began > TRIAL_SECONDS and progress.done < progress.total:
-            raise _EnoughError(progress.done / progress.total)
-
-    try:
-        simulation.run(protocol, clients, root=jax.random.key(seed), progress=watch)
-    except _EnoughError as enough:
-        return time.monotonic() - began, enough.share
-    return time.monotonic() - began, 1.0
+@functools.cache
+def cost_model() -> JsonObject:
+    """Coefficients by method, in seconds, as `python -m benchmarks.cost_model` measured them."""
+    found: JsonObject = json.loads(resources.files("populace.runs").joinpath(MODEL).read_text(encoding="utf-8"))
+    return found
 
 
-def random_table(schema: Schema, rows: int) -> Table:
-    rng = np.random.default_rng(0)
-    codes = np.stack([rng.integers(0, size, rows) for size in schema.sizes], axis=1).astype(np.int32)
-    return from_codes(codes, schema, rng)
+def sizes_of(protocol: Protocol, population: Population) -> dict[str, float]:
+    """What a run's time grows with: nothing, the answers, and the values that answers are made from.
+
+    Settings that say how long a client trains make its answers count as so many times those of the default.
+    """
+    answers = protocol.answer_count(population) * training_length(protocol)
+    return {
+        "once": 1.0,
+        "answer": answers,
+        "value": answers * population.records * sum(population.table_schema.sizes),
+    }
+
+
+def training_length(protocol: Protocol) -> float:
+    """How much longer than by default a client trains, by the settings that say so."""
+    length = 1.0
+    for field in fields_of(type(protocol)).values():
+        if field.name in TRAINING and field.default not in (dataclasses.MISSING, 0, None):
+            length *= float(getattr(protocol, field.name)) / float(str(field.default))
+    return length

@@ -150,7 +150,7 @@ def test_plan_predicts(data, capsys):
     document = json.loads(capsys.readouterr().out)
     assert document["method"]
     assert document["guarantee"]["bound"] == "2-LDP"
-    assert document["seconds_simulated_here"] > 0
+    assert document["seconds_simulated"] > 0
     assert call(arguments) == 0
     assert "predicted" in capsys.readouterr().out
 

@@ -11,6 +11,7 @@ import pytest
 
 from census_cases import listed
 from populace.cli.main import call
+from populace.engines import simulation
 from populace.methods.base import Population
 from populace.methods.census import fit
 from populace.methods.census.protocol import Census
@@ -85,7 +86,8 @@ def test_a_plan_of_a_wide_table_runs_no_trial(tmp_path, monkeypatch, capsys):
     def refused(*_):
         raise AssertionError("a trial was run")
 
-    monkeypatch.setattr(plans, "trial_seconds", refused)
+    monkeypatch.setattr(simulation, "run", refused)
+    monkeypatch.setattr(plans, "stored_seconds", refused)
     population = population_of("100 columns of 16 values")
     population.schema.save(tmp_path / "wide.toml")
     arguments = ["plan", "--schema", str(tmp_path / "wide.toml"), "--clients", "6", "--records-per-client", "20000"]

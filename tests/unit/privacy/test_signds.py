@@ -40,6 +40,14 @@ def test_marking_agrees_with_a_sort():
     assert set(np.flatnonzero(top)) == set(np.argsort(-vector)[:37])
 
 
+@given(mask=arrays.arrays(bool, st.integers(1, 400)), data=st.data())
+@settings(deadline=None, max_examples=60)
+def test_the_nth_true_entry_is_the_one_that_a_list_has_there(mask, data):
+    places = np.flatnonzero(mask)
+    rank = data.draw(st.integers(0, len(mask)))
+    assert int(signds.nth_true(mask, rank)) == (places[rank] if rank < len(places) else 0)
+
+
 def test_ties_follow_the_public_start():
     vector = np.zeros(6, np.float32)
     assert np.flatnonzero(mark_top(vector, 2, 0)).tolist() == [0, 1]

@@ -164,6 +164,9 @@ class ComposedMethod(Protocol):
     def round_count(self, population: Population) -> int:
         return self.parts(population).schedule.exchanges
 
+    def answer_count(self, population: Population) -> int:
+        return self.parts(population).schedule.answers
+
     def begin(self, population: Population, key: Array, warm: Any = None) -> RunState:
         parts = self.parts(population)
         learner, order = parts.learner.split(key)

@@ -57,6 +57,11 @@ class Schedule(abc.ABC):
         return 1
 
     @property
+    def answers(self) -> int:
+        """How many answers all clients give together, at most."""
+        return self.clients * self.participations
+
+    @property
     def secret(self) -> bool:
         """Whether the claim needs that nobody learns whom a round asked."""
         return False
@@ -225,6 +230,10 @@ class Subsets(Schedule):
     @property
     def participations(self) -> int:
         return self.wanted
+
+    @property
+    def answers(self) -> int:
+        return self.cohort_size * self.wanted
 
     def start(self, key: Array) -> Array:
         return key

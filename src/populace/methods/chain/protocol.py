@@ -137,6 +137,10 @@ class Chain(Protocol):
         links = self.links(population)
         return links.first.round_count(population) + links.then.round_count(population)
 
+    def answer_count(self, population: Population) -> int:
+        links = self.links(population)
+        return links.first.answer_count(population) + links.then.answer_count(population)
+
     def _handover(self, population: Population) -> int:
         """How many rounds the first method takes."""
         return self.links(population).first.round_count(population)

@@ -283,12 +283,16 @@ class UflGan(FlGan):
     replay_weight: float = 1.0
     ewc_weight: float = 50.0
 
-    facts: ClassVar[Facts] = dataclasses.replace(
-        FlGan.facts,
+    facts: ClassVar[Facts] = Facts(
         name="ufl-gan",
         page="fl-gan",
         line="fl-gan for silos that differ",
         title="fl-gan for silos that are not alike: samples are replayed and the critic is held back (universal FL-GAN)",
+        paper="Xin et al., Neurocomputing 2021; clipping, sampling and accounting corrected",
+        trust=("silo",),
+        unit="record",
+        kinds=("table", "images"),
+        traffic="critic and generator down and up, once per silo",
     )
 
 

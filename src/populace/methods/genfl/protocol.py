@@ -212,9 +212,15 @@ class DpFl(GenFl):
                 f"expected synthetic_share 0 for dp-fl, got {self.synthetic_share!r}; genfl mixes generated images in"
             )
 
-    facts: ClassVar[Facts] = dataclasses.replace(
-        GenFl.facts, name="dp-fl", page="genfl", line="classifier by DP-SGD",
+    facts: ClassVar[Facts] = Facts(
+        name="dp-fl",
+        page="genfl",
+        line="classifier by DP-SGD",
         title="a classifier learned together from records by DP-SGD; record level (DP-FL)",
+        paper="Li et al., Science China Information Sciences 2023; its generator and its ledger corrected",
+        trust=("silo", "secure-sum"),
+        unit="record",
+        kinds=("images",),
         traffic="a classifier down and its noised gradient up, per round",
-    )  # fmt: skip
+    )
     small: ClassVar[Mapping[str, object]] = {**GenFl.small, "synthetic_share": 0.0}

@@ -16,9 +16,11 @@ import operator
 from collections.abc import Sequence
 
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import optax
+import scipy.special
 
 from populace.methods.blocks.latent_class import LatentClass, mixture_of
 from populace.methods.poll.answer_counts import (
@@ -30,10 +32,12 @@ from populace.methods.poll.answer_counts import (
     value_probabilities,
 )
 from populace.tables.schema import Schema
-from populace.types import Array
+from populace.types import Array, NumpyArray
 
 Parameters = dict[str, Array]
 Scales = tuple[Array, Array, Array, Array, Array]
+
+PER_CLASS = ("classes", "weights", "trends")  # parameters with one row for each class
 
 DENSE = 2**26  # largest one-hot matrix of cells
 WIDEST = 256  # positions up to which a product with that matrix is quicker than looking each value up
@@ -48,6 +52,7 @@ BURN_IN = 0.2
 LEAST = 1e-30  # probability whose logarithm is taken
 CHOICE_STEPS = 80
 STEPS = 300  # to the mode
+CLASS_BLOCK = 16  # classes are padded to multiples of it, so that one compiled fit serves all settings
 MARGIN = 2.0  # of held-out log likelihood, for leaving the richest setting
 SMOOTH = (1.0, 9.0)  # precisions of steps along scales that are tried
 
@@ -88,19 +93,55 @@ class Prior:
 
 def initial(layout: Layout, settings: Settings, key: Array) -> Parameters:
     """Random classes about an even base."""
+    effect = layout.target is not None and settings.tied
+    return _trimmed(_initial(key, layout=layout, classes=_padded_count(settings), effect=effect), settings)
+
+
+@functools.partial(jax.jit, static_argnames=("layout", "classes", "effect"))
+def _initial(key: Array, *, layout: Layout, classes: int, effect: bool) -> Parameters:
     parameters: Parameters = {
         "base": jnp.zeros(layout.values),
-        "classes": 0.5 * jax.random.normal(key, (settings.classes, layout.values)),
-        "weights": jnp.zeros(settings.classes),
+        "classes": 0.5 * jax.random.normal(key, (classes, layout.values)),
+        "weights": jnp.zeros(classes),
     }
-    if layout.target is not None and settings.tied:
+    if effect:
         parameters["effect"] = 0.01 * jax.random.normal(key, (layout.outcomes, layout.values))
     if layout.scales:
-        shape = (settings.classes, len(layout.scales))
+        shape = (classes, len(layout.scales))
         parameters["trends"] = 0.3 * jax.random.normal(jax.random.fold_in(key, len(shape)), shape)
-        if "effect" in parameters:
+        if effect:
             parameters["effect_trends"] = jnp.zeros((layout.outcomes, len(layout.scales)))
     return parameters
+
+
+def _padded_count(settings: Settings) -> int:
+    return -(-settings.classes // CLASS_BLOCK) * CLASS_BLOCK
+
+
+def _padded(parameters: Parameters, settings: Settings) -> Parameters:
+    """Parameters with classes added that have no weight."""
+    added = _padded_count(settings) - settings.classes
+    padding = {
+        name: ((0, added), *((0, 0),) * (np.ndim(parameters[name]) - 1)) for name in PER_CLASS if name in parameters
+    }
+    return {
+        name: np.pad(np.asarray(value), padding[name]) if name in padding else np.asarray(value)
+        for name, value in parameters.items()
+    }
+
+
+def _trimmed(parameters: Parameters, settings: Settings) -> Parameters:
+    """Parameters of the classes that have a weight."""
+    return {
+        name: np.asarray(value)[: settings.classes] if name in PER_CLASS else np.asarray(value)
+        for name, value in parameters.items()
+    }
+
+
+def class_weights(parameters: Parameters, classes: Array) -> Array:
+    """The weights of the classes; those from number `classes` on are padding, and have none."""
+    weights = parameters["weights"]
+    return jax.nn.softmax(jnp.where(jnp.arange(len(weights)) < classes, weights, -jnp.inf))
 
 
 def log_tables(parameters: Parameters, layout: Layout) -> Array:
@@ -149,12 +190,14 @@ def log_prior(parameters: Parameters, layout: Layout, scales: Scales) -> Array:
     return value
 
 
-def _probabilities(parameters: Parameters, arrays: tuple[Array, ...], layout: Layout, one_hot: Array | None) -> Array:
+def _probabilities(
+    parameters: Parameters, classes: Array, arrays: tuple[Array, ...], layout: Layout, one_hot: Array | None
+) -> Array:
     logs = log_tables(parameters, layout)
     if layout.views:
         groups = layout.with_views(jnp.exp(logs))[:, layout.values :]
         logs = jnp.concatenate([logs, jnp.log(jnp.maximum(groups, LEAST))], axis=1)
-    return value_probabilities(logs, jax.nn.softmax(parameters["weights"]), arrays, one_hot)
+    return value_probabilities(logs, class_weights(parameters, classes), arrays, one_hot)
 
 
 def _one_hot(arrays: tuple[Array, ...], layout: Layout) -> Array | None:
@@ -174,23 +217,24 @@ def fit(
 ) -> Parameters:
     """Parameters of the posterior's mode, in a fixed number of steps from random classes (or from `start`)."""
     begin = initial(layout, settings, key) if start is None else start
-    mode: Parameters = _find_mode(
-        begin, answers.arrays, _scales(settings), jnp.float32(answers.total),
+    mode = _find_mode(
+        _padded(begin, settings), jnp.int32(settings.classes), answers.arrays, _scales(settings), jnp.float32(answers.total),
         layout=layout, epsilon=jnp.float32(answers.epsilon), steps=jnp.int32(settings.steps),
     )  # fmt: skip
-    return mode
+    return _trimmed(mode, settings)
 
 
 @functools.partial(jax.jit, static_argnames="layout")
 def _find_mode(
-    parameters: Parameters, arrays: tuple[Array, ...], scales: Scales, total: Array,
+    parameters: Parameters, classes: Array, arrays: tuple[Array, ...], scales: Scales, total: Array,
     *, layout: Layout, epsilon: Array, steps: Array,
 ) -> Parameters:  # fmt: skip
     one_hot = _one_hot(arrays, layout)
     optimiser = optax.scale_by_adam(b2=0.99)
 
     def loss(parameters: Parameters) -> Array:
-        likely = jnp.sum(log_likelihoods(_probabilities(parameters, arrays, layout, one_hot), arrays, epsilon))
+        probabilities = _probabilities(parameters, classes, arrays, layout, one_hot)
+        likely = jnp.sum(log_likelihoods(probabilities, arrays, epsilon))
         return -(likely + log_prior(parameters, layout, scales)) / total
 
     def step(number: Array, carry: tuple[Parameters, optax.OptState]) -> tuple[Parameters, optax.OptState]:
@@ -208,20 +252,20 @@ def posterior_draws(
 ) -> tuple[Array, Array]:
     """Draws about the mode: class weights [draws, classes] and tables [draws, classes, values]."""
     drawn: tuple[Array, Array] = _sample_posterior(
-        mode, answers.arrays, _scales(settings), key,
+        _padded(mode, settings), jnp.int32(settings.classes), answers.arrays, _scales(settings), key,
         layout=layout, epsilon=jnp.float32(answers.epsilon), steps=settings.langevin_steps, draws=settings.draws,
     )  # fmt: skip
-    weights = np.asarray(drawn[0], np.float64)
-    return weights / weights.sum(axis=1, keepdims=True), np.exp(np.asarray(drawn[1], np.float64))
+    weights, tables = (np.asarray(each, np.float64)[:, : settings.classes] for each in drawn)
+    return weights / weights.sum(axis=1, keepdims=True), np.exp(tables)
 
 
 @functools.partial(jax.jit, static_argnames=("layout", "steps", "draws"))
 def _sample_posterior(
-    mode: Parameters, arrays: tuple[Array, ...], scales: Scales, key: Array,
+    mode: Parameters, classes: Array, arrays: tuple[Array, ...], scales: Scales, key: Array,
     *, layout: Layout, epsilon: Array, steps: int, draws: int,
 ) -> tuple[Array, Array]:  # fmt: skip
     one_hot = _one_hot(arrays, layout)
-    probabilities = functools.partial(_probabilities, arrays=arrays, layout=layout, one_hot=one_hot)
+    probabilities = functools.partial(_probabilities, classes=classes, arrays=arrays, layout=layout, one_hot=one_hot)
 
     def log_posterior(parameters: Parameters) -> Array:
         likely = jnp.sum(log_likelihoods(probabilities(parameters), arrays, epsilon))
@@ -240,16 +284,18 @@ def _sample_posterior(
     deviation = jax.tree.map(lambda a, b: 1 / jnp.sqrt(a + b), precisions(mode, layout, scales), information)
     keep = math.exp(-FRICTION * STEP_SIZE)
 
+    flat, unravel = jax.flatten_util.ravel_pytree(mode)
+
     def noise(key: Array) -> Parameters:
-        keys = jax.random.split(key, len(mode))
-        return {n: jax.random.normal(k, mode[n].shape) for k, n in zip(keys, sorted(mode), strict=True)}
+        drawn: Parameters = unravel(jax.random.normal(key, flat.shape))
+        return drawn
 
     def half_step(parameters: Parameters, velocity: Parameters) -> Parameters:
         return {n: x + 0.5 * STEP_SIZE * deviation[n] * velocity[n] for n, x in parameters.items()}
 
-    def langevin_step(carry: tuple[Parameters, Parameters], key: Array) -> tuple[tuple[Parameters, Parameters], None]:
+    def langevin_step(number: Array, carry: tuple[Parameters, Parameters]) -> tuple[Parameters, Parameters]:
         parameters, velocity = carry
-        velocity = jax.tree.map(lambda v, e: keep * v + math.sqrt(1 - keep**2) * e, velocity, noise(key))
+        velocity = jax.tree.map(lambda v, e: keep * v + math.sqrt(1 - keep**2) * e, velocity, noise(keys[number]))
         parameters = half_step(parameters, velocity)
         gradient = jax.grad(log_posterior)(parameters)
         velocity = jax.tree.map(
@@ -258,32 +304,39 @@ def _sample_posterior(
             deviation,
             gradient,
         )
-        return (half_step(parameters, velocity), velocity), None
+        return half_step(parameters, velocity), velocity
 
     def next_draw(
-        carry: tuple[Parameters, Parameters], key: Array
+        carry: tuple[Parameters, Parameters], until: tuple[Array, Array]
     ) -> tuple[tuple[Parameters, Parameters], tuple[Array, Array]]:
-        keys = jax.random.split(key, max(1, round(steps * (1 - BURN_IN) / draws)))
-        carry, _ = jax.lax.scan(langevin_step, carry, keys)
-        return carry, (jax.nn.softmax(carry[0]["weights"]), log_tables(carry[0], layout))
+        carry = jax.lax.fori_loop(*until, langevin_step, carry)
+        return carry, (class_weights(carry[0], classes), log_tables(carry[0], layout))
 
     first, rest = jax.random.split(step_key)
-    burn_in = jax.random.split(first, max(1, round(BURN_IN * steps)))
-    carry, _ = jax.lax.scan(langevin_step, (mode, noise(start_key)), burn_in)
-    _, drawn = jax.lax.scan(next_draw, carry, jax.random.split(rest, draws))
+    burn_in, between = max(1, round(BURN_IN * steps)), max(1, round(steps * (1 - BURN_IN) / draws))
+    later = jax.vmap(lambda key: jax.random.split(key, between))(jax.random.split(rest, draws))
+    keys = jnp.concatenate([jax.random.split(first, burn_in), later.reshape(-1)])
+    ends = burn_in + between * np.arange(1, draws + 1, dtype=np.int32)
+    begins = np.concatenate([[0], ends[:-1]]).astype(np.int32)  # the steps before the first draw are part of its way
+    _, drawn = jax.lax.scan(next_draw, (mode, noise(start_key)), (jnp.asarray(begins), jnp.asarray(ends)))
     return drawn
 
 
 def log_likelihood(parameters: Parameters, answers: AnswerCounts, layout: Layout) -> float:
     """Mean log likelihood of answers, up to a constant of the mechanism; for choosing settings on held-out answers."""
-    return (
-        float(_score(parameters, answers.arrays, layout=layout, epsilon=jnp.float32(answers.epsilon))) / answers.total
-    )
+    settings = Settings(classes=len(parameters["weights"]))
+    score = _score(
+        _padded(parameters, settings), jnp.int32(settings.classes), answers.arrays,
+        layout=layout, epsilon=jnp.float32(answers.epsilon),
+    )  # fmt: skip
+    return float(score) / answers.total
 
 
 @functools.partial(jax.jit, static_argnames="layout")
-def _score(parameters: Parameters, arrays: tuple[Array, ...], *, layout: Layout, epsilon: Array) -> Array:
-    probabilities = _probabilities(parameters, arrays, layout, _one_hot(arrays, layout))
+def _score(
+    parameters: Parameters, classes: Array, arrays: tuple[Array, ...], *, layout: Layout, epsilon: Array
+) -> Array:
+    probabilities = _probabilities(parameters, classes, arrays, layout, _one_hot(arrays, layout))
     return jnp.sum(log_likelihoods(probabilities, arrays, epsilon))
 
 
@@ -321,14 +374,22 @@ def fit_posterior(
         joined = (draws[0].ravel() / len(draws[0]), draws[1].reshape(-1, draws[1].shape[-1]))
         return LatentClass(schema=schema, weights=joined[0], tables=joined[1], draws=draws)
     singles = np.einsum("dz,dzv->v", draws[0], draws[1]) / len(draws[0])
-    owns = [np.asarray(jax.nn.softmax(mode["weights"]), np.float64) for mode in modes]
-    owns = [own / own.sum() for own in owns]
+    owns = [scipy.special.softmax(np.asarray(mode["weights"], np.float64)) for mode in modes]
     raked = [
-        rake(own, np.exp(np.asarray(log_tables(mode, layout), np.float64)), singles, layout)
-        for own, mode in zip(owns, modes, strict=True)
+        rake(own, np.exp(_mode_tables(mode, layout, settings)), singles, layout)
+        for own, mode, settings in zip(owns, modes, chosen, strict=True)
     ]
     models = [LatentClass(schema=schema, weights=own, tables=table) for own, table in zip(owns, raked, strict=True)]
     return dataclasses.replace(mixture_of(models), draws=draws)
+
+
+_compiled_log_tables = jax.jit(log_tables, static_argnames="layout")
+
+
+def _mode_tables(mode: Parameters, layout: Layout, settings: Settings) -> NumpyArray:
+    """log theta at a mode, [classes, values]."""
+    tables = _compiled_log_tables(_padded(mode, settings), layout=layout)
+    return np.asarray(tables, np.float64)[: settings.classes]
 
 
 def choose_settings(

@@ -35,6 +35,7 @@ from populace.types import Array
 SMALLEST_SHARE, LARGEST_SHARE = 1e-6, 0.5
 FACTOR = 64  # of a Hadamard matrix applied at once: a long transform is a few small products
 STEPS = 1_000  # of `settle`, in a standard deviation
+BLOCK = 128  # entries of a mask that are counted together
 NORMAL = NormalDist()
 
 
@@ -143,7 +144,7 @@ class SignDS:
         inside = (jax.random.bits(coin) < threshold(self.exact_p)) | (self.chosen == self.size)
         pool = jnp.where(inside, top, ~top)
         wanted = jax.random.randint(rank, (), 0, jnp.where(inside, self.chosen, max(1, self.size - self.chosen)))
-        return jnp.argmax(jnp.cumsum(pool) == wanted + 1)
+        return nth_true(pool, wanted)
 
     def release(self, vector: Array, start: Array | int = 0) -> np.int32:
         """One report about one vector, from the operating system's generator, exactly."""
@@ -179,7 +180,7 @@ class SignDS:
         inside = coin.coins(self.exact_p, ()) | (self.chosen == self.size)
         pool = jnp.where(inside, top, ~top)
         wanted = rank.below(jnp.where(inside, self.chosen, max(1, self.size - self.chosen)))
-        return jnp.argmax(jnp.cumsum(pool) == wanted + 1)
+        return nth_true(pool, wanted)
 
     def add_up(self, reports: Array, present: Array) -> Array:
         """The sum of the signed unit vectors the present reports stand for."""
@@ -220,8 +221,22 @@ def mark_top(vector: Array, count: int, start: Array | int = 0) -> Array:
 
     least: jax.Array = jax.lax.fori_loop(0, 32, settle, jnp.uint32(0))
     above, equal = order > least, order == least
-    circle = jnp.cumsum(jnp.roll(equal, -jnp.asarray(start)))  # how many equal ones come up to here, from `start` on
-    return above | (equal & (jnp.roll(circle, jnp.asarray(start)) <= count - jnp.sum(above)))
+    from_start = jnp.mod(jnp.arange(len(vector)) - start, len(vector))  # places in the circle
+    last = nth_true(jnp.roll(equal, -jnp.asarray(start)), count - jnp.sum(above) - 1)
+    return above | (equal & (from_start <= last))
+
+
+def nth_true(mask: Array, rank: Array | int) -> Array:
+    """The index of the true entry that has `rank` true ones before it; 0 if there is none.
+
+    By the counts of blocks first, then within one of them: a running count of a long mask is slow to compile and to run.
+    """
+    blocks = jnp.pad(mask, (0, -len(mask) % BLOCK)).reshape(-1, BLOCK)
+    counts = jnp.sum(blocks, axis=1)
+    ends = jnp.cumsum(counts)
+    block = jnp.argmax(ends > rank)
+    inside = jnp.argmax(jnp.cumsum(blocks[block]) == rank - (ends - counts)[block] + 1)
+    return jnp.where(rank < ends[-1], BLOCK * block + inside, 0)
 
 
 def padded_size(size: int) -> int:
