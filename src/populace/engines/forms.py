@@ -44,8 +44,9 @@ class RosterForm(Form):
 
 class SiteStatusForm(Form):
     last: str
-    clients: Count = 0
-    replies: Count = 0
+    clients: Count
+    replies: Count
+    epsilon: float
 
 
 class StatusForm(Form):
