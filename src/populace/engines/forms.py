@@ -23,7 +23,7 @@ class PlanForm(Form):
     seed: int | None
     least: Positive
     timeout: float = pydantic.Field(gt=0, allow_inf_nan=False)
-    root: list[Word]
+    root: Annotated[list[Word], pydantic.Field(min_length=2, max_length=2)]
 
 
 class SeatForm(Form):
@@ -44,8 +44,9 @@ class RosterForm(Form):
 
 class SiteStatusForm(Form):
     last: str
-    clients: Count = 0
-    replies: Count = 0
+    clients: Count
+    replies: Count
+    epsilon: float
 
 
 class StatusForm(Form):

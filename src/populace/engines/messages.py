@@ -152,6 +152,8 @@ def read_sum_reply(data: bytes, agreement: Agreement, *, run: str, round_id: int
 def _sum_fields(message: Message) -> tuple[str, int, str, Step]:
     kinds: dict[str, type] = {"run": str, "round": int, "agreement": str, "step": str}
     run, round_id, digest, step = wire.take_fields(message, kinds)
+    if not 0 <= round_id < 2**31:
+        raise WireError("the round of a step of a secure sum is out of range")
     return run, round_id, digest, _step(step)
 
 
@@ -298,6 +300,8 @@ def read_code(message: Message) -> Code:
 def _reply_fields(message: Message) -> tuple[str, int, str, int, int]:
     kinds = {"run": str, "round": int, "agreement": str, "clients": int, "records": int}
     run, round_id, digest, clients, records = wire.take_fields(message, kinds)
+    if not (0 <= round_id < 2**31 and 1 <= clients <= MOST_CLIENTS and 1 <= records <= MOST_RECORDS):
+        raise WireError("round, clients or records of a reply are out of range")
     return run, round_id, digest, clients, records
 
 

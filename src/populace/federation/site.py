@@ -267,7 +267,7 @@ class SiteFolder:
                 temporary.touch(mode=0o600)
                 with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
                     archive.write(copy, "ledger.sqlite")
-                    archive.write(self.path / "data.json", "data.json")
+                    archive.writestr("data.json", read_bytes(self.path / "data.json"))
         finally:
             copy.unlink(missing_ok=True)
 

@@ -66,6 +66,13 @@ BEGINNING = hashlib.sha256(b"the first entry of a ledger").hexdigest()
 
 #: What a damaged database raises; where its own words for what is wrong quote damaged names, they are no text either.
 DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+#: What is read of a ledger's tables.
+READ = {
+    "entry": "id, account, run, round, unit, event, at",
+    "charged": "id, owner, run, round, unit, event, at",
+    "alias": "name, account",
+    "budget": "epsilon, delta, unit",
+}
 
 
 class RolledBackError(RunError):
@@ -171,6 +178,11 @@ def open_file(path: Path, *, restored: bool = False) -> sqlite3.Connection:
             db.executescript(SCHEMA)
             with transaction(db):
                 _bring_up(db, path)
+        for (
+            table,
+            columns,
+        ) in READ.items():  # tables and views whose text was damaged say so here, not in the middle of a round
+            db.execute(f"SELECT {columns} FROM {table} LIMIT 0")  # noqa: S608 - our own names
         head = read_head(path)  # before the ledger is looked at: another process may go on in between
         if head is None or not _reaches(db, head):
             with transaction(db):

@@ -19,7 +19,6 @@ class RunForm(Form):
 
     status: Literal["unfinished", "finished"]
     digest: str
-    spec: JsonObject
     version: str = "0.1.0"
     format: int = 1
 
@@ -42,6 +41,7 @@ class TrafficForm(Form):
 class FinishedForm(RunForm):
     """run.json of a finished run."""
 
+    spec: JsonObject
     method: str
     parameters: JsonObject = pydantic.Field(default_factory=dict)
     clients: Count = 0
