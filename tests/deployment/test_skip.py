@@ -58,7 +58,8 @@ def federation(rows, tmp_path):
     """A coordinator's folder, as far as skipping looks at it."""
     made = Federation(tmp_path / "study")
     made.path.mkdir()
-    write_json(made.path / "federation.json", {"format": 1, "name": "study", "host": "localhost", "port": 1})
+    facts = {"format": 1, "name": "study", "host": "localhost", "port": 1, "fingerprint": ""}
+    write_json(made.path / "federation.json", facts)
     agreement = Agreement(protocol=make_protocol("independent", {"epsilon": 2.0}), schema=rows.schema)
     Proposal(federation="study", server="", fingerprint="", agreement=agreement).save(made.proposal_path)
     return made

@@ -19,12 +19,15 @@ ROUNDS = {
 }  # fmt: skip
 
 
+PLAN = {"run": "study-1", "agreement": {}, "seed": None, "least": 1, "timeout": 20.0, "root": [1, 2]}
+
+
 @pytest.fixture
 def place(tmp_path):
     made = tmp_path / "study" / "runs" / "study-1"
     made.mkdir(parents=True)
     write_json(made / "status.json", ROUNDS)
-    write_json(made / "plan.json", {"timeout": 20.0})
+    write_json(made / "plan.json", PLAN)
     return made
 
 
@@ -45,7 +48,9 @@ def test_a_command_that_was_killed_is_not_said_to_be_at_work(place):
     assert "nobody" not in live.sentence(standing(place))
     noted = read_json(place / "supervisor.json")
     assert noted["process"] == os.getpid()
-    write_json(place / "supervisor.json", {**noted, "began": noted["began"] - 100})  # the number of another process now
+    write_json(
+        place / "supervisor.json", {**noted, "seconds_after_boot": noted["seconds_after_boot"] - 100}
+    )  # the number of another process now
     assert standing(place)["doing"]["was"] == "rounds"
     assert live.NOBODY in live.sentence(standing(place))
     write_json(place / "status.json", {**ROUNDS, "state": "finished"})

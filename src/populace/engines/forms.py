@@ -45,7 +45,8 @@ class RosterForm(Form):
 class SiteStatusForm(Form):
     last: str
     clients: Count
-    replies: Count
+    replies_in_last_round: Count
+    replies_in_all: Count
     epsilon: float
 
 

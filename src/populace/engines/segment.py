@@ -151,7 +151,7 @@ def advance(folder: Path, link: Link, segment: int | None = None) -> State:
         if not alone:
             return "interrupted"
         before = read_status(folder)
-        if before["state"] == "finished":
+        if before["state"] == "finished" and checkpoint_of(folder).exists():
             return "finished"
         last = int(before.get("segment", 0))
         number = last + 1 if segment is None else segment
