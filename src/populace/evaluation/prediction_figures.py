@@ -46,10 +46,14 @@ def predict(
     if target is None or why:
         return {key: dict.fromkeys(everyone, left_out(why)) for key in prediction_titles({})}, {"left_out": why}
     kind = target_of(real, target)
-    test, rest = baselines.hold_out(real, rng)
-    draws = {f"shuffle {i}": baselines.shuffled(rest, rng, SHUFFLED_ROWS) for i in range(SHUFFLES)}
+    test_rows, rest = baselines.hold_out(len(real), rng)
+    draws = {f"shuffle {i}": baselines.shuffled_rows(real, rest, rng, SHUFFLED_ROWS) for i in range(SHUFFLES)}
+    test, targets = real.take(test_rows), dataclasses.replace(real, frame=real.frame.select([target])).take(rest)
+    if kind.is_number:
+        rest = rest[~np.isnan(kind.numbers(targets))]
+    train = real.take(rest[prediction.training_numbers(len(rest), seed)])
     how = _numbers if kind.is_number else _classes
-    figures = how({**synthetic, REAL: rest}, draws, test, kind, seed)
+    figures = how({**synthetic, REAL: train}, draws, test, targets, kind, seed)
     facts = {
         "target": target,
         "task": NUMBER if kind.is_number else CLASSES,
@@ -73,11 +77,12 @@ def _why_not(real: Table, target: str) -> str:
 
 
 def _classes(
-    tables: Mapping[str, Table], shuffles: Mapping[str, Table], test: Table, target: Target, seed: int
+    tables: Mapping[str, Table], shuffles: Mapping[str, Table], test: Table, targets: Table, target: Target, seed: int
 ) -> Figures:
+    """`targets` has the target of all real rows that were not held out, of which models are trained on some."""
     scores = _class_scores(tables, test, target, seed, prediction.DRAWS)
     repeated = _class_scores(shuffles, test, target, seed, 1)  # the interval comes from the shuffles
-    majority = prediction.majority_score(tables[REAL], test, target.column, labels=target.labels)
+    majority = prediction.majority_score(targets, test, target.column, labels=target.labels)
     models = class_models()
     scores[SHUFFLED] = {name: _over_seeds([found[name] for found in repeated.values()]) for name in models}
     scores[MAJORITY] = dict.fromkeys(models, majority)
@@ -99,11 +104,11 @@ def _class_scores(
 
 
 def _numbers(
-    tables: Mapping[str, Table], shuffles: Mapping[str, Table], test: Table, target: Target, seed: int
+    tables: Mapping[str, Table], shuffles: Mapping[str, Table], test: Table, targets: Table, target: Target, seed: int
 ) -> Figures:
     scores = regression.r_squared(tables, test, target, seed=seed)
     repeated = regression.r_squared(shuffles, test, target, seed=seed, draws=1)
-    guess = regression.mean_score(tables[REAL], test, target, seed=seed)
+    guess = regression.mean_score(targets, test, target, seed=seed)
     scores[MAJORITY] = dict.fromkeys(regression.MODELS, guess)
     scores[PRODUCT] = dict.fromkeys(regression.MODELS, Estimate(value=0.0, why=baselines.PRODUCT_MEAN))
     scores[SHUFFLED] = {
