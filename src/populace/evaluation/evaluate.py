@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +16,11 @@ from populace.evaluation.correlation import constant_columns, correlation_distan
 from populace.evaluation.estimate import FROM_ROWS, FROM_TESTS, Estimate, left_out
 from populace.evaluation.flags import Flag, flag_lines, ordered, prediction_flag, red_flags
 from populace.evaluation.marginals import Pairs, check_comparable, co_occurrence, compare_pairs, compare_product
-from populace.evaluation.prediction_figures import best_model, guess_of, predict, prediction_titles
+from populace.evaluation.prediction_figures import best_model, draw_rows, guess_of, predict, prediction_titles
 from populace.evaluation.sets import Columns, distances_of
 from populace.evaluation.value_figures import ValueComparison, compare_values
 from populace.evaluation.values import sample_rows
+from populace.tables.schema import Schema
 from populace.tables.table import Table
 from populace.types import JsonObject, NumpyArray
 
@@ -43,9 +44,10 @@ TITLES: dict[str, tuple[str, str]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Evaluated:
-    """A document of figures, and the pair tables and values behind it, for charts."""
+    """A document of figures, and the pair tables and values behind it, for charts; `schema` is that of the tables."""
 
     document: JsonObject
+    schema: Schema
     pairs: Pairs
     values: ValueComparison
 
@@ -62,6 +64,48 @@ def evaluate_tables(
 
     No figure is dropped: one that cannot be computed has its reason in the same place, and again under "left_out".
     """
+    return evaluate_read(lambda: (synthetic, real), target=target, seed=seed)
+
+
+def evaluate_read(
+    read: Callable[[], tuple[Mapping[str, Table], Table]], *, target: str | None = None, seed: int = 0
+) -> dict[str, Evaluated]:
+    """The same of tables that are read here, synthetic ones and the real one, so that values can be let go midway."""
+    synthetic, real = read()
+    target = _check(synthetic, real, target)
+    rng = np.random.default_rng(seed)
+    began = time.monotonic()
+    first = baselines.first_half(len(real), rng)
+    mixed = baselines.shuffled(real, rng, shown=sample_rows(len(real), dependence.ROWS))
+    drawn = draw_rows(synthetic, real, target, rng, seed)
+    values, halves, figures = compare_values(synthetic, real, first, mixed)
+    compared = time.monotonic()
+    synthetic, real = {name: _without_values(table) for name, table in synthetic.items()}, _without_values(real)
+    pairs, distances = _distances(synthetic, real, first, _without_values(mixed))
+    del mixed, first
+    measured = time.monotonic()
+    predicted, facts = predict(drawn, synthetic, seed)
+    seconds = {
+        "values": compared - began, "distances": measured - compared, "prediction": time.monotonic() - measured,
+    }  # fmt: skip
+    figures |= distances
+    for found in figures.values():
+        found[MAJORITY] = left_out(baselines.NO_ROWS)
+    figures |= predicted
+    return {
+        name: Evaluated(
+            document=_document(name, table, real, pairs[name], values[name], halves, figures, facts)
+            | {"seconds": _rounded(seconds)},
+            schema=real.schema,
+            pairs=pairs[name],
+            values=values[name],
+        )
+        for name, table in synthetic.items()
+    }
+
+
+def _check(synthetic: Mapping[str, Table], real: Table, target: str | None) -> str | None:
+    """The target, of tables that compare."""
     if len(real) < 10:
         raise DataError(f"expected at least 10 real rows to evaluate against, got {len(real)}")
     for table in synthetic.values():
@@ -72,38 +116,11 @@ def evaluate_tables(
     taken = set(synthetic) & set(baselines.ABOUT)
     if taken:
         raise DataError(f"expected names of tables other than the baselines', got {taken.pop()!r}; rename the run")
-    rng = np.random.default_rng(seed)
-    began = time.monotonic()
-    values, halves, pairs, figures, compared = _compared(synthetic, real, rng)
-    measured = time.monotonic()
-    predicted, facts = predict(synthetic, real, target, rng, seed)
-    seconds = {
-        "values": compared - began, "distances": measured - compared, "prediction": time.monotonic() - measured,
-    }  # fmt: skip
-    for found in figures.values():
-        found[MAJORITY] = left_out(baselines.NO_ROWS)
-    figures |= predicted
-    return {
-        name: Evaluated(
-            document=_document(name, table, real, pairs[name], values[name], halves, figures, facts)
-            | {"seconds": _rounded(seconds)},
-            pairs=pairs[name],
-            values=values[name],
-        )
-        for name, table in synthetic.items()
-    }
+    return target
 
 
-def _compared(
-    synthetic: Mapping[str, Table], real: Table, rng: np.random.Generator
-) -> tuple[dict[str, ValueComparison], JsonObject, dict[str, Pairs], Figures, float]:
-    """Every figure but those of predictions, and when values had been compared; the baselines' rows are let go."""
-    first = baselines.first_half(len(real), rng)
-    mixed = baselines.shuffled(real, rng, shown=sample_rows(len(real), dependence.ROWS))
-    values, halves, value_means = compare_values(synthetic, real, first, mixed)
-    compared = time.monotonic()
-    pairs, figures = _distances(synthetic, real, first, mixed)
-    return values, halves, pairs, figures | value_means, compared
+def _without_values(table: Table) -> Table:
+    return dataclasses.replace(table, frame=pa.table({}))
 
 
 def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from populace.errors import DataError, InputError, PopulaceError
 from populace.evaluation.baselines import SYNTHETIC
-from populace.evaluation.evaluate import evaluate_tables
+from populace.evaluation.evaluate import evaluate_read, evaluate_tables
 from populace.evaluation.traffic import cost
 from populace.methods.registry import load_generator
 from populace.report import attack_results, comparison, pictures, sections, tiles, value_sections
@@ -123,13 +124,12 @@ def _measure(runs: Sequence[JsonObject], read: Callable[[], pa.Table], target: s
         raise DataError("the runs have different columns, so they do not compare; evaluate them one by one")
     for digest, schema in schemas.items():
         own = [run for run in runs if run["schema"].digest == digest]
-        synthetic, real = _encoded(own, read, schema)
-        found = evaluate_tables(synthetic, real, target=target)
+        found = evaluate_read(functools.partial(_encoded, own, read, schema), target=target)
         for run in own:
             evaluated = found[run["name"]]
             said = {"run": run["name"], "method": run["details"]["method"], "privacy": run["privacy"]["headline"]}
             run["metrics"] = said | evaluated.document | {"cost": cost(run["details"], schema.sizes)}
-            run["pairs"], run["values"], run["wide"] = evaluated.pairs, evaluated.values, real.schema
+            run["pairs"], run["values"], run["wide"] = evaluated.pairs, evaluated.values, evaluated.schema
 
 
 def _encoded(
