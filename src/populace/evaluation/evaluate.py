@@ -80,8 +80,13 @@ def evaluate_read(
     drawn = draw_rows(synthetic, real, target, rng, seed)
     values, halves, figures = compare_values(synthetic, real, first, mixed)
     compared = time.monotonic()
-    synthetic, real = {name: _without_values(table) for name, table in synthetic.items()}, _without_values(real)
-    pairs, distances = _distances(synthetic, real, first, _without_values(mixed))
+    synthetic, real, mixed = (
+        {name: _without_values(table) for name, table in synthetic.items()},
+        _without_values(real),
+        _without_values(mixed),
+    )
+    pa.default_memory_pool().release_unused()
+    pairs, distances = _distances(synthetic, real, first, mixed)
     del mixed, first
     measured = time.monotonic()
     predicted, facts = predict(drawn, synthetic, seed)

@@ -94,10 +94,12 @@ class Pairs:
 
     def weights(self, *, diagonal: bool) -> NumpyArray:
         """1 in the blocks of one column (`diagonal`) or of two different ones, each pair counted twice; else 0."""
-        same = np.zeros_like(self.real)
+        if diagonal:
+            return np.diag(np.ones(len(self.real)))
+        other = np.ones_like(self.real)
         for part in self.parts:
-            same[part, part] = 1.0
-        return np.diag(np.ones(len(same))) if diagonal else 1.0 - same
+            other[part, part] = 0.0
+        return other
 
     def estimate(
         self, value: float, by_real: NumpyArray, by_synthetic: NumpyArray, *, most: float = np.inf
@@ -125,7 +127,10 @@ class Pairs:
         count = len(self.sizes)
         weights = self.weights(diagonal=ways == 1) / (2 * (count if ways == 1 else count * (count - 1)))
         value = float(np.diag(matrix).mean()) if ways == 1 else mean_over_pairs(matrix)
-        gradient = np.sign(self.real - self.synthetic) * weights
+        gradient = self.real - self.synthetic
+        np.sign(gradient, out=gradient)
+        gradient *= weights
+        del weights
         return self.estimate(value, gradient, -gradient, most=1.0)
 
     def one_way(self) -> list[Estimate]:
@@ -148,7 +153,16 @@ class Pairs:
         cells = int(used.sum())
         value = float((np.abs(true - guess) / true)[used].mean())
         sign = np.sign(true - guess)
-        return self.estimate(value, sign * guess / true**2 / cells, -sign / true / cells)
+        del used
+        by_real = sign * guess
+        del guess
+        by_real /= true**2
+        by_real /= cells
+        np.negative(sign, out=sign)
+        sign /= true
+        del true
+        sign /= cells
+        return self.estimate(value, by_real, sign)
 
 
 def compare_pairs(real: Table, synthetic: Table, *, of_real: NumpyArray | None = None) -> Pairs:

@@ -103,14 +103,17 @@ def combine(columns: Sequence[NumpyArray], sizes: Sequence[int]) -> NumpyArray:
 
 
 def count(combined: NumpyArray, cells: int) -> tuple[NumpyArray, NumpyArray]:
-    """The numbers that occur, in order, and how often each does."""
+    """The numbers that occur, in order, and how often each does; the array itself may be sorted on the way."""
     if cells <= MOST_DENSE:
         counts = np.bincount(combined, minlength=cells)
         codes = np.flatnonzero(counts)
         return codes.astype(combined.dtype), counts[codes]
-    ordered = np.sort(combined)
-    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-    return ordered[starts], np.diff(np.append(starts, len(ordered)))
+    combined.sort()
+    first = np.empty(len(combined), bool)
+    first[:1] = True
+    np.not_equal(combined[1:], combined[:-1], out=first[1:])
+    starts = np.flatnonzero(first)
+    return combined[starts], np.diff(starts, append=len(combined))
 
 
 def set_distances(real: Table, synthetic: Table, sets: Sets) -> NumpyArray:
