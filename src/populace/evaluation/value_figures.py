@@ -338,7 +338,7 @@ class RealValues:
 
     def compare_halves(self) -> ValueComparison:
         """One half of the real rows against the other."""
-        samples = [halved(column.values, self.first_half) for column in self.values.numbers]
+        samples = [halved(column.values, self.first_half)[1:] for column in self.values.numbers]
         counts = [
             _counted(column.codes[self.first_half], column.labels) for column in self.values.categories
         ]  # fmt: skip

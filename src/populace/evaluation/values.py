@@ -225,9 +225,9 @@ def sample(values: NumpyArray) -> Sample:
     return Sample(ordered=np.sort(values[~np.isnan(values)]), rows=len(values))
 
 
-def halved(values: NumpyArray, first: NumpyArray) -> tuple[Sample, Sample]:
-    """The rows marked by `first`, and the others."""
-    return sample(values[first]), sample(values[~first])
+def halved(values: NumpyArray, first: NumpyArray) -> tuple[Sample, Sample, Sample]:
+    """The whole column, and its two halves: the rows marked by `first`, and the others."""
+    return sample(values), sample(values[first]), sample(values[~first])
 
 
 def distinct(ordered: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
