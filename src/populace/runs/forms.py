@@ -85,6 +85,11 @@ class PrivacyForm(Form):
     units: Count = 0
     domains: dict[str, str] | None = None
     domain_sources: dict[str, list[str]] | None = None
+    sampling_delta: float = 0.0
+    counts_read: list[str] = pydantic.Field(default_factory=list)
+    claims: list[str] = pydantic.Field(default_factory=list)
+    reason: str = ""
+    noise: str = ""
 
 
 class TokenForm(Form):
