@@ -18,7 +18,7 @@ class RunForm(Form):
 
     status: Literal["unfinished", "finished"]
     digest: str
-    spec: JsonObject
+    spec: JsonObject = pydantic.Field(default_factory=dict)
     version: str = "0.1.0"
     format: int = 1
 
@@ -33,6 +33,7 @@ class BookedForm(Form):
 class FinishedForm(RunForm):
     """run.json of a finished run."""
 
+    spec: JsonObject
     method: str
     parameters: JsonObject = pydantic.Field(default_factory=dict)
     clients: Count = 0
