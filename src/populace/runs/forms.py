@@ -19,6 +19,7 @@ class RunForm(Form):
 
     status: Literal["unfinished", "finished"]
     digest: str
+    spec: JsonObject = pydantic.Field(default_factory=dict)
     version: str = "0.1.0"
     format: int = 1
 
