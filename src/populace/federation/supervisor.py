@@ -131,7 +131,7 @@ def _operate(place: Path, given: Options, say: Say) -> Options:
 def _run_name(federation: Federation, folder: RunFolder) -> str:
     if (folder / "run.json").is_file():
         kept = folder.read()
-        if kept["status"] == "unfinished" and "run" in kept["spec"]:
+        if kept["status"] == "unfinished" and "run" in kept.get("spec", {}):
             return str(kept["spec"]["run"])
     return f"{federation.name}-{secrets.token_hex(4)}"
 
