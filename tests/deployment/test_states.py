@@ -86,9 +86,9 @@ def test_a_silent_server_is_borne_for_a_minute_and_a_dead_one_is_not():
 
 def test_looks_between_two_questions_do_not_end_a_silence():
     """The server is asked every two seconds, the status is looked at ten times as often."""
-    looks = [seen(now=t / 5, **({"server": "silent", "server_why": "hung"} if t % 10 == 0 else {})) for t in range(310)]
+    looks = [seen(now=t / 5, **({"server": "silent", "server_why": "hung"} if t % 10 == 0 else {})) for t in range(330)]
     assert follow(memory(), looks)[1] == Decision("new segment", "hung")
-    answering = [seen(now=t / 5, **({"server": "answers"} if t % 10 == 0 else {})) for t in range(310)]
+    answering = [seen(now=t / 5, **({"server": "answers"} if t % 10 == 0 else {})) for t in range(330)]
     assert follow(memory(), answering)[1].move == "keep"
 
 
