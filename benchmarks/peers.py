@@ -1,6 +1,6 @@
 """`python -m benchmarks.peers`: the same work, in one run, by us and by what people would take instead.
 
-    pip install torch "pure-ldp" "xxhash<4" multi-freq-ldpy mbi     # each optional; what is missing is skipped by name
+    pip install torch pure-ldp statsmodels "xxhash<4" multi-freq-ldpy mbi   # each optional; what is missing is skipped by name
     python -m benchmarks.peers --json FILE [--only rounds oracles fit]
 
 `rounds`   a published round of DP-Fed-WAE: our compiled simulation, a PyTorch loop over clients, `torch.func` over all at once.
@@ -154,7 +154,7 @@ def compare_oracles(repeats: int) -> dict[str, Any]:
 
     values = np.random.default_rng(0).integers(0, SIZE, USERS).astype(np.int32)
     kinds: dict[str, Any] = {"grr": Grr, "oue": Oue, "olh": Olh}
-    rows, skipped = {}, set(missing("oracles"))
+    rows, skipped = {}, set()
     for name in ORACLES:
         oracle = kinds[name](size=SIZE, epsilon=EPSILON)
 
@@ -167,8 +167,8 @@ def compare_oracles(repeats: int) -> dict[str, Any]:
             try:
                 work = getattr(peer_oracles, package)(name, EPSILON, SIZE, values[:FEW].tolist())
                 work()
-            except ImportError:
-                skipped.add(package)
+            except ImportError as problem:
+                skipped.add(f"{package} ({problem})")
             except (
                 TypeError,
                 ValueError,
