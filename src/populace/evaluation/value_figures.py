@@ -121,13 +121,10 @@ def _gap_figures(real: Sample, synthetic: Sample, few: tuple[NumpyArray, NumpyAr
         found[present] = of(values[present])
         return found
 
-    return GapFigures(
-        ks=gap.ks, wasserstein=gap.wasserstein,
-        ks_influence=(influence(gap.ks_influence, few[0]), influence(gap.ks_influence, few[1])),
-        wasserstein_influence=(
-            influence(gap.wasserstein_influence, few[0]), influence(gap.wasserstein_influence, few[1]),
-        ),
-    )  # fmt: skip
+    ks, wasserstein = (
+        (influence(of, few[0]), influence(of, few[1])) for of in (gap.ks_influence, gap.wasserstein_influence)
+    )
+    return GapFigures(ks=gap.ks, wasserstein=gap.wasserstein, ks_influence=ks, wasserstein_influence=wasserstein)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -218,14 +215,10 @@ class ValueComparison:
         if not columns:
             return left_out("no numeric column has both values and a spread in the real rows")
         value = float(np.mean([column.wasserstein_over_sd for column in columns]))
-        influences = self._influences(
-            len(columns),
-            {
-                c.name: tuple(part / (c.real.sd or 1.0) for part in c.gap.wasserstein_influence)
-                for c in columns
-                if c.gap
-            },
-        )
+        scaled = {
+            c.name: tuple(part / (c.real.sd or 1.0) for part in c.gap.wasserstein_influence) for c in columns if c.gap
+        }
+        influences = self._influences(len(columns), scaled)
         return from_influence(value, *influences, rows=self.rows)
 
     def _influences(self, columns: int, found: Mapping[str, tuple[NumpyArray, ...]]) -> list[NumpyArray]:
@@ -307,6 +300,14 @@ def _counted(codes: NumpyArray, labels: Sequence[str]) -> NumpyArray:
     return np.bincount(codes + 1, minlength=len(labels) + 1)
 
 
+def _side(values: ValueTable, some: ValueTable, grid: Grid) -> Side:
+    return Side(
+        rows=values.rows, some=some, dependence=dependence_of(some, grid),
+        samples=[sample(column.values) for column in values.numbers],
+        counts=[_counted(column.codes, column.labels) for column in values.categories],
+    )  # fmt: skip
+
+
 class RealValues:
     """The real rows, sorted and counted once for every table they are compared with."""
 
@@ -315,21 +316,13 @@ class RealValues:
         self.first_half = first_half
         some = values.take(sample_rows(values.rows, dependence.ROWS))
         self.grid = dependence.grid_of(some)
-        self.whole = Side(
-            rows=values.rows, some=some, dependence=dependence_of(some, self.grid),
-            samples=[sample(column.values) for column in values.numbers],
-            counts=[_counted(column.codes, column.labels) for column in values.categories],
-        )  # fmt: skip
+        self.whole = _side(values, some, self.grid)
         self.spikes = [spikes(found) for found in self.whole.samples]
         self.dependence = self.whole.dependence
 
     def compare(self, synthetic: ValueTable) -> ValueComparison:
         some = synthetic.take(sample_rows(synthetic.rows, dependence.ROWS))
-        return self._comparison(self.whole, Side(
-            rows=synthetic.rows, some=some, dependence=dependence_of(some, self.grid),
-            samples=[sample(column.values) for column in synthetic.numbers],
-            counts=[_counted(column.codes, column.labels) for column in synthetic.categories],
-        ))  # fmt: skip
+        return self._comparison(self.whole, _side(synthetic, some, self.grid))
 
     def compare_shuffled(self, some: ValueTable) -> ValueComparison:
         """The real rows with each column shuffled on its own, of which `some` are given: the same values, other pairs."""
@@ -339,9 +332,7 @@ class RealValues:
     def compare_halves(self) -> ValueComparison:
         """One half of the real rows against the other."""
         samples = [halved(column.values, self.first_half)[1:] for column in self.values.numbers]
-        counts = [
-            _counted(column.codes[self.first_half], column.labels) for column in self.values.categories
-        ]  # fmt: skip
+        counts = [_counted(column.codes[self.first_half], column.labels) for column in self.values.categories]
         others = [whole - half for whole, half in zip(self.whole.counts, counts, strict=True)]
         return self._comparison(
             self._half(self.first_half, [found[0] for found in samples], counts),
