@@ -16,7 +16,6 @@ import operator
 from collections.abc import Sequence
 
 import jax
-import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -284,11 +283,9 @@ def _sample_posterior(
     deviation = jax.tree.map(lambda a, b: 1 / jnp.sqrt(a + b), precisions(mode, layout, scales), information)
     keep = math.exp(-FRICTION * STEP_SIZE)
 
-    flat, unravel = jax.flatten_util.ravel_pytree(mode)
-
     def noise(key: Array) -> Parameters:
-        drawn: Parameters = unravel(jax.random.normal(key, flat.shape))
-        return drawn
+        keys = jax.random.split(key, len(mode))
+        return {n: jax.random.normal(k, mode[n].shape) for k, n in zip(keys, sorted(mode), strict=True)}
 
     def half_step(parameters: Parameters, velocity: Parameters) -> Parameters:
         return {n: x + 0.5 * STEP_SIZE * deviation[n] * velocity[n] for n, x in parameters.items()}
