@@ -141,7 +141,7 @@ def shapes_of(protocol: Protocol, population: Population, round_id: int) -> Shap
 def _shapes(protocol: Protocol, population: Population, tree: ArrayTree, leaves: tuple[object, ...]) -> Shapes:
     common, own = jax.tree.unflatten(tree, leaves)
     memory = jax.eval_shape(lambda key: protocol.remember(population, key), jax.random.key(0))
-    records, mask = _empty_records(population)
+    records, mask = empty_records(population)
 
     def answer(
         common: ArrayTree, own: ArrayTree, memory: ArrayTree, records: ArrayTree, mask: Array, key: Array
@@ -154,7 +154,8 @@ def _shapes(protocol: Protocol, population: Population, tree: ArrayTree, leaves:
     return Shapes(common=common, own=own, reply=reply, memory=memory)
 
 
-def _empty_records(population: Population) -> tuple[ArrayTree, ArrayTree]:
+def empty_records(population: Population) -> tuple[ArrayTree, ArrayTree]:
+    """Shapes and types of one client's records and of their mask, padded to the most that any may have."""
     width, schema = population.records, population.schema
     mask = wire.shaped((width,), jnp.bool_)
     if isinstance(schema, Schema):
