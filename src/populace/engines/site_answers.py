@@ -3,7 +3,8 @@
 Guarantee: the law of a client's answer is the same either way. Alone, a client draws everything from the operating system
 (`System`); in a block, one compiled program answers for all, and what protects people (noise, reports, coins, choices) is drawn
 by the host, exactly and from the operating system, for the whole block at once (`Keyed` with `exact`); only latents come from a
-key, drawn from the operating system for that block and used for no other.
+key, drawn from the operating system for that block and used for no other. A method that draws anything else from the key of its
+source (`uses_key`) is never answered in blocks.
 Edge cases: a block has a public size; its empty slots hold no records, and their answers are dropped. A seeded site answers one
 client after the other, as the simulation with that seed does: reproducible, not private.
 """
@@ -20,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.engines import wire
-from populace.engines.agreement import Agreement, Shapes, empty_records
+from populace.engines.agreement import Agreement, Shapes, draws_exactly, empty_records
 from populace.engines.asked import Batch
 from populace.engines.messages import RefusedError, Request
 from populace.engines.runtime import Keys, gather_shards, make_key, padded_shard, whole_shard
@@ -108,7 +109,9 @@ def block_size(
     cohort = np.zeros(size, np.int32)
     own = jax.tree.map(lambda rows: np.zeros((size, *rows.shape[1:]), rows.dtype), batch.own)
     ask = Ask(round=round_id, cohort=cohort, common=batch.common, own=own)
-    return size if size >= LEAST_TOGETHER and protocol.together(ask, population) else 0
+    if size < LEAST_TOGETHER or not protocol.together(ask, population):
+        return 0
+    return size if draws_exactly(protocol, population, shapes) else 0
 
 
 def _bytes(tree: ArrayTree) -> int:
