@@ -10,24 +10,24 @@ Seconds are processor time, of the operating system too, so a busy machine does 
 from __future__ import annotations
 
 import argparse
-import cProfile
 import json
 import os
 import platform
-import pstats
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from populace.engines import site as site_module
+from populace.engines import wire
 from populace.engines.agreement import Agreement
 from populace.engines.messages import make_ask
 from populace.engines.site import Hosted, Site
 from populace.engines.site_answers import LEAST_TOGETHER
-from populace.engines.wire import unpack
 from populace.methods.base import Population
 from populace.methods.registry import make_protocol
 from populace.privacy.ledger import Budget
@@ -40,14 +40,14 @@ from populace.tables.table import from_codes
 from populace.types import NumpyArray
 
 EPSILON = 2.0
-#: Functions whose seconds are told apart, by file and name: within `Site.reply`, each with all it calls.
-PARTS = {
-    "reading the request": ("asked.py", "read_ask"),
-    "reading the ledger": ("sqlite_ledger.py", "read"),
-    "looking up what is stored": ("site_answers.py", "look_up"),
-    "answering": ("site_answers.py", "answer_slots"),
-    "booking": ("sqlite_ledger.py", "commit_many"),
-    "stacking the replies": ("wire.py", "fill_rows"),
+#: Functions of a reply whose seconds are told apart: where they are called from, and their name.
+PARTS: dict[str, tuple[Any, str]] = {
+    "reading the request": (site_module, "read_ask"),
+    "reading the ledger, before and while booking": (SqliteLedger, "read"),
+    "looking up what is stored": (site_module, "look_up"),
+    "answering": (site_module, "answer_slots"),
+    "booking": (SqliteLedger, "commit_many"),
+    "stacking the replies": (wire, "fill_rows"),
 }
 
 
@@ -86,22 +86,37 @@ def cpu_seconds(site: Site, requests: list[bytes], clients: int) -> float:
     began = time.process_time()
     replies = [site.reply(request) for request in requests]
     took = time.process_time() - began
-    answered = sum(len(unpack(reply).arrays.get("clients", ())) for reply in replies)
+    answered = sum(len(wire.unpack(reply).arrays.get("clients", ())) for reply in replies)
     if answered != clients:
         raise RuntimeError(f"{clients} clients were asked, and {answered} answered")
     return took
 
 
 def parts_of(site: Site, request: bytes) -> dict[str, float]:
-    """Seconds of the parts of one reply, under a profiler, which slows what calls much."""
-    profile = cProfile.Profile(time.process_time)
-    profile.runcall(site.reply, request)
-    stats = pstats.Stats(profile).stats  # type: ignore[attr-defined]
-    found = {}
-    for part, (file, function) in PARTS.items():
-        seconds = [row[3] for (path, _, name), row in stats.items() if name == function and Path(path).name == file]
-        found[part] = round(sum(seconds), 3)
-    return found
+    """Processor time of the parts of one reply, each without those that it calls."""
+    seconds, within = dict.fromkeys(PARTS, 0.0), [0.0]
+
+    def timed(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            began = time.process_time()
+            within.append(0.0)
+            result = function(*arguments, **options)
+            took = time.process_time() - began
+            seconds[part] += took - within.pop()
+            within[-1] += took
+            return result
+
+        return call
+
+    kept = {part: getattr(home, name) for part, (home, name) in PARTS.items()}
+    for part, (home, name) in PARTS.items():
+        setattr(home, name, timed(part, kept[part]))
+    began = time.process_time()
+    site.reply(request)
+    whole = time.process_time() - began
+    for part, (home, name) in PARTS.items():
+        setattr(home, name, kept[part])
+    return {part: round(each, 3) for part, each in {**seconds, "all else": whole - within[0]}.items()}
 
 
 def measure(clients: int, few: int) -> dict[str, Any]:
@@ -114,7 +129,7 @@ def measure(clients: int, few: int) -> dict[str, Any]:
         groups = np.array_split(everybody[:few], -(-few // (LEAST_TOGETHER - 1)))
         cpu_seconds(site, [ask(site, groups[0], run="first")], len(groups[0]))
         alone = cpu_seconds(site, [ask(site, group, run="alone") for group in groups], few)
-        parts = parts_of(site, ask(site, everybody, run="profile"))
+        parts = parts_of(site, ask(site, everybody, run="parts"))
     warm = sorted(together)[1]
     return {
         "clients": clients,
@@ -125,7 +140,7 @@ def measure(clients: int, few: int) -> dict[str, Any]:
         "cpu_seconds_one_by_one": round(alone * clients / few, 3),
         "clients_measured_one_by_one": few,
         "ratio": round(alone * clients / few / warm, 1),
-        "parts_under_a_profiler": parts,
+        "cpu_seconds_of_the_parts": parts,
     }
 
 
