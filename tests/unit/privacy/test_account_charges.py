@@ -8,7 +8,7 @@ from populace.privacy import account_charges
 from populace.privacy.account_charges import RepeatedQuestionError, RunLimitError
 from populace.privacy.events import Gaussian, Pure
 from populace.privacy.ledger import Budget, Charge
-from populace.privacy.sqlite_ledger import SqliteLedger
+from populace.privacy.sqlite_ledger import OvertakenError, SqliteLedger
 
 ONE, HALF = (Charge(event=Pure(epsilon), unit="client") for epsilon in (1.0, 0.5))
 NAMES = "(SELECT ? UNION ALL SELECT name FROM alias WHERE account = ?)"
@@ -117,6 +117,10 @@ def test_charges_of_one_batch_see_each_other(tmp_path):
             with pytest.raises(BudgetError, match=sentence):
                 ledger.commit_many([(*each, b"", None) for each in batch], ONE, run="r", round_id=0)
             assert ledger.last == 0
+        twice = [("anna b", "q", b"", None), ("#1", "p", b"", None)]
+        with pytest.raises(OvertakenError, match="'#1' was charged"):
+            ledger.commit_many(twice, ONE, run="r", round_id=0, before=[0, 0])
+        assert ledger.last == 0
         ledger.commit_many([("bert", "q", b"", None)], ONE, run="r", round_id=0)
         with pytest.raises(BudgetError, match="would have spent epsilon 2 of 1"):
             ledger.commit_many([("carl", "q", b"", None), ("bert", "p", b"", None)], ONE, run="r", round_id=1)
