@@ -15,7 +15,6 @@ from __future__ import annotations
 from benchmarks.one_core import median_seconds  # isort: skip (before JAX starts its threads)
 
 import argparse
-import importlib
 import json
 import warnings
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from benchmarks.peer_oracles import multi_freq_ldpy, pure_ldp
 from populace.privacy.randomizers.aggregate import tally
 from populace.privacy.randomizers.base import FrequencyOracle, Randomizer, simulate_many
 from populace.privacy.randomizers.grr import Grr
@@ -67,47 +67,12 @@ def ours(oracle: Randomizer, values: Any) -> dict[str, float]:
     }
 
 
-def multi_freq_ldpy(name: str, epsilon: float, values: list[int]) -> Callable[[], Any] | None:
-    modules = {"grr": "GRR", "oue": "UE", "sue": "UE", "olh": "LH", "subset": "SS"}
-    if name not in modules:
-        return None
-    prefix = modules[name]
-    module = importlib.import_module(f"multi_freq_ldpy.pure_frequency_oracles.{prefix}")
-    client, server = getattr(module, f"{prefix}_Client"), getattr(module, f"{prefix}_Aggregator_MI")
-    if prefix == "UE":
-        optimal = name == "oue"
-        return lambda: server([client(value, SIZE, epsilon, optimal) for value in values], epsilon, optimal)
-    return lambda: server([client(value, SIZE, epsilon) for value in values], SIZE, epsilon)
-
-
-def pure_ldp(name: str, epsilon: float, values: list[int]) -> Callable[[], Any] | None:
-    kinds: dict[str, tuple[str, dict[str, bool]]] = {
-        "grr": ("DE", {}),
-        "oue": ("UE", {"use_oue": True}),
-        "sue": ("UE", {"use_oue": False}),
-        "olh": ("LH", {"use_olh": True}),
-    }
-    if name not in kinds:
-        return None
-    module = importlib.import_module("pure_ldp.frequency_oracles")
-    prefix, options = kinds[name]
-
-    def work() -> Any:
-        client = getattr(module, f"{prefix}Client")(epsilon, SIZE, **options)
-        server = getattr(module, f"{prefix}Server")(epsilon, SIZE, **options)
-        for value in values:
-            server.aggregate(client.privatise(value + 1))
-        return server.estimate_all(range(1, SIZE + 1), suppress_warnings=True)
-
-    return work
-
-
 def theirs(make: Callable[..., Any], name: str, epsilon: float, values: list[int]) -> float | None:
     """Seconds scaled to `USERS`, or None where the package or the oracle is missing."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            work = make(name, epsilon, values)
+            work = make(name, epsilon, SIZE, values)
             return None if work is None else median_seconds(work) * USERS / len(values)
     except ImportError:
         return None

@@ -28,6 +28,7 @@ from populace.engines.runtime import (
     check_persons,
     gather_shards,
     new_ledger,
+    placed,
     population_of,
     whole_shard,
 )
@@ -51,6 +52,7 @@ CHUNK_OF_COHORTS = 64
 MOST_ROUNDS_AT_ONCE = 4_096
 
 
+@placed
 def run(
     protocol: Protocol,
     clients: Clients,
@@ -75,12 +77,8 @@ def run(
     resuming = checkpoint is not None and checkpoint.exists()
     keys = Keys(checkpoint.root() if checkpoint is not None and resuming else root, exact=exact_noise)
     ledger = new_ledger(protocol, population, asked)
-    state, memory, traffic, done = (
-        protocol.begin(population, keys.begin()),
-        _memories(protocol, population, keys),
-        Traffic(),
-        0,
-    )
+    state, memory = protocol.begin(population, keys.begin()), _memories(protocol, population, keys)
+    traffic, done = Traffic(), 0
     if checkpoint is not None:
         if resuming:
             state, memory, done, traffic = checkpoint.load(state=state, memory=memory, ledger=ledger)
@@ -148,7 +146,7 @@ def _memories(protocol: Protocol, population: Population, keys: Keys) -> ArrayTr
 def _shard(tree: ArrayTree) -> ArrayTree:
     """Spread the leading (client) axis over the devices; what does not divide evenly stays whole."""
     devices = jax.devices()
-    if len(devices) == 1:
+    if len(devices) == 1 or jax.config.jax_default_device is not None:  # type: ignore[attr-defined]
         return tree
     sharding = NamedSharding(Mesh(np.array(devices), ("clients",)), PartitionSpec("clients"))  # type: ignore[no-untyped-call]
 
