@@ -64,6 +64,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.vae
 	$(BIN)/python -m benchmarks.wae
 	$(BIN)/python -m benchmarks.federation
+	$(BIN)/python -m benchmarks.site_answers
 	$(BIN)/python -m benchmarks.collector
 
 # The time that archives carry is that of the last commit, so that the same tree gives the same bytes.

@@ -141,3 +141,38 @@ def test_wrong_shapes_types_numbers_and_counts_are_refused(arrays):
     assert wire.fill(like, {"t/0": np.array([1.0, 2.0], np.float32)}, "t").tolist() == [1.0, 2.0]
     with pytest.raises(WireError):
         wire.fill(like, arrays, "t")
+
+
+def test_rows_are_packed_and_filled_as_single_messages_are():
+    rng = np.random.default_rng(0)
+    tree = {"report": rng.integers(2, size=(9, 5)).astype(bool), "sum": rng.normal(size=(9, 2, 3)).astype(np.float32),
+            "count": np.arange(9, dtype=np.int32), "nothing": np.zeros((9, 0), np.float32)}  # fmt: skip
+    one = wire.shapes({name: rows[0] for name, rows in tree.items()})
+    singles = [
+        wire.pack(wire.Message(kind="value", arrays=wire.leaves({n: rows[i] for n, rows in tree.items()}, "value")))
+        for i in range(9)
+    ]
+    assert wire.pack_rows("value", wire.leaves(tree, "value"), rows=9) == singles
+    assert wire.pack_rows("value", {}, rows=2) == [wire.pack(wire.Message(kind="value"))] * 2
+    other_spelling = wire.pack(wire.Message(kind="value", fields={"more": 1}, arrays=wire.unpack(singles[3]).arrays))
+    for messages in (singles, singles[4:5], [*singles[:3], other_spelling, *singles[4:]]):
+        found = wire.fill_rows(one, messages, "value")
+        first = 4 if len(messages) == 1 else 0
+        for name, rows in tree.items():
+            assert np.array_equal(found[name], rows[first : first + len(messages)])
+            assert found[name].dtype == rows.dtype
+
+
+def test_rows_that_are_not_what_they_should_be_are_refused():
+    template = wire.shapes({"a": np.zeros(2, np.float32), "b": np.zeros(3, bool)})
+    good = {"value/0": np.zeros((4, 2), np.float32), "value/1": np.zeros((4, 3), bool)}
+    right = wire.pack_rows("value", good, rows=4)
+    wire.fill_rows(template, right, "value")
+    wrong = right[2][:-1] + b"\x07"  # a byte that is neither true nor false
+    not_finite = wire.pack_rows("value", good | {"value/0": np.full((4, 2), np.nan, np.float32)}, rows=4)
+    shorter = wire.pack_rows("value", good | {"value/0": np.zeros((4, 1), np.float32)}, rows=4)
+    for messages in ([*right[:2], wrong, right[3]], [right[0], not_finite[1]], [right[0], shorter[1]], shorter, [b"x"]):
+        with pytest.raises(WireError):
+            wire.fill_rows(template, messages, "value")
+    with pytest.raises(WireError, match=r"only .* travel"):
+        wire.pack_rows("value", {"value/0": np.zeros((4, 2), complex)}, rows=4)

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import importlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -18,7 +18,7 @@ from populace.engines.secure_sum.roster import SumRoster, sum_roster_from_json
 from populace.errors import PopulaceError, RunError, SpecError
 from populace.methods.base import ImageShape, Population, Protocol, Shard
 from populace.methods.registry import METHODS
-from populace.privacy.source import Keyed
+from populace.privacy.source import Keyed, uses_key
 from populace.tables.schema import Schema, schema_from_dict
 from populace.types import Array, ArrayTree, JsonObject
 from populace.version import __version__
@@ -121,6 +121,7 @@ def frozen(value: Any) -> Any:
     return tuple(frozen(part) for part in value) if isinstance(value, list) else value
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shapes:
     """Shapes and types of everything that is sent in a round; both sides derive them from the method."""
@@ -141,20 +142,41 @@ def shapes_of(protocol: Protocol, population: Population, round_id: int) -> Shap
 def _shapes(protocol: Protocol, population: Population, tree: ArrayTree, leaves: tuple[object, ...]) -> Shapes:
     common, own = jax.tree.unflatten(tree, leaves)
     memory = jax.eval_shape(lambda key: protocol.remember(population, key), jax.random.key(0))
-    records, mask = _empty_records(population)
+    answer, arguments = _traceable(protocol, population, common, own, memory, exact=False)
+    reply, _ = jax.eval_shape(answer, *arguments)
+    return Shapes(common=common, own=own, reply=reply, memory=memory)
+
+
+def _traceable(
+    protocol: Protocol, population: Population, common: ArrayTree, own: ArrayTree, memory: ArrayTree, *, exact: bool
+) -> tuple[Callable[..., ArrayTree], tuple[ArrayTree, ...]]:
+    """`answer` as a function of arrays alone, and the shapes of its arguments."""
 
     def answer(
         common: ArrayTree, own: ArrayTree, memory: ArrayTree, records: ArrayTree, mask: Array, key: Array
     ) -> ArrayTree:
         persons = jnp.zeros(mask.shape, jnp.int32) if protocol.protected_unit == "person" else None
         shard = Shard(records=records, mask=mask, population=population, persons=persons)
-        return protocol.answer(common, own, shard, memory, Keyed(key))
+        return protocol.answer(common, own, shard, memory, Keyed(key, exact=exact))
 
-    reply, _ = jax.eval_shape(answer, common, own, memory, records, mask, jax.random.key(0))
-    return Shapes(common=common, own=own, reply=reply, memory=memory)
+    return answer, (common, own, memory, *empty_records(population), jax.random.key(0))
 
 
-def _empty_records(population: Population) -> tuple[ArrayTree, ArrayTree]:
+def draws_exactly(protocol: Protocol, population: Population, shapes: Shapes) -> bool:
+    """Whether a client that answers in compiled code draws nothing but latents from a key: all else is the system's."""
+    leaves, tree = jax.tree.flatten(shapes)
+    return _draws_exactly(protocol, population, tree, tuple(leaves))
+
+
+@functools.lru_cache(maxsize=64)
+def _draws_exactly(protocol: Protocol, population: Population, tree: ArrayTree, leaves: tuple[object, ...]) -> bool:
+    shapes = jax.tree.unflatten(tree, leaves)
+    answer, arguments = _traceable(protocol, population, shapes.common, shapes.own, shapes.memory, exact=True)
+    return not uses_key(jax.make_jaxpr(answer)(*arguments))
+
+
+def empty_records(population: Population) -> tuple[ArrayTree, ArrayTree]:
+    """Shapes and types of one client's records and of their mask, padded to the most that any may have."""
     width, schema = population.records, population.schema
     mask = wire.shaped((width,), jnp.bool_)
     if isinstance(schema, Schema):

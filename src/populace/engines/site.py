@@ -21,8 +21,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from populace.engines import wire
@@ -39,27 +37,24 @@ from populace.engines.messages import (
     make_reply,
     read_request,
 )
-from populace.engines.runtime import Keys, make_key, padded_shard, whole_shard
 from populace.engines.secure_sum.messages import SecureSumError
-from populace.engines.site_sums import answer_step, opens_sum, pack_memory
-from populace.engines.wire import Message
+from populace.engines.site_answers import answer_slots, look_up
+from populace.engines.site_sums import answer_step, opens_sum
 from populace.errors import BudgetError, RunError, WireError
 from populace.methods.base import Ask, Population, Protocol
 from populace.privacy import secure_random
+from populace.privacy.account_charges import AccountCharges
 from populace.privacy.ledger import Budget, Charge
 from populace.privacy.relation import Relation, relation_of
-from populace.privacy.source import Keyed, System
 from populace.privacy.sqlite_ledger import (
     Begun,
     OldRunError,
     OvertakenError,
-    RepeatedQuestionError,
     RolledBackError,
-    RunLimitError,
     SqliteLedger,
 )
 from populace.tables.partition import Clients
-from populace.types import Array, ArrayTree, JsonObject
+from populace.types import Array, JsonObject
 
 #: Size of the runs a site takes part in, unless its own file says otherwise.
 MOST_CLIENTS, MOST_RECORDS = 10**7, 10**4
@@ -159,11 +154,11 @@ class Site:
             else:
                 raise RunError("other processes of this site keep answering the same clients; nothing was released")
             ledger.keep_head()  # also where all replies were stored before: nothing leaves that an old ledger would not know
-        values = [wire.fill(shapes.reply, wire.unpack(reply).arrays, "value") for _, reply in sorted(replies.items())]
+        slots = sorted(replies)
+        values = wire.fill_rows(shapes.reply, [replies[slot] for slot in slots], "value")
         return make_reply(
-            agreement, population, run=request.run, round_id=request.round, clients=asked.clients[sorted(replies)],
-            values=jax.tree.map(lambda *each: np.stack([np.asarray(one) for one in each]), *values),
-        )  # fmt: skip
+            agreement, population, run=request.run, round_id=request.round, clients=asked.clients[slots], values=values
+        )
 
     def _replies(
         self,
@@ -179,19 +174,16 @@ class Site:
     ) -> dict[int, bytes]:
         """Replies by slot: stored ones, and new ones that are charged before this returns."""
         batch = self.batch(self.begun(ledger, request), request, asked)
-        replies, new_slots = self.look_up(ledger, request, batch, charge, limit)
+        charges = ledger.read(batch.accounts, run=request.run, round_id=request.round, questions=batch.questions)
+        replies, new_slots = look_up(charges, request, batch, charge, limit)
         if new_slots:
             ledger.check_relation(relation)
-        able = self._able(ledger, batch, new_slots, charge)
+        able = self._able(charges, batch, new_slots, charge)
         if not replies and not able:
             raise RefusedError("budget", f"nobody asked in round {request.round} of run {request.run} may answer")
-        keep = []
-        for slot in able:
-            memory = self.memory(ledger, agreement, population, request, batch, slot, shapes)
-            value, after = self.answer_one(agreement, population, request, batch, slot, memory)
-            reply = wire.pack(Message(kind="value", arrays=wire.leaves(value, "value")))
-            keep.append((batch.accounts[slot], batch.questions[slot], reply, pack_memory(after)))
-            replies[slot] = reply
+        packed = answer_slots(self, ledger, agreement, population, request, batch, able, shapes)
+        replies |= {slot: reply for slot, (reply, _) in zip(able, packed, strict=True)}
+        keep = [(batch.accounts[slot], batch.questions[slot], *each) for slot, each in zip(able, packed, strict=True)]
         ledger.commit_many(
             keep, charge, run=request.run, round_id=request.round, limit=limit, before=[new_slots[slot] for slot in able],
             relation=relation,
@@ -279,43 +271,12 @@ class Site:
             places=places, accounts=[self.hosted.accounts[place] for place in places],
         )  # fmt: skip
 
-    def look_up(
-        self, ledger: SqliteLedger, request: Request, batch: Batch, charge: Charge, limit: Budget
-    ) -> tuple[dict[int, bytes], dict[int, int]]:
-        """Stored replies by slot, and for the other slots how many charges their accounts have in this run.
-
-        Refuses what contradicts the ledger, and what the run's own guarantee does not cover.
-        """
-        replies: dict[int, bytes] = {}
-        new_slots: dict[int, int] = {}
-        try:
-            for slot, (account, question) in enumerate(zip(batch.accounts, batch.questions, strict=True)):
-                reply = ledger.stored(account, run=request.run, round_id=request.round, question=question)
-                if reply is not None:
-                    replies[slot] = reply
-                    continue
-                new_slots[slot] = ledger.entries(account, run=request.run)
-                if new_slots[slot] < batch.heard[slot]:
-                    raise RefusedError(
-                        "rolled-back", f"account {account!r} has fewer charges in {request.run} than were heard"
-                    )
-        except RepeatedQuestionError as error:
-            raise RefusedError("repeated", str(error)) from error
-        except BudgetError as error:
-            raise RefusedError("changed", str(error)) from error
-        try:
-            for slot in new_slots:
-                ledger.check_run(batch.accounts[slot], charge, run=request.run, limit=limit)
-        except RunLimitError as error:
-            raise RefusedError("guarantee", str(error)) from error
-        return replies, new_slots
-
-    def _able(self, ledger: SqliteLedger, batch: Batch, slots: Iterable[int], charge: Charge) -> list[int]:
+    def _able(self, charges: AccountCharges, batch: Batch, slots: Iterable[int], charge: Charge) -> list[int]:
         """The slots whose accounts can pay under the site's limit; the log says how many cannot, and why for one of them."""
         able, unable = [], []
         for slot in slots:
             try:
-                ledger.check(batch.accounts[slot], charge)
+                charges.check(batch.accounts[slot], charge)
                 able.append(slot)
             except BudgetError as error:
                 unable.append(error)
@@ -324,49 +285,6 @@ class Site:
                 f"left out {len(unable)} of {len(able) + len(unable)} who have not answered; one of them: {unable[0]}"
             )
         return able
-
-    def memory(
-        self,
-        ledger: SqliteLedger,
-        agreement: Agreement,
-        population: Population,
-        request: Request,
-        batch: Batch,
-        slot: int,
-        shapes: Shapes,
-    ) -> ArrayTree:
-        """What a client has kept at home in this run, or begins with."""
-        stored = ledger.memory(batch.accounts[slot], run=request.run)
-        if stored is not None:
-            return wire.fill(shapes.memory, wire.unpack(stored).arrays, "memory")
-        client = int(batch.clients[slot])
-        return agreement.protocol.remember(
-            population, make_key(None) if self.root is None else Keys(self.root).memory(client)
-        )
-
-    def answer_one(
-        self,
-        agreement: Agreement,
-        population: Population,
-        request: Request,
-        batch: Batch,
-        slot: int,
-        memory: ArrayTree,
-    ) -> tuple[ArrayTree, ArrayTree]:
-        on_host = agreement.protocol.on_host(population)
-        shard = (whole_shard if on_host else padded_shard)(self.hosted.clients, int(batch.places[slot]), population)
-        own = jax.tree.map(lambda rows: jnp.asarray(rows[slot]), batch.own)
-        if self.root is None:
-            return agreement.protocol.answer(batch.common, own, shard, memory, System())
-        source = Keyed(Keys(self.root).answer(request.round, int(batch.clients[slot])))
-        answer = agreement.protocol.answer if on_host else _compiled(agreement.protocol)
-        return answer(batch.common, own, shard, memory, source)
-
-
-@functools.lru_cache(maxsize=8)
-def _compiled(protocol: Protocol) -> Callable[..., tuple[ArrayTree, ArrayTree]]:
-    """`answer` for a seeded site; exact sampling from the operating system cannot be compiled."""
-    return jax.jit(protocol.answer)
 
 
 @functools.lru_cache(maxsize=64)

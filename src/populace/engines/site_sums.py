@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
-from populace.engines import wire
 from populace.engines.agreement import Agreement, shapes_of
 from populace.engines.asked import Batch, common_digest, read_ask
 from populace.engines.messages import RefusedError, Request, make_sum_reply
@@ -27,8 +26,8 @@ from populace.engines.secure_sum.messages import Step
 from populace.engines.secure_sum.primitives import signing_public
 from populace.engines.secure_sum.roster import Opening, SumRoster
 from populace.engines.secure_sum.site import SumSite
+from populace.engines.site_answers import answer_one, look_up, memory_of, pack_memory
 from populace.engines.sums import with_share
-from populace.engines.wire import Message
 from populace.methods.base import Ask, Population, Protocol
 from populace.privacy.ledger import Charge
 from populace.privacy.noise_shares import NoiseShares
@@ -62,12 +61,6 @@ def answer_step(site: Site, request: Request, step: Step) -> bytes:
                 _check_paying(site, ledger, agreement, population, request)
             taken = own.answer(step, request.rows)
     return make_sum_reply(agreement.digest, run=request.run, round_id=request.round, step=step, taken=taken)
-
-
-def pack_memory(memory: ArrayTree) -> bytes | None:
-    """What a client keeps at home, as its ledger's file holds it; None for nothing."""
-    kept = wire.leaves(memory, "memory")
-    return wire.pack(Message(kind="memory", arrays=kept)) if kept else None
 
 
 def opens_sum(protocol: Protocol, population: Population, round_id: int) -> bool:
@@ -143,7 +136,8 @@ def _mask(
         raise RefusedError("sum", "this site is asked something else than all sites of the sum")
     charge = _charge(agreement, population, request)
     batch = site.batch(site.begun(ledger, request), request, asked)
-    replies, new = site.look_up(ledger, request, batch, charge, limit)
+    charges = ledger.read(batch.accounts, run=request.run, round_id=request.round, questions=batch.questions)
+    replies, new = look_up(charges, request, batch, charge, limit)
     if replies or not new:
         raise RefusedError("changed", f"round {request.round} of run {request.run} was answered before, in another sum")
     ledger.check_relation(relation)
@@ -159,8 +153,8 @@ def _mask(
         )  # fmt: skip
 
     def numbers() -> NumpyArray:
-        before = site.memory(ledger, agreement, population, request, batch, 0, shapes)
-        value, memory = site.answer_one(agreement, population, request, batch, 0, before)
+        before = memory_of(site, ledger, agreement, population, request, batch, 0, shapes)
+        value, memory = answer_one(site, agreement, population, request, batch, 0, before)
         after.append(memory)
         return with_share(jax.tree.map(np.asarray, value), shares, _source(site, request, batch))
 

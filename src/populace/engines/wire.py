@@ -11,7 +11,7 @@ import dataclasses
 import json
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -48,22 +48,40 @@ class Message:
 
 def pack(message: Message) -> bytes:
     arrays = {name: np.asarray(array) for name, array in message.arrays.items()}
+    bodies = [np.ascontiguousarray(array, _travelling(name, array)).tobytes() for name, array in arrays.items()]
+    shapes = {name: (array.dtype.name, array.shape) for name, array in arrays.items()}
+    return b"".join([_head(message.kind, message.fields, shapes, sum(map(len, bodies))), *bodies])
+
+
+def pack_rows(kind: str, arrays: Mapping[str, NumpyArray], *, rows: int) -> list[bytes]:
+    """A message for each row of these arrays: what `pack` makes of one row at a time."""
+    bodies: list[NumpyArray] = [np.zeros((rows, 0), np.uint8)]
     for name, array in arrays.items():
-        if array.dtype.name not in DTYPES:
-            raise WireError(f"array {name!r} is of type {array.dtype}; only {', '.join(DTYPES)} travel")
-    document = {
-        "kind": message.kind,
-        "fields": dict(message.fields),
-        "arrays": [[name, array.dtype.name, list(array.shape)] for name, array in arrays.items()],
-    }
+        flat = np.ascontiguousarray(array, _travelling(name, array)).reshape(rows, math.prod(array.shape[1:]))
+        bodies.append(flat.view(np.uint8))
+    body = np.concatenate(bodies, axis=1)
+    shapes = {name: (array.dtype.name, array.shape[1:]) for name, array in arrays.items()}
+    head = _head(kind, {}, shapes, body.shape[1])
+    return [head + row.tobytes() for row in body]
+
+
+def _travelling(name: str, array: NumpyArray) -> np.dtype[Any]:
+    if array.dtype.name not in DTYPES:
+        raise WireError(f"array {name!r} is of type {array.dtype}; only {', '.join(DTYPES)} travel")
+    return DTYPES[array.dtype.name]
+
+
+def _head(kind: str, fields: JsonObject, shapes: Mapping[str, tuple[str, tuple[int, ...]]], body_bytes: int) -> bytes:
+    """All of a message before its arrays' own bytes."""
+    entries = [[name, dtype, list(shape)] for name, (dtype, shape) in shapes.items()]
+    document = {"kind": kind, "fields": dict(fields), "arrays": entries}
     try:
         header = json.dumps(document, sort_keys=True, allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError) as error:
-        raise WireError(f"the fields of a {message.kind!r} message cannot be written: {error}") from error
+        raise WireError(f"the fields of a {kind!r} message cannot be written: {error}") from error
     if len(header) > MOST_HEADER_BYTES:
         raise WireError(f"expected a header of at most {MOST_HEADER_BYTES} bytes, got {len(header)}")
-    bodies = [np.ascontiguousarray(array, DTYPES[array.dtype.name]).tobytes() for array in arrays.values()]
-    return b"".join([HEAD.pack(MAGIC, VERSION, len(header), sum(map(len, bodies))), header, *bodies])
+    return HEAD.pack(MAGIC, VERSION, len(header), body_bytes) + header
 
 
 def unpack(data: bytes, *, most_bytes: int = MOST_BYTES) -> Message:
@@ -113,17 +131,20 @@ def _arrays(entries: list[Any], body: memoryview) -> dict[str, NumpyArray]:
         size = math.prod(shape) * dtype.itemsize
         if size > len(body) - at:
             raise WireError(f"array {name!r} of a message is longer than the message")
-        part = body[at : at + size]
-        if dtype.kind == "b" and size and np.frombuffer(part, np.uint8).max() > 1:
-            raise WireError(f"array {name!r} holds bytes that are neither true nor false")
-        try:
-            found[name] = np.frombuffer(part, dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
-        except ValueError as error:  # no bytes, but more elements along its axes than numpy counts
-            raise WireError(f"array {name!r} of a message has an impossible shape") from error
+        found[name] = _array(name, body[at : at + size], dtype, tuple(shape))
         at += size
     if at != len(body):
         raise WireError("a message holds more bytes than its arrays")
     return found
+
+
+def _array(name: str, part: memoryview, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NumpyArray:
+    if dtype.kind == "b" and len(part) and np.frombuffer(part, np.uint8).max() > 1:
+        raise WireError(f"array {name!r} holds bytes that are neither true nor false")
+    try:
+        return np.frombuffer(part, dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
+    except ValueError as error:  # no bytes, but more elements along its axes than numpy counts
+        raise WireError(f"array {name!r} of a message has an impossible shape") from error
 
 
 def take_fields(message: Message, kinds: Mapping[str, type]) -> list[Any]:
@@ -171,6 +192,23 @@ def fill(template: ArrayTree, arrays: Mapping[str, NumpyArray], prefix: str, *, 
             raise WireError(f"array {prefix}/{i} holds numbers that are not finite")
         found.append(jax.random.wrap_key_data(jnp.asarray(array)) if is_key else array)
     return jax.tree.unflatten(structure, found)
+
+
+def fill_rows(template: ArrayTree, messages: Sequence[bytes], prefix: str) -> ArrayTree:
+    """What `fill` makes of each of these messages, stacked; those of one round differ in their numbers alone."""
+    first = unpack(messages[0])
+    head = len(messages[0]) - sum(array.nbytes for array in first.arrays.values())
+    alike = all(len(one) == len(messages[0]) and one[:head] == messages[0][:head] for one in messages)
+    if not alike:  # other spelling, the same content: or `fill` refuses it
+        each = [fill(template, unpack(one).arrays, prefix) for one in messages]
+        return jax.tree.map(lambda *rows: np.stack([np.asarray(row) for row in rows]), *each)
+    body: NumpyArray = np.frombuffer(b"".join(one[head:] for one in messages), np.uint8)
+    body, at, stacked = body.reshape(len(messages), len(messages[0]) - head), 0, {}
+    for name, array in first.arrays.items():
+        part = memoryview(body[:, at : at + array.nbytes].tobytes())
+        stacked[name] = _array(name, part, DTYPES[array.dtype.name], (len(messages), *array.shape))
+        at += array.nbytes
+    return fill(template, stacked, prefix, rows=len(messages))
 
 
 def to_numpy(leaf: ArrayTree) -> NumpyArray:

@@ -60,18 +60,25 @@ def _repeated(event: Event, count: int) -> Event:
 
 
 def check_affordable(event: Event | None, budget: Budget, *, who: str) -> None:
-    """Raise BudgetError if this total would pass the budget. The comparison is exact up to rounding."""
+    """Raise BudgetError if this total would pass the budget."""
+    if (sentence := overspending(event, budget)) is not None:
+        raise BudgetError(f"{who} {sentence}")
+
+
+def overspending(event: Event | None, budget: Budget) -> str | None:
+    """By how much this total would pass the budget, in words; None if it would not. The comparison is exact up to rounding."""
     if event is None or math.isinf(budget.epsilon):
-        return
+        return None
     pure = events.is_pure(event)
     if not pure and epsilon_of(event, delta=budget.delta, interval=COARSE) <= budget.epsilon:
-        return  # the coarse answer is never optimistic, and much faster
+        return None  # the coarse answer is never optimistic, and much faster
     total = epsilon_of(event, delta=budget.delta)
-    if total > budget.epsilon * (1 + (ROUNDING if pure else COMPOSITION_ROUNDING)):
-        raise BudgetError(
-            f"{who} would have spent epsilon {total:.6g} of {budget.epsilon:g} (delta {budget.delta:g}, per "
-            f"{budget.unit}); the release is refused and nothing left"
-        )
+    if total <= budget.epsilon * (1 + (ROUNDING if pure else COMPOSITION_ROUNDING)):
+        return None
+    return (
+        f"would have spent epsilon {total:.6g} of {budget.epsilon:g} (delta {budget.delta:g}, per {budget.unit}); the release "
+        "is refused and nothing left"
+    )
 
 
 def check_unit(charge: Charge, budget: Budget) -> None:

@@ -8,7 +8,9 @@ A protocol's `answer` takes either and never asks which.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from fractions import Fraction
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +23,8 @@ from populace.types import Array, NumpyArray
 #: A probability, traced or not; a fraction is exact.
 Probability = Array | Fraction | float
 
+DRAWING = ("random_bits", "random_gamma", "threefry2x32")  # what takes bits from a key, by JAX's names
+LATENTS = "drawn_latents"  # the name under which a program has them
 LATENT_UNITS = 2.0**24  # a standard deviation of a latent, in steps
 
 
@@ -75,7 +79,30 @@ class Keyed:
 
     def normal(self, shape: tuple[int, ...] | int) -> Array:
         """Standard normals, float32, for latents. Not for privacy noise: `gaussian.GaussianSum` makes that."""
-        return jax.random.normal(self.key, (shape,) if isinstance(shape, int) else shape, jnp.float32)
+        latents: Array = drawn_latents(self.key, (shape,) if isinstance(shape, int) else shape)
+        return latents
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def drawn_latents(key: Array, shape: tuple[int, ...]) -> Array:
+    """Standard normals from a key; by this function's name (`LATENTS`) `uses_key` tells them from all else."""
+    return jax.random.normal(key, shape, jnp.float32)
+
+
+def uses_key(program: Any) -> bool:
+    """Whether a traced program (`jax.make_jaxpr`) draws anything but latents from keys, of its source or of its arguments.
+
+    An exact source draws nothing else from its key; a method that takes bits from a key by itself does.
+    """
+    for step in program.eqns:
+        if step.primitive.name in DRAWING:
+            return True
+        if step.params.get("name") == LATENTS:
+            continue
+        inner = jax.tree.leaves(list(step.params.values()), is_leaf=lambda part: hasattr(part, "eqns"))
+        if any(uses_key(part) for part in inner if hasattr(part, "eqns")):
+            return True
+    return False
 
 
 def _threshold(probability: Probability) -> tuple[Array | np.uint32, Array | np.uint32, Array | np.bool]:

@@ -15,24 +15,18 @@ from pathlib import Path
 
 from populace.errors import BudgetError, RunError
 from populace.privacy import events
+from populace.privacy.account_charges import AccountCharges, read_memories
+from populace.privacy.account_charges import RepeatedQuestionError as RepeatedQuestionError
+from populace.privacy.account_charges import RunLimitError as RunLimitError
 from populace.privacy.accounting import epsilon_of
-from populace.privacy.events import Event
 from populace.privacy.guarantee import Unit
-from populace.privacy.ledger import Budget, Charge, check_affordable, check_unit, composed
+from populace.privacy.ledger import Budget, Charge, composed
 from populace.privacy.ledger_file import DATABASE_ERRORS, event_of, keep_head, last_of, link, open_file, transaction
 from populace.privacy.ledger_file import LAYOUT as LAYOUT
 from populace.privacy.ledger_file import RolledBackError as RolledBackError
 from populace.privacy.ledger_file import kept_budget as kept_budget
 from populace.privacy.relation import UNKNOWN, Relation, assumed, check_same_relation
 from populace.types import JsonObject
-
-
-class RunLimitError(BudgetError):
-    """What is asked would exceed the guarantee of the run it is asked in."""
-
-
-class RepeatedQuestionError(BudgetError):
-    """An account has answered this question in another round of the same run."""
 
 
 class OldRunError(RunError):
@@ -135,46 +129,28 @@ class SqliteLedger:
     def _transaction(self) -> contextlib.AbstractContextManager[None]:
         return transaction(self._db)
 
-    def stored(self, account: str, *, run: str, round_id: int, question: str) -> bytes | None:
-        """The reply already given to this question, or None.
+    def read(
+        self,
+        accounts: Sequence[str],
+        *,
+        run: str | None = None,
+        round_id: int | None = None,
+        questions: Sequence[str] = (),
+    ) -> AccountCharges:
+        """What the ledger holds about these accounts now; with a round and a question each, also what they answered."""
+        return AccountCharges(self._db, self.budget, accounts, run=run, round_id=round_id, questions=questions)
 
-        Refuses the same round with another question, and the same question in another round: a fresh reply to it would be a
-        second release.
-        """
-        rows = self._db.execute(
-            "SELECT round, question, reply FROM entry "
-            "WHERE account IN (SELECT ? UNION ALL SELECT name FROM alias WHERE account = ?) "
-            "AND run = ? AND (round = ? OR question = ?)",
-            (account, account, run, round_id, question),
-        ).fetchall()
-        for at, kept, reply in rows:
-            if at == round_id and kept == question:
-                return bytes(reply)
-            if at == round_id:
-                raise BudgetError(
-                    f"account {account!r} has answered another question in round {round_id} of run {run!r}; a round is asked "
-                    "once"
-                )
-        if rows:
-            raise RepeatedQuestionError(
-                f"account {account!r} has answered this very question in round {rows[0][0]} of run {run!r}, and round "
-                f"{round_id} asks it again; a fresh answer would be a second release"
-            )
-        return None
+    def stored(self, account: str, *, run: str, round_id: int, question: str) -> bytes | None:
+        """The reply already given to this question, or None; refuses what `AccountCharges.stored` does."""
+        return self.read([account], run=run, round_id=round_id, questions=[question]).stored(account, question)
 
     def check(self, account: str, charge: Charge) -> None:
         """Raise BudgetError if one more such charge would overspend."""
-        check_unit(charge, self.budget)
-        check_affordable(_with(self._spent(account), charge), self.budget, who=f"account {account!r}")
+        self.read([account]).check(account, charge)
 
     def check_run(self, account: str, charge: Charge, *, run: str, limit: Budget) -> None:
         """Raise RunLimitError if one more such charge would take more in this run than `limit`, what the run guarantees."""
-        try:
-            check_unit(charge, limit)
-            total = _with(self._spent(account, run=run), charge)
-            check_affordable(total, limit, who=f"account {account!r} in run {run!r}, by the run's own guarantee,")
-        except BudgetError as error:
-            raise RunLimitError(str(error)) from error
+        self.read([account], run=run).check_run(account, charge, limit=limit)
 
     def commit(
         self,
@@ -211,34 +187,55 @@ class SqliteLedger:
         """
         if not replies:
             return
-        event = json.dumps(events.to_json(charge.event), sort_keys=True)
         try:
             with self._transaction():
                 self._keep_relation(relation, charge)
-                chain = last_of(self._db).chain
-                under = (None, None) if relation is None else (relation.neighbours, relation.trust)
-                for number, (account, question, reply, memory) in enumerate(replies):
-                    if before is not None and self.entries(account, run=run) != before[number]:
-                        raise OvertakenError(f"account {account!r} was charged by another process in the meantime")
-                    if self.stored(account, run=run, round_id=round_id, question=question) is not None:
-                        raise BudgetError(f"account {account!r} has answered round {round_id} of run {run!r} already")
-                    self.check(account, charge)
-                    if limit is not None:
-                        self.check_run(account, charge, run=run, limit=limit)
-                    row = (account, run, round_id, question, charge.unit, event, *under, reply, time.time())
-                    chain = link(chain, row)
-                    self._db.execute(
-                        "INSERT INTO entry (account, run, round, question, unit, event, neighbours, trust, reply, at, chain) "
-                        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                        (*row, chain),
-                    )
-                    if memory is not None:
-                        self._db.execute("INSERT OR REPLACE INTO memory VALUES (?, ?, ?)", (account, run, memory))
+                self._db.executemany(
+                    "INSERT INTO entry (account, run, round, question, unit, event, neighbours, trust, reply, at, chain) "
+                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    self._checked_rows(
+                        replies, charge, relation, run=run, round_id=round_id, limit=limit, before=before
+                    ),
+                )
+                kept = [(account, run, memory) for account, _, _, memory in replies if memory is not None]
+                self._db.executemany("INSERT OR REPLACE INTO memory VALUES (?, ?, ?)", kept)
                 if beside is not None:
                     beside()
             self.keep_head()
         except DATABASE_ERRORS as error:
             raise RunError(f"cannot write the ledger {self.path}: {error}; nothing was released") from error
+
+    def _checked_rows(
+        self,
+        replies: Sequence[tuple[str, str, bytes, bytes | None]],
+        charge: Charge,
+        relation: Relation | None,
+        *,
+        run: str,
+        round_id: int,
+        limit: Budget | None,
+        before: Sequence[int] | None,
+    ) -> list[tuple[object, ...]]:
+        """The entries of a commit, each checked after all before it were counted, and linked to the one before it."""
+        event = json.dumps(events.to_json(charge.event), sort_keys=True)
+        under = (None, None) if relation is None else (relation.neighbours, relation.trust)
+        accounts, questions, _, _ = zip(*replies, strict=True)
+        charges = self.read(accounts, run=run, round_id=round_id, questions=questions)
+        chain = last_of(self._db).chain
+        rows = []
+        for number, (account, question, reply, _) in enumerate(replies):
+            if before is not None and charges.entries(account) != before[number]:
+                raise OvertakenError(f"account {account!r} was charged by another process in the meantime")
+            if charges.stored(account, question) is not None:
+                raise BudgetError(f"account {account!r} has answered round {round_id} of run {run!r} already")
+            charges.check(account, charge)
+            if limit is not None:
+                charges.check_run(account, charge, limit=limit)
+            charges.book(account, charge, event=event, question=question, reply=reply)
+            row = (account, run, round_id, question, charge.unit, event, *under, reply, time.time())
+            chain = link(chain, row)
+            rows.append((*row, chain))
+        return rows
 
     def keep_head(self) -> None:
         """Write down beside the ledger how far it is; a reply, also a stored one, may leave only after this."""
@@ -301,32 +298,15 @@ class SqliteLedger:
             raise BudgetError(f"run {run!r} was begun under other terms; terms do not change within a run")
 
     def memory(self, account: str, *, run: str) -> bytes | None:
-        row = self._db.execute(
-            "SELECT content FROM memory WHERE run = ? "
-            "AND account IN (SELECT ? UNION ALL SELECT name FROM alias WHERE account = ?)",
-            (run, account, account),
-        ).fetchone()
-        return None if row is None else bytes(row[0])
+        return self.memories([account], run=run).get(account)
 
-    def _spent(self, account: str, *, run: str | None = None) -> list[tuple[Event, int]]:
-        """What an account was charged, in all or in one run. Charges of different units are never added: refused."""
-        rows = self._db.execute(
-            "SELECT unit, event, COUNT(*) FROM entry "
-            "WHERE account IN (SELECT ? UNION ALL SELECT name FROM alias WHERE account = ?) "
-            "AND (? IS NULL OR run = ?) GROUP BY unit, event",
-            (account, account, run, run),
-        ).fetchall()
-        other = {unit for unit, _, _ in rows} - {self.budget.unit}
-        if other:
-            raise BudgetError(
-                f"account {account!r} holds charges per {' and '.join(sorted(other))}, which do not add up to anything per "
-                f"{self.budget.unit}; nothing more is released about it"
-            )
-        return [(event_of(text), count) for _, text, count in rows]
+    def memories(self, accounts: Sequence[str], *, run: str) -> dict[str, bytes]:
+        """What the clients of these accounts keep at home in a run; who keeps nothing is left out."""
+        return read_memories(self._db, accounts, run=run)
 
     def spent(self, account: str) -> float:
         """Epsilon spent by one account at the budget's delta."""
-        total = composed(self._spent(account))
+        total = self.read([account]).spent(account)
         return 0.0 if total is None else epsilon_of(total, delta=self.budget.delta)
 
     def summary(self) -> JsonObject:
@@ -374,20 +354,4 @@ class SqliteLedger:
 
     def entries(self, account: str, *, run: str | None = None) -> int:
         """How many charges an account has, in all or in one run."""
-        row = self._db.execute(
-            "SELECT COUNT(*) FROM entry WHERE account IN (SELECT ? UNION ALL SELECT name FROM alias WHERE account = ?) "
-            "AND (? IS NULL OR run = ?)",
-            (account, account, run, run),
-        ).fetchone()
-        return int(row[0])
-
-
-def _with(spent: list[tuple[Event, int]], charge: Charge) -> Event | None:
-    """What was spent and one charge more, as one event; the same charges give the same event, in whatever order they came."""
-    merged: dict[Event, int] = {}
-    for event, count in [*spent, (charge.event, 1)]:
-        merged[event] = merged.get(event, 0) + count
-    parts = list(merged.items())
-    if len(parts) > 1:
-        parts.sort(key=lambda each: json.dumps(events.to_json(each[0]), sort_keys=True))
-    return composed(parts)
+        return self.read([account], run=run).entries(account)

@@ -232,7 +232,8 @@ class _Exact:
     def answers(self, block: Block, numbers: Array, questions: Array) -> pa.BinaryArray:
         asked = [str(question) for question in questions.tolist()]
         accounts = list(zip(block.names, asked, strict=True))
-        replies = [self.ledger.stored(name, run=self.run, round_id=0, question=text) for name, text in accounts]
+        charges = self.ledger.read(block.names, run=self.run, round_id=0, questions=asked)
+        replies = [charges.stored(name, text) for name, text in accounts]
         fresh = np.flatnonzero([reply is None for reply in replies])
         if len(fresh):
             reports = release(self.asked, questions[fresh], block.records[fresh], block.mask[fresh])

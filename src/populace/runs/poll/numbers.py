@@ -27,7 +27,8 @@ def kept_numbers(ledger: SqliteLedger, run: str, stream: ClientStream, census: C
     kept = ledger.begun(where)
     if kept is None:
         first = next(stream.blocks(census.widest)).names
-        if any(ledger.entries(account, run=run) for account in first):
+        charges = ledger.read(first, run=run)
+        if any(charges.entries(account) for account in first):
             raise BudgetError(
                 f"clients of {name} have answered under other numbers: in another file, or with version 0.1.0, which numbered "
                 "them in the order of the data. They do not answer again; fit the file that was written then"
