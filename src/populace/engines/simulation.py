@@ -37,7 +37,7 @@ from populace.privacy.ledger import Budget, MemoryLedger
 from populace.privacy.source import Keyed, System
 from populace.tables.images import Images
 from populace.tables.partition import Clients
-from populace.types import Array, ArrayTree
+from populace.types import Array, ArrayTree, Doing
 
 MOST_BYTES_ON_DEVICE = 4 * 2**30
 MOST_MEMORY_ON_DEVICE = 2 * 2**30  # of what all clients keep at home; more stays with the host
@@ -61,6 +61,7 @@ def run(
     compiled: bool | None = None,
     asked: Budget | None = None,
     exact_noise: bool = False,
+    doing: Doing = lambda _: None,
 ) -> Outcome:
     """Run a protocol on simulated clients, from the checkpoint if there is one.
 
@@ -69,18 +70,15 @@ def run(
     allows: a protocol that claims more is refused before it starts. With `exact_noise`, noise, reports and coins are
     drawn on the host, from the operating system, also within compiled code; starting points and latents come from `root`.
     """
+    doing("asking clients")
     population = population_of(clients)
     check_kind(protocol, population)
     check_persons(protocol, clients)
     resuming = checkpoint is not None and checkpoint.exists()
     keys = Keys(checkpoint.root() if checkpoint is not None and resuming else root, exact=exact_noise)
     ledger = new_ledger(protocol, population, asked)
-    state, memory, traffic, done = (
-        protocol.begin(population, keys.begin()),
-        _memories(protocol, population, keys),
-        Traffic(),
-        0,
-    )
+    state, memory = protocol.begin(population, keys.begin()), _memories(protocol, population, keys)
+    traffic, done = Traffic(), 0
     if checkpoint is not None:
         if resuming:
             state, memory, done, traffic = checkpoint.load(state=state, memory=memory, ledger=ledger)
@@ -110,6 +108,7 @@ def run(
         chunk = _next_chunk(chunk, advanced, took)
     if checkpoint is not None and kept < done:  # so that a generator that was written is made again, not drawn anew
         checkpoint.save(root=keys.root, rounds=done, state=state, memory=memory, ledger=ledger, traffic=traffic)
+    doing("fitting")
     generator = protocol.finish(state, population, keys.finish())
     return Outcome(
         generator=generator, guarantee=protocol.guarantee(population), ledger=ledger, traffic=traffic, rounds=done,

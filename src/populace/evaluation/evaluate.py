@@ -19,7 +19,7 @@ from populace.evaluation.prediction_figures import best_model, guess_of, predict
 from populace.evaluation.sets import average_distances
 from populace.evaluation.value_figures import ValueComparison, compare_values
 from populace.tables.table import Table
-from populace.types import JsonObject, NumpyArray
+from populace.types import Doing, JsonObject, NumpyArray
 
 Figures = dict[str, dict[str, Estimate]]  # metric -> table -> figure
 
@@ -54,7 +54,12 @@ def evaluate_table(synthetic: Table, real: Table, *, target: str | None = None, 
 
 
 def evaluate_tables(
-    synthetic: Mapping[str, Table], real: Table, *, target: str | None = None, seed: int = 0
+    synthetic: Mapping[str, Table],
+    real: Table,
+    *,
+    target: str | None = None,
+    seed: int = 0,
+    doing: Doing = lambda _: None,
 ) -> dict[str, Evaluated]:
     """All figures of several synthetic tables under one schema; what does not depend on them is computed once.
 
@@ -74,10 +79,13 @@ def evaluate_tables(
     began = time.monotonic()
     first = baselines.first_half(len(real), rng)
     mixed = baselines.shuffled(real, rng)
+    doing("comparing values")
     values, value_means = compare_values(synthetic, real, first, mixed)
     compared = time.monotonic()
+    doing("comparing marginals")
     pairs, figures = _distances(synthetic, real, first, mixed)
     measured = time.monotonic()
+    doing("predicting the target")
     predicted, facts = predict(synthetic, real, target, rng, seed)
     seconds = {
         "values": compared - began, "distances": measured - compared, "prediction": time.monotonic() - measured,
