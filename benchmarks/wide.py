@@ -1,7 +1,7 @@
 """`python -m benchmarks.wide`: what `poll` and `census` take on wide tables, through `populace synthesize`.
 
 Two tables of 30,000 rows whose columns depend on each other through a few latent classes: `wide` has 120 columns of 2 to 59
-values, words, `binary` has 500 of 0 and 1. Each method runs in a process of its own, one after the other; processor seconds, the peak
+values, `binary` has 500 of 0 and 1. Each method runs in a process of its own, one after the other; processor seconds, the peak
 of its memory and the mean distance of the two-way tables of its rows (over pairs drawn at random) are said and stored.
 """
 

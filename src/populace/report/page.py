@@ -119,7 +119,7 @@ def evaluate_runs(
     return documents
 
 
-def _measure(runs: Sequence[JsonObject], frame: pa.Table, target: str | None, doing: Doing) -> None:
+def _measure(runs: Sequence[JsonObject], frame: pa.Table, target: str | None, doing: Doing = lambda _: None) -> None:
     """Metrics, figures and the schema they were computed under, into each run of tables."""
     schemas = {run["schema"].digest: run["schema"] for run in runs}
     if len({schema.names for schema in schemas.values()}) > 1:
