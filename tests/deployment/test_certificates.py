@@ -4,6 +4,10 @@ import dataclasses
 import datetime
 import json
 import shutil
+import socket
+import ssl
+import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -20,7 +24,7 @@ from populace.engines.flare import kits, tally
 from populace.engines.flare.certificates import Entry, check_list, make_list, read_certificate, read_list
 from populace.engines.flare.policy import LIST_FILE
 from populace.engines.flare.tally import Tally, check_tally
-from populace.engines.flare.tls import Listed, RefusedCertificate
+from populace.engines.flare.tls import Listed, RefusedCertificate, cut_refused
 from populace.engines.messages import RefusedError
 from populace.engines.site_file import read_site_file
 from populace.errors import InputError, RunError, WireError
@@ -86,12 +90,33 @@ def test_a_revoked_site_is_on_a_list_that_grows_and_that_only_the_root_signs(fed
     forged = make_list(other / "ca", 9, [Entry(name="localhost", serial=5, whole_name=True)])
     with pytest.raises(InputError, match="not signed by this federation's root"):
         check_list(forged.content, federation.path / "ca" / "rootCA.pem", where="a test")
+    stowaway = (other / "ca" / "rootCA.pem").read_bytes()
+    for content in (first.content + stowaway, stowaway + first.content, first.content + forged.content):
+        with pytest.raises(InputError, match=r"holds more than a list|not signed|holds no list"):
+            check_list(content, federation.path / "ca" / "rootCA.pem", where="a test")
+    with pytest.raises(InputError, match="the coordinator's own name"):
+        federation.revoke("localhost")
     (federation.path / LIST_FILE).write_bytes(forged.content)
     with pytest.raises(InputError, match="not signed"):
         federation.start()
     (federation.path / LIST_FILE).unlink()
     with pytest.raises(RunError, match="gone or older than list 1"):
         federation.start()
+
+
+def test_a_connection_that_is_closed_meanwhile_does_not_stop_the_looks(federation, site):
+    """FLARE closes a connection and forgets it a moment later; what is revoked next must still be cut."""
+    listed = Listed(federation.path / LIST_FILE, federation.path / "ca" / "rootCA.pem")
+    plain, other_end = socket.socketpair()
+    closed = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).wrap_socket(
+        plain, do_handshake_on_connect=False, server_hostname="x"
+    )
+    closed._sslobj = None
+    connection = SimpleNamespace(sock=closed, close=closed.close)
+    driver = SimpleNamespace(conn_lock=threading.Lock(), connections={"one": connection})
+    cut_refused(driver, listed)
+    assert closed.fileno() == -1
+    other_end.close()
 
 
 def test_a_site_takes_lists_that_are_newer_and_does_not_start_when_it_is_on_one(federation, site, capsys, tmp_path):

@@ -1,5 +1,7 @@
 """What a site's process takes from a server that has been changed: nothing but jobs, and those by the site's own policy."""
 
+import subprocess
+import sys
 import types
 import uuid
 
@@ -7,6 +9,7 @@ import pytest
 
 pytest.importorskip("nvflare")
 
+from nvflare.app_common.job_launcher import client_process_launcher
 from nvflare.fuel.f3.cellnet.core_cell import Message as CellMessage
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.sec.audit import AuditService
@@ -17,6 +20,7 @@ from nvflare.private.fed.client.admin import FedAdminAgent
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 
 from populace.engines.flare import client, policy
+from populace.engines.flare.client import FLARES_WORKER, OWN_WORKER, start_own_workers
 from populace.engines.flare.processes import MODULES
 from populace.tables.files import write_json
 
@@ -96,3 +100,29 @@ def test_the_network_agent_is_silent_and_sites_start_guarded(agent):
     assert fed_client_base.NetAgent is client.SilentAgent
     fed_client_base.NetAgent("any cell").close()
     assert MODULES["client"] == client.__name__
+
+
+def test_jobs_are_started_with_the_checks_of_connections(monkeypatch):
+    """The worker carries requests and replies over a connection of its own."""
+    monkeypatch.setattr(
+        client_process_launcher, "generate_client_command", lambda _: f"python -u -m {FLARES_WORKER} -n 1"
+    )
+    start_own_workers()
+    assert client_process_launcher.ClientProcessJobLauncher().get_command({}, None) == f"python -u -m {OWN_WORKER} -n 1"
+    monkeypatch.setattr(client_process_launcher, "generate_client_command", lambda _: "python -m something.new")
+    start_own_workers()
+    with pytest.raises(RuntimeError, match="otherwise than known"):
+        client_process_launcher.ClientProcessJobLauncher().get_command({}, None)
+
+
+def test_the_worker_takes_certificates_of_the_federations_root_alone(tmp_path):
+    code = """
+import sys
+from pathlib import Path
+from nvflare.fuel.f3.drivers import tcp_driver
+from populace.engines.flare import connecting, tls, worker
+worker.guard(Path(sys.argv[1]))
+checked = tcp_driver.get_ssl_context is not tls.flares_context
+sys.exit(0 if checked and tcp_driver.TcpDriver.connect is connecting.connect else 1)
+"""
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)]).returncode == 0

@@ -10,7 +10,7 @@ import pytest
 from builders import CentralMean, Relay
 from populace.engines.agreement import Agreement
 from populace.engines.link import InProcess, LinkClosedError
-from populace.engines.segment import Plan, advance, coordinator_of, read_plan, read_status
+from populace.engines.segment import Plan, advance, coordinator_of, is_over, read_plan, read_status
 from populace.errors import RunError, SpecError
 from populace.methods.registry import make_protocol
 
@@ -160,6 +160,22 @@ def test_a_lost_checkpoint_is_made_up_from_stored_replies_also_without_a_seed(pl
     other = read_plan(place)
     dataclasses.replace(other, root=()).save(place)
     assert read_plan(place).root != other.root
+
+
+def test_a_finished_run_is_over_while_its_result_is_there(plan, rows, make_sites):
+    protocol = make_protocol("independent", {"epsilon": 2.0, "clients_per_batch": 5})
+    place, sites = plan(protocol, seed=None), make_sites(rows, protocol, seed=None)
+    assert advance(place, Closing(sites, after=1), 1) == "interrupted"
+    early = (place / "checkpoint.npz").read_bytes()
+    assert not is_over(place)
+    assert advance(place, Closing(sites, after=99), 2) == "finished"
+    assert is_over(place)
+    assert advance(place, Closing(sites, after=0), 3) == "finished"  # nobody is asked
+    assert read_status(place)["segment"] == 3
+    (place / "checkpoint.npz").write_bytes(early)
+    assert not is_over(place)
+    (place / "checkpoint.npz").unlink()
+    assert not is_over(place)
 
 
 def test_a_lost_or_older_checkpoint_of_a_run_with_noise_at_the_server_is_refused(plan, rows, make_sites):

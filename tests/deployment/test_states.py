@@ -4,7 +4,16 @@ import dataclasses
 
 import pytest
 
-from populace.federation.states import Memory, Seen, begin_segment, decide, patience, pause_before
+from populace.federation.states import (
+    Decision,
+    Memory,
+    Seen,
+    begin_segment,
+    decide,
+    patience,
+    pause_before,
+    waited_for_sites,
+)
 
 GIVEN = 100.0
 
@@ -69,10 +78,24 @@ def test_a_silent_server_is_borne_for_a_minute_and_a_dead_one_is_not():
     silent = [seen(now=t, server="silent", server_why="busy") for t in range(59)]
     start, decision = follow(memory(), silent)
     assert decision.move == "keep"
-    answered, _ = decide(start, seen(now=59.5), given=GIVEN)
+    answered, _ = decide(start, seen(now=59.5, server="answers"), given=GIVEN)
     assert answered.silent_since is None
     assert decide(start, seen(now=62.0, server="silent", server_why="busy"), given=GIVEN)[1].move == "new segment"
     assert decide(memory(), seen(server="dead", server_why="the server died"), given=GIVEN)[1].why == "the server died"
+
+
+def test_looks_between_two_questions_do_not_end_a_silence():
+    """The server is asked every two seconds, the status is looked at ten times as often."""
+    looks = [seen(now=t / 5, **({"server": "silent", "server_why": "hung"} if t % 10 == 0 else {})) for t in range(330)]
+    assert follow(memory(), looks)[1] == Decision("new segment", "hung")
+    answering = [seen(now=t / 5, **({"server": "answers"} if t % 10 == 0 else {})) for t in range(330)]
+    assert follow(memory(), answering)[1].move == "keep"
+
+
+def test_a_wait_for_sites_is_not_held_against_the_segment():
+    waited = waited_for_sites(memory(), 890.0)
+    assert decide(waited, seen(now=1_000.0), given=GIVEN)[1].move == "keep"
+    assert decide(memory(), seen(now=1_000.0), given=GIVEN)[1].move == "pause"
 
 
 def test_ends_of_a_segment():

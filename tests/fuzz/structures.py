@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from builders import INDEPENDENT, small_schema, table_methods
 from fuzz.corpus import agreement, small_table
 from fuzz.target import Target
-from populace.border.models import interpreting
+from populace.border.models import check_document, interpreting
 from populace.engines.agreement import agreement_from_json
 from populace.engines.roster import roster_from_json
 from populace.methods.registry import METHODS, make_protocol, parameters
 from populace.privacy import events
 from populace.privacy.guarantee import guarantee_from_json
+from populace.runs.forms import PrivacyForm
 from populace.runs.spec import make_spec
 from populace.tables.proposal import propose
 from populace.tables.schema import schema_from_dict
@@ -105,7 +106,8 @@ GUARANTEES = documents(
     mechanism=JSON,
     assumptions=st.one_of(st.lists(st.text(max_size=4), max_size=2), JSON), derivation=st.lists(st.text(max_size=4),
     max_size=2),
-    randomness=JSON, domains=JSON, domain_sources=JSON, units=NUMBERS, sampling_delta=NUMBERS, claims=JSON, reason=JSON,
+    randomness=JSON, domains=JSON, domain_sources=JSON, units=NUMBERS, counts_read=JSON, noise=JSON,
+    sampling_delta=NUMBERS, claims=JSON, reason=JSON,
 )  # fmt: skip
 CELLS = st.one_of(
     st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(), st.text(max_size=6), st.dates(), st.times(),
@@ -202,6 +204,7 @@ def _event(document: Any) -> None:
 
 def _guarantee(document: Any) -> None:
     """What is a guarantee can be written and said; what is none is refused as its readers expect."""
+    check_document(document, PrivacyForm, where="a privacy.json")
     with interpreting("a privacy.json"):
         claim = guarantee_from_json(document)
     _ = (claim.to_json(), claim.statement, claim.headline, claim.lines)

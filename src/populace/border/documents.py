@@ -23,6 +23,9 @@ _IN_TOML = re.compile(
 )
 
 
+_BETWEEN_KEYS = re.compile(r"[=,\n\[\]{}]")
+
+
 class _LimitError(ValueError):
     """A document beyond a limit."""
 
@@ -44,6 +47,7 @@ def parse_toml(text: str | bytes, *, where: str, error: type[PopulaceError] = Ru
     try:
         text = text.decode("utf-8") if isinstance(text, bytes) else text
         _check_depth(text, _IN_TOML)
+        _check_keys(text)
         document = tomllib.loads(text)
         _check_values(document)
     except (ValueError, RecursionError, MemoryError) as reason:
@@ -73,6 +77,15 @@ def _check_depth(text: str, tokens: re.Pattern[str]) -> None:
                 )
         elif first in "]}":
             depth -= 1
+
+
+def _check_keys(text: str) -> None:
+    """Refuse keys of too many parts before they are read: tomllib takes the square of their number in time and memory."""
+    if text.count(".") <= MOST_DEPTH:
+        return
+    plain = _IN_TOML.sub(lambda token: token[0] if token[0] in "[{]}" else " ", text)
+    if any(part.count(".") > MOST_DEPTH for part in _BETWEEN_KEYS.split(plain)):
+        raise _LimitError(f"expected keys of at most {MOST_DEPTH} parts, got more; it is damaged or forged")
 
 
 def _check_values(document: object) -> None:

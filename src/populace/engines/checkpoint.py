@@ -78,11 +78,9 @@ class Checkpoint:
         self, *, state: ArrayTree, memory: ArrayTree, ledger: MemoryLedger
     ) -> tuple[ArrayTree, ArrayTree, int, Traffic]:
         """State, memory, rounds done and traffic, shaped like the templates; the ledger is restored in place."""
-        where = f"cannot resume: {self.path}"
-        with interpreting(where, advice=AGAIN):
+        with interpreting(f"cannot resume: {self.path}", advice=AGAIN):
             arrays = self._read()
-            text = arrays["document"].tobytes()
-            document = check_document(parse_json(text, where=str(self.path)), _Document, where=where, advice=AGAIN)
+            document = self._document(arrays)
             ledger.restore(arrays, document["ledger"])
             return (
                 self._fill(state, arrays, "state"),
@@ -90,6 +88,15 @@ class Checkpoint:
                 int(document["rounds"]),
                 Traffic(**document["traffic"]),
             )
+
+    def rounds(self) -> int:
+        """The rounds that are in it."""
+        with interpreting(f"cannot resume: {self.path}", advice=AGAIN):
+            return int(self._document(self._read())["rounds"])
+
+    def _document(self, arrays: dict[str, NumpyArray]) -> JsonObject:
+        text, where = arrays["document"].tobytes(), f"cannot resume: {self.path}"
+        return check_document(parse_json(text, where=str(self.path)), _Document, where=where, advice=AGAIN)
 
     def root(self) -> Array:
         """The root key of the interrupted run: its replies are reproduced, not drawn anew."""

@@ -23,6 +23,7 @@ class PlanForm(Form):
     seed: int | None
     least: Positive
     timeout: float = pydantic.Field(gt=0, allow_inf_nan=False)
+    patience: float | None = pydantic.Field(default=None, ge=0, allow_inf_nan=False)
     root: Annotated[list[Word], pydantic.Field(min_length=2, max_length=2)]
 
 
@@ -45,8 +46,9 @@ class RosterForm(Form):
 class SiteStatusForm(Form):
     last: str
     clients: Count
-    replies_in_last_round: Count
-    replies_in_all: Count
+    replies: Count = 0  # of the last round, up to version 0.3.0
+    replies_in_last_round: Count = 0
+    replies_in_all: Count = 0
     epsilon: float
 
 

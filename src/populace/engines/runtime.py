@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import secrets
 from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
 
 import jax
 import numpy as np
 
 from populace.errors import BudgetError, SpecError
-from populace.methods.base import ImageShape, Population, Protocol, Shard
+from populace.methods.base import ImageShape, Population, Protocol, Shard, on_processor
 from populace.methods.blocks.generator import Synthesizer
 from populace.privacy.guarantee import Guarantee, Noise
 from populace.privacy.ledger import Budget, MemoryLedger
@@ -35,6 +38,21 @@ class Progress:
 
 
 Report = Callable[[Progress], None]
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def placed(
+    engine: Callable[Concatenate[Protocol, Arguments], Result],
+) -> Callable[Concatenate[Protocol, Arguments], Result]:
+    """An engine that runs methods which no accelerator helps on the processor."""
+
+    @functools.wraps(engine)
+    def run(protocol: Protocol, /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Result:
+        with contextlib.nullcontext() if protocol.accelerates else on_processor():
+            return engine(protocol, *arguments, **named)
+
+    return run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

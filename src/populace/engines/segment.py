@@ -60,7 +60,7 @@ class Plan:
     seed: int | None = None
     least: int = 1
     timeout: float = 300.0
-    patience: float = 0.0
+    patience: float | None = None  # runs begun by earlier versions have none
     root: tuple[int, ...] = ()
 
     def save(self, folder: Path) -> None:
@@ -76,7 +76,7 @@ def read_plan(folder: Path) -> Plan:
     try:
         agreement = agreement_from_json(document["agreement"], where=str(folder / "plan.json"))
         fields = {name: document[name] for name in ("run", "seed", "least", "timeout")}
-        fields["patience"] = float(document.get("patience", 0.0))  # runs begun by earlier versions have none
+        fields["patience"] = document.get("patience")
         root = tuple(int(word) for word in document["root"])
     except (KeyError, TypeError, ValueError) as error:
         raise RunError(f"{folder / 'plan.json'} is damaged: {error!r}") from error
@@ -96,6 +96,13 @@ def read_status(folder: Path) -> JsonObject:
     new: JsonObject = {"state": "new", "round": 0, "segment": 0, "why": "", "sites": {}}
     path = folder / "status.json"
     return {**new, **read_document(path, StatusForm)} if path.exists() else new
+
+
+def is_over(folder: Path) -> bool:
+    """Whether all rounds of a run are done, and their result is still there: a checkpoint that was lost, or an old one that
+    was put back, is made up for by asking again."""
+    status, checkpoint = read_status(folder), checkpoint_of(folder)
+    return status["state"] == "finished" and checkpoint.exists() and checkpoint.rounds() >= int(status["round"])
 
 
 def read_skipped(folder: Path) -> frozenset[str]:
@@ -136,7 +143,7 @@ def coordinator_of(
     return Coordinator(
         agreement=plan.agreement, roster=roster, link=link, run=plan.run,
         root=jax.random.wrap_key_data(jnp.array(plan.root, jnp.uint32)), checkpoint=checkpoint_of(folder),
-        timeout=plan.timeout, patience=plan.patience, seeded=plan.seed is not None,
+        timeout=plan.timeout, patience=plan.patience or 0.0, seeded=plan.seed is not None,
         skipped=lambda: read_skipped(folder), waiting=waiting, stopping=(folder / "stop").exists,
     )  # fmt: skip
 
@@ -151,12 +158,12 @@ def advance(folder: Path, link: Link, segment: int | None = None) -> State:
         if not alone:
             return "interrupted"
         before = read_status(folder)
-        if before["state"] == "finished" and checkpoint_of(folder).exists():
-            return "finished"
         last = int(before.get("segment", 0))
         number = last + 1 if segment is None else segment
         if number < last:
             return "interrupted"
+        if is_over(folder):
+            return _note(folder, "finished", segment=number)
         (folder / "stop").unlink(missing_ok=True)
         sites = {site: {**one, "last": NOT_YET} for site, one in before.get("sites", {}).items()}
         _note(folder, "running", segment=number, sites=sites, segment_rounds=0)

@@ -28,6 +28,7 @@ from populace.engines.runtime import (
     check_persons,
     gather_shards,
     new_ledger,
+    placed,
     population_of,
     whole_shard,
 )
@@ -51,6 +52,7 @@ CHUNK_OF_COHORTS = 64
 MOST_ROUNDS_AT_ONCE = 4_096
 
 
+@placed
 def run(
     protocol: Protocol,
     clients: Clients,
@@ -87,8 +89,7 @@ def run(
     if compiled is None:
         compiled = protocol.compiles and _bytes(clients) <= MOST_BYTES_ON_DEVICE and not _on_host(memory)
     runner = (_Compiled if compiled else _RoundByRound)(protocol, clients, population, keys, ledger)
-    total = protocol.round_count(population)
-    chunk = 1
+    total, chunk = protocol.round_count(population), 1
     saved, cost, kept = time.monotonic(), 0.0, done
     while True:
         began = time.monotonic()
@@ -147,7 +148,7 @@ def _memories(protocol: Protocol, population: Population, keys: Keys) -> ArrayTr
 def _shard(tree: ArrayTree) -> ArrayTree:
     """Spread the leading (client) axis over the devices; what does not divide evenly stays whole."""
     devices = jax.devices()
-    if len(devices) == 1:
+    if len(devices) == 1 or jax.config.jax_default_device is not None:  # type: ignore[attr-defined]
         return tree
     sharding = NamedSharding(Mesh(np.array(devices), ("clients",)), PartitionSpec("clients"))  # type: ignore[no-untyped-call]
 

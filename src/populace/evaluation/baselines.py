@@ -39,17 +39,29 @@ def first_half(rows: int, rng: np.random.Generator) -> NumpyArray:
     return marked
 
 
-def hold_out(real: Table, rng: np.random.Generator) -> tuple[Table, Table]:
-    """Rows to test on, and the rest."""
-    order = rng.permutation(len(real))
-    cut = min(max(1, int(HOLDOUT * len(real))), MOST_HELD_OUT)
-    return real.take(np.sort(order[:cut])), real.take(np.sort(order[cut:]))
+def hold_out(rows: int, rng: np.random.Generator) -> tuple[NumpyArray, NumpyArray]:
+    """The numbers of the rows to test on, and of the rest."""
+    order = rng.permutation(rows)
+    cut = min(max(1, int(HOLDOUT * rows)), MOST_HELD_OUT)
+    return np.sort(order[:cut]), np.sort(order[cut:])
 
 
-def shuffled(real: Table, rng: np.random.Generator, rows: int | None = None) -> Table:
-    """Each column shuffled on its own, its values with its codes; of `rows` rows at most."""
-    orders = [rng.permutation(len(real))[:rows] for _ in real.schema.columns]
-    codes = np.stack([column[order] for column, order in zip(real.codes.T, orders, strict=True)], axis=1)
+def shuffled(real: Table, rng: np.random.Generator, *, shown: NumpyArray) -> Table:
+    """Each column shuffled on its own: the codes of all rows, and the values of those with the numbers `shown`."""
     names = list(real.schema.names)
-    columns = [real.frame.column(name).take(pa.array(order)) for name, order in zip(names, orders, strict=True)]
-    return dataclasses.replace(real, codes=codes, frame=pa.table(columns, names=names))
+    codes = np.empty(real.codes.shape[::-1], real.codes.dtype).T
+    values = []
+    for index, name in enumerate(names):
+        order = rng.permutation(len(real))
+        codes[:, index] = real.codes[order, index]
+        values.append(real.frame.column(name).take(pa.array(order[shown])))
+    return dataclasses.replace(real, codes=codes, frame=pa.table(values, names=names))
+
+
+def shuffled_rows(real: Table, among: NumpyArray, rng: np.random.Generator, rows: int) -> Table:
+    """At most so many rows, each column drawn on its own from the rows with the numbers `among`, without replacement."""
+    names = list(real.schema.names)
+    orders = [among[rng.permutation(len(among))[:rows]] for _ in names]
+    codes = np.stack([real.codes[order, index] for index, order in enumerate(orders)], axis=1)
+    values = [real.frame.column(name).take(pa.array(order)) for name, order in zip(names, orders, strict=True)]
+    return dataclasses.replace(real, codes=codes, frame=pa.table(values, names=names))

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from populace.evaluation.prediction import Score, resamples, score_arrays, training_rows
 from populace.evaluation.targets import Target
-from populace.evaluation.values import Categories, ValueTable, value_tables
+from populace.evaluation.values import CategoryColumn, ValueTable, value_tables
 from populace.tables.table import Table
 from populace.types import NumpyArray
 
@@ -69,7 +69,7 @@ def value_features(train: ValueTable, test: ValueTable, without: str) -> Feature
     )  # fmt: skip
 
 
-def _category_numbers(train: Categories, test: Categories) -> tuple[NumpyArray, NumpyArray]:
+def _category_numbers(train: CategoryColumn, test: CategoryColumn) -> tuple[NumpyArray, NumpyArray]:
     if train.kind == "ordinal":
         into = np.arange(len(train.labels), dtype=np.float64)
     else:

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from populace.evaluation.marginals import association, co_occurrence_of
-from populace.evaluation.values import Categories, ValueTable, sample, spikes
+from populace.evaluation.values import CategoryColumn, ValueTable, sample, spikes
 from populace.types import NumpyArray
 
 ROWS = 50_000  # rows, drawn at random and always the same, on which pairs of columns are compared
@@ -130,7 +130,7 @@ def group_gaps(real: ValueTable, synthetic: ValueTable) -> list[GroupGap]:
 
 
 def _group_gap(
-    values: NumpyArray, group: Categories, others: NumpyArray, other_group: Categories, sd: float
+    values: NumpyArray, group: CategoryColumn, others: NumpyArray, other_group: CategoryColumn, sd: float
 ) -> GroupGap | None:
     rows, means = _means(values, group)
     other_rows, other_means = _means(others, other_group)
@@ -146,7 +146,7 @@ def _group_gap(
     )  # fmt: skip
 
 
-def _means(values: NumpyArray, group: Categories) -> tuple[NumpyArray, NumpyArray]:
+def _means(values: NumpyArray, group: CategoryColumn) -> tuple[NumpyArray, NumpyArray]:
     """Rows with a value in each category, and the mean of their values."""
     present = ~np.isnan(values) & (group.codes >= 0)
     codes = group.codes[present]

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
+import pyarrow as pa
 
 from populace.errors import DataError
-from populace.evaluation import baselines, value_figures
+from populace.evaluation import baselines, dependence, value_figures
 from populace.evaluation.baselines import MAJORITY, PRODUCT, REAL, SHUFFLED, SYNTHETIC
-from populace.evaluation.correlation import constant_columns, correlation_distance, distance_to_uncorrelated
+from populace.evaluation.correlation import constant_columns, correlation_distance, distance_to_uncorrelated, moments_of
 from populace.evaluation.estimate import FROM_ROWS, FROM_TESTS, Estimate, left_out
 from populace.evaluation.flags import Flag, flag_lines, ordered, prediction_flag, red_flags
 from populace.evaluation.marginals import Pairs, check_comparable, co_occurrence, compare_pairs, compare_product
-from populace.evaluation.prediction_figures import best_model, guess_of, predict, prediction_titles
-from populace.evaluation.sets import average_distances
+from populace.evaluation.prediction_figures import best_model, draw_rows, guess_of, predict, prediction_titles
+from populace.evaluation.sets import Columns, distances_of
 from populace.evaluation.value_figures import ValueComparison, compare_values
+from populace.evaluation.values import sample_rows
+from populace.tables.schema import Schema
 from populace.tables.table import Table
 from populace.types import Doing, JsonObject, NumpyArray
 
@@ -41,9 +44,10 @@ TITLES: dict[str, tuple[str, str]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Evaluated:
-    """A document of figures, and the pair tables and values behind it, for charts."""
+    """A document of figures, and the pair tables and values behind it, for charts; `schema` is that of the tables."""
 
     document: JsonObject
+    schema: Schema
     pairs: Pairs
     values: ValueComparison
 
@@ -54,17 +58,66 @@ def evaluate_table(synthetic: Table, real: Table, *, target: str | None = None, 
 
 
 def evaluate_tables(
-    synthetic: Mapping[str, Table],
-    real: Table,
-    *,
-    target: str | None = None,
-    seed: int = 0,
-    doing: Doing = lambda _: None,
+    synthetic: Mapping[str, Table], real: Table, *, target: str | None = None, seed: int = 0
 ) -> dict[str, Evaluated]:
     """All figures of several synthetic tables under one schema; what does not depend on them is computed once.
 
     No figure is dropped: one that cannot be computed has its reason in the same place, and again under "left_out".
     """
+    return evaluate_read(lambda: (synthetic, real), target=target, seed=seed)
+
+
+def evaluate_read(
+    read: Callable[[], tuple[Mapping[str, Table], Table]],
+    *,
+    target: str | None = None,
+    seed: int = 0,
+    doing: Doing = lambda _: None,
+) -> dict[str, Evaluated]:
+    """The same of tables that are read here, synthetic ones and the real one, so that values can be let go midway."""
+    synthetic, real = read()
+    target = _check(synthetic, real, target)
+    doing("comparing values")
+    rng = np.random.default_rng(seed)
+    began = time.monotonic()
+    first = baselines.first_half(len(real), rng)
+    mixed = baselines.shuffled(real, rng, shown=sample_rows(len(real), dependence.ROWS))
+    drawn = draw_rows(synthetic, real, target, rng, seed)
+    values, halves, figures = compare_values(synthetic, real, first, mixed)
+    compared = time.monotonic()
+    synthetic, real, mixed = (
+        {name: _without_values(table) for name, table in synthetic.items()},
+        _without_values(real),
+        _without_values(mixed),
+    )
+    pa.default_memory_pool().release_unused()
+    doing("comparing marginals")
+    pairs, distances = _distances(synthetic, real, first, mixed)
+    del mixed, first
+    measured = time.monotonic()
+    doing("predicting the target")
+    predicted, facts = predict(drawn, synthetic, seed)
+    seconds = {
+        "values": compared - began, "distances": measured - compared, "prediction": time.monotonic() - measured,
+    }  # fmt: skip
+    figures |= distances
+    for found in figures.values():
+        found[MAJORITY] = left_out(baselines.NO_ROWS)
+    figures |= predicted
+    return {
+        name: Evaluated(
+            document=_document(name, table, real, pairs[name], values[name], halves, figures, facts)
+            | {"seconds": _rounded(seconds)},
+            schema=real.schema,
+            pairs=pairs[name],
+            values=values[name],
+        )
+        for name, table in synthetic.items()
+    }
+
+
+def _check(synthetic: Mapping[str, Table], real: Table, target: str | None) -> str | None:
+    """The target, of tables that compare."""
     if len(real) < 10:
         raise DataError(f"expected at least 10 real rows to evaluate against, got {len(real)}")
     for table in synthetic.values():
@@ -75,32 +128,11 @@ def evaluate_tables(
     taken = set(synthetic) & set(baselines.ABOUT)
     if taken:
         raise DataError(f"expected names of tables other than the baselines', got {taken.pop()!r}; rename the run")
-    rng = np.random.default_rng(seed)
-    began = time.monotonic()
-    first = baselines.first_half(len(real), rng)
-    mixed = baselines.shuffled(real, rng)
-    doing("comparing values")
-    values, value_means = compare_values(synthetic, real, first, mixed)
-    compared = time.monotonic()
-    doing("comparing marginals")
-    pairs, figures = _distances(synthetic, real, first, mixed)
-    measured = time.monotonic()
-    doing("predicting the target")
-    predicted, facts = predict(synthetic, real, target, rng, seed)
-    seconds = {
-        "values": compared - began, "distances": measured - compared, "prediction": time.monotonic() - measured,
-    }  # fmt: skip
-    for found in value_means.values():
-        found[MAJORITY] = left_out(baselines.NO_ROWS)
-    figures |= value_means | predicted
-    return {
-        name: Evaluated(
-            document=_document(name, table, real, pairs[name], values, figures, facts) | {"seconds": _rounded(seconds)},
-            pairs=pairs[name],
-            values=values[name],
-        )
-        for name, table in synthetic.items()
-    }
+    return target
+
+
+def _without_values(table: Table) -> Table:
+    return dataclasses.replace(table, frame=pa.table({}))
 
 
 def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
@@ -110,35 +142,65 @@ def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
 def _distances(
     synthetic: Mapping[str, Table], real: Table, first_half: NumpyArray, shuffled: Table
 ) -> tuple[dict[str, Pairs], Figures]:
-    first, second = real.take(first_half), real.take(~first_half)
+    first, second = (_coded_rows(real, rows) for rows in (first_half, ~first_half))
     candidates = {**synthetic, SHUFFLED: shuffled}
-    of_real = co_occurrence(real)
-    pairs = {name: compare_pairs(real, table, of_real=of_real) for name, table in candidates.items()}
-    pairs[REAL] = compare_pairs(first, second)
-    pairs[PRODUCT] = compare_product(real, of_real=of_real)
     columns = len(real.schema.columns)
-    figures: Figures = {
-        "one_way": {name: found.mean_distance(ways=1) for name, found in pairs.items()},
-        "two_way": {
-            name: found.mean_distance(ways=2) if columns > 1 else left_out(ONE_COLUMN) for name, found in pairs.items()
-        },
-        "relative_error": {name: found.relative_error() for name, found in pairs.items()},
-        "correlation_distance": dict.fromkeys(pairs, left_out(ONE_COLUMN)),
-    }
+    pairs, figures = _pair_figures(synthetic, real, first, second, shuffled)
+    figures["correlation_distance"] = dict.fromkeys(figures["one_way"], left_out(ONE_COLUMN))
     if columns > 1:
-        cmd = {name: correlation_distance(real, table) for name, table in candidates.items()}
+        moments = moments_of(real.codes)
+        cmd = {name: correlation_distance(real, table, of_real=moments) for name, table in candidates.items()}
         figures["correlation_distance"] = cmd | {
-            REAL: correlation_distance(first, second), PRODUCT: distance_to_uncorrelated(real),
+            REAL: correlation_distance(first, second), PRODUCT: distance_to_uncorrelated(real, of_real=moments),
         }  # fmt: skip
+    return pairs, figures | _set_distances(real, candidates, first, second)
+
+
+def _pair_figures(
+    synthetic: Mapping[str, Table], real: Table, first: Table, second: Table, shuffled: Table
+) -> tuple[dict[str, Pairs], Figures]:
+    """Figures of one- and two-way tables; of the baselines' tables, which are large, one is in memory at a time."""
+    of_real = co_occurrence(real)
+    kept: dict[str, Pairs] = {}
+    figures: Figures = {"one_way": {}, "two_way": {}, "relative_error": {}}
+
+    def add(name: str, pairs: Pairs) -> None:
+        figures["one_way"][name] = pairs.mean_distance(ways=1)
+        two = len(pairs.sizes) > 1
+        figures["two_way"][name] = pairs.mean_distance(ways=2) if two else left_out(ONE_COLUMN)
+        figures["relative_error"][name] = pairs.relative_error()
+
+    for name, table in synthetic.items():
+        kept[name] = compare_pairs(real, table, of_real=of_real)
+        add(name, kept[name])
+    add(SHUFFLED, compare_pairs(real, shuffled, of_real=of_real))
+    add(REAL, compare_pairs(first, second))
+    add(PRODUCT, compare_product(real, of_real=of_real))
+    return kept, figures
+
+
+def _coded_rows(table: Table, rows: NumpyArray) -> Table:
+    """Some rows by their codes alone."""
+    codes = np.empty((table.codes.shape[1], int(rows.sum())), table.codes.dtype).T
+    for index in range(codes.shape[1]):
+        codes[:, index] = table.codes[rows, index]
+    return dataclasses.replace(table, codes=codes, frame=pa.table({}), clipped={})
+
+
+def _set_distances(real: Table, candidates: Mapping[str, Table], first: Table, second: Table) -> Figures:
+    """m-way AVD for every m that the table has columns for."""
+    sizes = real.schema.sizes
+    own, others = Columns(real), {name: Columns(table) for name, table in candidates.items()}
+    halves = Columns(first), {REAL: Columns(second)}
+    figures: Figures = {}
     for width in range(1, WIDEST + 1):
-        if width > columns:
-            figures[f"avd_{width}"] = dict.fromkeys(pairs, left_out(f"the table has {columns} columns only"))
+        if width > len(sizes):
+            everyone = [*candidates, REAL, PRODUCT]
+            figures[f"avd_{width}"] = dict.fromkeys(everyone, left_out(f"the table has {len(sizes)} columns only"))
             continue
-        halved = average_distances(first, {REAL: second}, width)
-        figures[f"avd_{width}"] = average_distances(real, candidates, width, product=PRODUCT) | halved
-    for found in figures.values():
-        found[MAJORITY] = left_out(baselines.NO_ROWS)
-    return {name: pairs[name] for name in synthetic}, figures
+        halved = distances_of(*halves, sizes, width)
+        figures[f"avd_{width}"] = distances_of(own, others, sizes, width, product=PRODUCT) | halved
+    return figures
 
 
 def _document(
@@ -146,7 +208,8 @@ def _document(
     table: Table,
     real: Table,
     pairs: Pairs,
-    values: Mapping[str, ValueComparison],
+    values: ValueComparison,
+    halves: JsonObject,
     figures: Figures,
     facts: JsonObject,
 ) -> JsonObject:
@@ -163,7 +226,7 @@ def _document(
         }
         missing |= {f"{title}; {other}": found.why for other, found in own.items() if not found.known}
     constant = {who: constant_columns(of) for who, of in (("real", real), ("synthetic", table)) if constant_columns(of)}
-    flags = ordered([*red_flags(values[name]), *_prediction_flags(metrics, facts)])
+    flags = ordered([*red_flags(values), *_prediction_flags(metrics, facts)])
     return {
         "format": 3,
         "kind": "table",
@@ -174,7 +237,7 @@ def _document(
         "columns": len(real.schema.columns),
         "baselines": baselines.ABOUT,
         "metrics": metrics,
-        "values": values[name].to_json() | {"halves": _halves(values[REAL])},
+        "values": values.to_json() | {"halves": halves},
         "one_way": _one_way(real, pairs),
         "two_way": _two_way(real, pairs, figures["two_way"][name]),
         "constant_columns": constant,
@@ -189,11 +252,6 @@ def _prediction_flags(metrics: JsonObject, facts: JsonObject) -> list[Flag]:
         return []
     what, guess = guess_of(facts)
     return prediction_flag(facts["target"], model, what, values[SYNTHETIC], values[REAL], guess)
-
-
-def _halves(halves: ValueComparison) -> JsonObject:
-    """The same figures of each column for one half of the real rows (as if real) against the other (as if synthetic)."""
-    return {column.name: {"kind": column.kind, **column.to_json()} for column in halves.columns}
 
 
 def _one_way(real: Table, pairs: Pairs) -> JsonObject:

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from populace.evaluation.value_figures import ColumnFigures, ValueComparison
+from populace.evaluation.value_figures import CategoryCounts, ColumnFigures, ValueComparison
 from populace.evaluation.value_text import figure_text, share_text, spread_text, value_text
-from populace.evaluation.values import Categories, Sample, distinct
+from populace.evaluation.values import Sample, distinct
 from populace.types import JsonObject, NumpyArray
 
 KS = 0.15
@@ -77,8 +77,8 @@ def red_flags(comparison: ValueComparison) -> list[Flag]:
     found: list[Flag] = []
     for column in comparison.columns:
         found += _numbers(column)
-    for real, synthetic in zip(comparison.real.categories, comparison.synthetic.categories, strict=True):
-        found += _categories(real, synthetic)
+    for counted in comparison.categories:
+        found += _categories(counted, comparison.rows)
     return ordered(found) + _pairs(comparison)
 
 
@@ -223,23 +223,22 @@ def _lost_ends(column: ColumnFigures) -> list[Flag]:
     return [_flag(column, "ends", said, share / OUTSIDE)]
 
 
-def _categories(real: Categories, synthetic: Categories) -> list[Flag]:
-    rows = len(real.codes), len(synthetic.codes)
-    counts = [np.bincount(column.codes + 1, minlength=len(real.labels) + 1) for column in (real, synthetic)]
+def _categories(column: CategoryCounts, rows: tuple[int, int]) -> list[Flag]:
+    counts = column.real, column.synthetic
     shares = [found / size for found, size in zip(counts, rows, strict=True)]
-    found = _missing(real.name, (float(shares[0][0]), rows[0]), (float(shares[1][0]), rows[1]))
+    found = _missing(column.name, (float(shares[0][0]), rows[0]), (float(shares[1][0]), rows[1]))
     sizes = [
         _share_size((float(a), rows[0]), (float(b), rows[1])) for a, b in zip(shares[0][1:], shares[1][1:], strict=True)
     ]
     for place in np.argsort(-np.array(sizes), kind="stable")[:2] if sizes else ():
         if sizes[place] > 0:
             before, after = (share_text(float(part[place + 1])) for part in shares)
-            said = f"{before} had the value {real.labels[place]}, now {after}"
-            found.append(Flag(columns=(real.name,), sort="category", finding=said, size=min(sizes[place], WORST)))
+            said = f"{before} had the value {column.labels[place]}, now {after}"
+            found.append(Flag(columns=(column.name,), sort="category", finding=said, size=min(sizes[place], WORST)))
     distance = float(np.abs(shares[0] - shares[1]).sum() / 2)
     if not found and distance > max(TOTAL_VARIATION, _chance_distance(counts, rows)):
         said = f"{share_text(distance)} of the rows have another value than they should"
-        found.append(Flag(columns=(real.name,), sort="categories", finding=said, size=distance / TOTAL_VARIATION))
+        found.append(Flag(columns=(column.name,), sort="categories", finding=said, size=distance / TOTAL_VARIATION))
     return found
 
 

@@ -5,7 +5,7 @@ relative error               mean over the non-empty cells of all two-way tables
                              it is defined: over d-way tables almost every cell of the denominator is zero)
 
 All are functions of one matrix, the shares of rows in which two values occur together. A row's influence on such a function is
-x' D x, x the row in one-hot form and D the derivative by that matrix: as cheap as counting.
+x' D x, x the row in one-hot form and D the derivative by that matrix: the sum of D over the pairs of the row's values.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from populace.types import NumpyArray
 CHUNK = 65_536
 COUNTING_COST = 100  # counting a row's pair costs about as much as so many products of one-hot entries
 INFLUENCE_ROWS = 20_000  # rows, drawn at random, on which the spread of the influence is measured
-INFLUENCE_COST, LEAST_INFLUENCE_ROWS = 2e10, 2_000  # fewer where the columns have thousands of values together
+INFLUENCE_CHUNK = 2_048  # of these rows, looked at together
 
 
 def co_occurrence(table: Table) -> NumpyArray:
@@ -49,13 +49,15 @@ def co_occurrence_of(codes: NumpyArray, sizes: tuple[int, ...]) -> NumpyArray:
 
 def _counted_pairs(codes: NumpyArray, sizes: tuple[int, ...]) -> NumpyArray:
     parts = blocks(sizes)
-    columns = [np.ascontiguousarray(column, np.int64) for column in codes.T]
     total = np.zeros((sum(sizes), sum(sizes)))
-    for i, first in enumerate(columns):
+    for i in range(len(sizes)):
+        first = codes[:, i].astype(np.int64)
         total[parts[i], parts[i]] = np.diag(np.bincount(first, minlength=sizes[i]))
         for j in range(i):
-            cells = np.bincount(first * sizes[j] + columns[j], minlength=sizes[i] * sizes[j])
-            total[parts[i], parts[j]] = cells.reshape(sizes[i], sizes[j])
+            cells = first * sizes[j]
+            cells += codes[:, j]
+            counts = np.bincount(cells, minlength=sizes[i] * sizes[j])
+            total[parts[i], parts[j]] = counts.reshape(sizes[i], sizes[j])
             total[parts[j], parts[i]] = total[parts[i], parts[j]].T
     return total
 
@@ -76,8 +78,8 @@ def check_comparable(real: Table, synthetic: Table) -> None:
 class Pairs:
     """The co-occurrence matrices of two tables, whose functions are the metrics below.
 
-    `rows` and `some` (one-hot rows drawn at random, for intervals) have one entry per table; one only, where the second matrix
-    is the product of the first's one-way marginals.
+    `rows` and `some` (the codes of rows drawn at random, for intervals) have one entry per table; one only, where the second
+    matrix is the product of the first's one-way marginals.
     """
 
     sizes: tuple[int, ...]
@@ -92,10 +94,12 @@ class Pairs:
 
     def weights(self, *, diagonal: bool) -> NumpyArray:
         """1 in the blocks of one column (`diagonal`) or of two different ones, each pair counted twice; else 0."""
-        same = np.zeros_like(self.real)
+        if diagonal:
+            return np.diag(np.ones(len(self.real)))
+        other = np.ones_like(self.real)
         for part in self.parts:
-            same[part, part] = 1.0
-        return np.diag(np.ones(len(same))) if diagonal else 1.0 - same
+            other[part, part] = 0.0
+        return other
 
     def estimate(
         self, value: float, by_real: NumpyArray, by_synthetic: NumpyArray, *, most: float = np.inf
@@ -105,8 +109,8 @@ class Pairs:
             through = 2 * (by_synthetic * self.weights(diagonal=False)) @ np.diag(self.real) + np.diag(by_synthetic)
             by_real, by_synthetic = by_real + np.diag(through), by_synthetic[:0]
         influences = [
-            np.einsum("ij,ij->i", x @ gradient.astype(np.float32), x, dtype=np.float64)
-            for x, gradient in zip(self.some, (by_real, by_synthetic), strict=False)
+            _influence(codes, gradient, self.sizes)
+            for codes, gradient in zip(self.some, (by_real, by_synthetic), strict=False)
         ]
         return from_influence(value, *influences, rows=self.rows, most=most)
 
@@ -123,15 +127,18 @@ class Pairs:
         count = len(self.sizes)
         weights = self.weights(diagonal=ways == 1) / (2 * (count if ways == 1 else count * (count - 1)))
         value = float(np.diag(matrix).mean()) if ways == 1 else mean_over_pairs(matrix)
-        gradient = np.sign(self.real - self.synthetic) * weights
+        gradient = self.real - self.synthetic
+        np.sign(gradient, out=gradient)
+        gradient *= weights
+        del weights
         return self.estimate(value, gradient, -gradient, most=1.0)
 
     def one_way(self) -> list[Estimate]:
         """The distance of each column."""
         found = []
-        for part in self.parts:
+        for index, part in enumerate(self.parts):
             gap = np.diag(self.real)[part] - np.diag(self.synthetic)[part]
-            influences = [x[:, part] @ np.sign(gap) / 2 for x in self.some]
+            influences = [np.sign(gap)[codes[:, index]] / 2 for codes in self.some]
             found.append(from_influence(np.abs(gap).sum() / 2, *influences, rows=self.rows, most=1.0))
         return found
 
@@ -146,7 +153,16 @@ class Pairs:
         cells = int(used.sum())
         value = float((np.abs(true - guess) / true)[used].mean())
         sign = np.sign(true - guess)
-        return self.estimate(value, sign * guess / true**2 / cells, -sign / true / cells)
+        del used
+        by_real = sign * guess
+        del guess
+        by_real /= true**2
+        by_real /= cells
+        np.negative(sign, out=sign)
+        sign /= true
+        del true
+        sign /= cells
+        return self.estimate(value, by_real, sign)
 
 
 def compare_pairs(real: Table, synthetic: Table, *, of_real: NumpyArray | None = None) -> Pairs:
@@ -166,9 +182,18 @@ def compare_product(real: Table, *, of_real: NumpyArray | None = None) -> Pairs:
 
 
 def _some(table: Table) -> NumpyArray:
-    rows = int(np.clip(INFLUENCE_COST / sum(table.schema.sizes) ** 2, LEAST_INFLUENCE_ROWS, INFLUENCE_ROWS))
-    chosen = np.sort(np.random.default_rng(5).permutation(len(table))[:rows])
-    return one_hot(table.codes[chosen], table.schema.sizes)
+    chosen = np.sort(np.random.default_rng(5).permutation(len(table))[:INFLUENCE_ROWS])
+    return table.codes[chosen]
+
+
+def _influence(codes: NumpyArray, gradient: NumpyArray, sizes: tuple[int, ...]) -> NumpyArray:
+    """x' D x of each row: a row has one value of each column, so D is looked up at the pairs of these."""
+    places = codes + np.cumsum([0, *sizes[:-1]])
+    found = np.empty(len(places))
+    for start in range(0, len(places), INFLUENCE_CHUNK):
+        own = places[start : start + INFLUENCE_CHUNK]
+        found[start : start + INFLUENCE_CHUNK] = gradient[own[:, :, None], own[:, None, :]].sum(axis=(1, 2))
+    return found
 
 
 def product_matrix(matrix: NumpyArray, sizes: tuple[int, ...]) -> NumpyArray:

@@ -173,9 +173,14 @@ def _trained(
 
 def training_rows(table: Table, seed: int) -> Table:
     """At most 50,000 rows, drawn at random."""
-    if len(table) <= MOST_TRAINING_ROWS:
-        return table
-    return table.take(np.sort(np.random.default_rng(seed).permutation(len(table))[:MOST_TRAINING_ROWS]))
+    return table if len(table) <= MOST_TRAINING_ROWS else table.take(training_numbers(len(table), seed))
+
+
+def training_numbers(rows: int, seed: int) -> NumpyArray:
+    """Which of so many rows these are."""
+    if rows <= MOST_TRAINING_ROWS:
+        return np.arange(rows)
+    return np.sort(np.random.default_rng(seed).permutation(rows)[:MOST_TRAINING_ROWS])
 
 
 def score_arrays(

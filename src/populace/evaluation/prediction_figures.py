@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from populace.evaluation.estimate import FROM_SEEDS, Estimate, left_out, over_se
 from populace.evaluation.prediction import MOST_CLASSES, Score
 from populace.evaluation.targets import Target, target_of
 from populace.tables.table import Table
-from populace.types import JsonObject
+from populace.types import JsonObject, NumpyArray
 
 Figures = dict[str, dict[str, Estimate]]  # metric -> table -> figure
 
@@ -37,24 +37,55 @@ def prediction_titles(facts: JsonObject) -> dict[str, tuple[str, str]]:
     return {f"{key}: {model}": (f"{name}, {model}", "higher") for key, name in said.items() for model in models}
 
 
-def predict(
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Drawn:
+    """The rows that models are trained and tested on: few, however large the tables are that they were drawn from.
+
+    `targets` has the target of all real rows that were not held out.
+    """
+
+    target: Target
+    train: Mapping[str, Table]
+    shuffles: Mapping[str, Table]
+    test: Table
+    targets: Table
+
+
+def draw_rows(
     synthetic: Mapping[str, Table], real: Table, target: str | None, rng: np.random.Generator, seed: int
-) -> tuple[Figures, JsonObject]:
-    """The figures, and what has to be said about them."""
-    everyone = [*synthetic, REAL, PRODUCT, SHUFFLED, MAJORITY]
+) -> Drawn | str:
+    """The rows for a target, or why nothing can be predicted."""
     why = NO_TARGET if target is None else _why_not(real, target)
     if target is None or why:
-        return {key: dict.fromkeys(everyone, left_out(why)) for key in prediction_titles({})}, {"left_out": why}
+        return why
     kind = target_of(real, target)
-    test, rest = baselines.hold_out(real, rng)
-    draws = {f"shuffle {i}": baselines.shuffled(rest, rng, SHUFFLED_ROWS) for i in range(SHUFFLES)}
-    how = _numbers if kind.is_number else _classes
-    figures = how({**synthetic, REAL: rest}, draws, test, kind, seed)
+    test, rest = baselines.hold_out(len(real), rng)
+    shuffles = {f"shuffle {i}": baselines.shuffled_rows(real, rest, rng, SHUFFLED_ROWS) for i in range(SHUFFLES)}
+    targets = dataclasses.replace(real, frame=real.frame.select([target])).take(rest)
+    train = {name: table.take(_training(table, kind, seed)) for name, table in synthetic.items()}
+    train[REAL] = real.take(rest[_training(targets, kind, seed)])
+    return Drawn(target=kind, train=train, shuffles=shuffles, test=real.take(test), targets=targets)
+
+
+def _training(table: Table, target: Target, seed: int) -> NumpyArray:
+    """The numbers of the rows that models are trained on; a target that is a number has to be there."""
+    known = ~np.isnan(target.numbers(table)) if target.is_number else np.ones(len(table), bool)
+    rows = np.flatnonzero(known)
+    return rows[prediction.training_numbers(len(rows), seed)]
+
+
+def predict(drawn: Drawn | str, synthetic: Iterable[str], seed: int) -> tuple[Figures, JsonObject]:
+    """The figures, and what has to be said about them; `synthetic` names the tables."""
+    everyone = [*synthetic, REAL, PRODUCT, SHUFFLED, MAJORITY]
+    if isinstance(drawn, str):
+        return {key: dict.fromkeys(everyone, left_out(drawn)) for key in prediction_titles({})}, {"left_out": drawn}
+    kind = drawn.target
+    figures = (_numbers if kind.is_number else _classes)(drawn, seed)
     facts = {
-        "target": target,
+        "target": kind.column,
         "task": NUMBER if kind.is_number else CLASSES,
         "models": list(regression.MODELS if kind.is_number else class_models()),
-        "tested_on": f"{len(test):,} real rows held out of the file given (not used to train the real baseline)",
+        "tested_on": f"{len(drawn.test):,} real rows held out of the file given (not used to train the real baseline)",
         "trained_on": f"at most {prediction.MOST_TRAINING_ROWS:,} rows",
         "caution": "if the file given is the one the run learned from, the method has seen the test rows too",
         "features": f"{BOOSTING}: the values themselves; the other models: the schema's cells",
@@ -72,12 +103,11 @@ def _why_not(real: Table, target: str) -> str:
     return ""
 
 
-def _classes(
-    tables: Mapping[str, Table], shuffles: Mapping[str, Table], test: Table, target: Target, seed: int
-) -> Figures:
-    scores = _class_scores(tables, test, target, seed, prediction.DRAWS)
-    repeated = _class_scores(shuffles, test, target, seed, 1)  # the interval comes from the shuffles
-    majority = prediction.majority_score(tables[REAL], test, target.column, labels=target.labels)
+def _classes(drawn: Drawn, seed: int) -> Figures:
+    target, test = drawn.target, drawn.test
+    scores = _class_scores(drawn.train, test, target, seed, prediction.DRAWS)
+    repeated = _class_scores(drawn.shuffles, test, target, seed, 1)  # the interval comes from the shuffles
+    majority = prediction.majority_score(drawn.targets, test, target.column, labels=target.labels)
     models = class_models()
     scores[SHUFFLED] = {name: _over_seeds([found[name] for found in repeated.values()]) for name in models}
     scores[MAJORITY] = dict.fromkeys(models, majority)
@@ -98,12 +128,11 @@ def _class_scores(
     return {name: {**found[name], BOOSTING: boosted[name]} for name in tables}
 
 
-def _numbers(
-    tables: Mapping[str, Table], shuffles: Mapping[str, Table], test: Table, target: Target, seed: int
-) -> Figures:
-    scores = regression.r_squared(tables, test, target, seed=seed)
-    repeated = regression.r_squared(shuffles, test, target, seed=seed, draws=1)
-    guess = regression.mean_score(tables[REAL], test, target, seed=seed)
+def _numbers(drawn: Drawn, seed: int) -> Figures:
+    target, test = drawn.target, drawn.test
+    scores = regression.r_squared(drawn.train, test, target, seed=seed)
+    repeated = regression.r_squared(drawn.shuffles, test, target, seed=seed, draws=1)
+    guess = regression.mean_score(drawn.targets, test, target, seed=seed)
     scores[MAJORITY] = dict.fromkeys(regression.MODELS, guess)
     scores[PRODUCT] = dict.fromkeys(regression.MODELS, Estimate(value=0.0, why=baselines.PRODUCT_MEAN))
     scores[SHUFFLED] = {

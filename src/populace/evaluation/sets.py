@@ -51,26 +51,37 @@ class Columns:
     def __init__(self, table: Table) -> None:
         sizes = table.schema.sizes
         self.rows = len(table)
-        self.parts = [np.ascontiguousarray(table.codes[:, j], _whole(size)) for j, size in enumerate(sizes)]
+        self.parts = [_narrow(table.codes[:, j], size) for j, size in enumerate(sizes)]
         chosen = np.random.default_rng(5).permutation(self.rows)[:INFLUENCE_ROWS]
         self.chosen = np.sort(chosen)
 
     def tally(self, combined: NumpyArray, cells: int) -> Tally:
         """The combinations that occur, in order; the share of rows in each; the combinations of the chosen rows."""
+        chosen = combined[self.chosen]
         codes, counts = count(combined, cells)
-        return codes, counts / self.rows, combined[self.chosen]
+        return codes, counts / self.rows, chosen
 
 
-def tallies(tables: Sequence[Columns], group: Sequence[int], sizes: Sequence[int]) -> list[Tally]:
-    """The tally of a set of columns in each table, all in one numbering."""
+def _narrow(codes: NumpyArray, size: int) -> NumpyArray:
+    """The codes of a column, contiguous, in the narrowest whole numbers; as they are, where they are so already."""
+    if codes.flags.c_contiguous and codes.dtype.itemsize <= 2:
+        return codes
+    return np.ascontiguousarray(codes, _whole(size))
+
+
+def tallies(tables: Sequence[Columns], group: Sequence[int], sizes: Sequence[int]) -> Iterator[Tally]:
+    """The tally of a set of columns in each table, all in one numbering; one after the other, as they are asked for."""
     if len(set(group)) != len(group) or not group:
         raise DataError(f"expected sets of different columns, got {tuple(group)}")
     inside = [sizes[c] for c in group]
     if math.prod(inside) <= LARGEST_CODE:
-        return [table.tally(combine([table.parts[c] for c in group], inside), math.prod(inside)) for table in tables]
+        for table in tables:
+            yield table.tally(combine([table.parts[c] for c in group], inside), math.prod(inside))
+        return
     together = combine([np.concatenate([table.parts[c] for table in tables]) for c in group], inside)
     parts = np.split(together, np.cumsum([table.rows for table in tables])[:-1])
-    return [table.tally(part, LARGEST_CODE) for table, part in zip(tables, parts, strict=True)]
+    for table, part in zip(tables, parts, strict=True):
+        yield table.tally(part, LARGEST_CODE)
 
 
 def _whole(most: int) -> type[np.signedinteger[Any]]:
@@ -92,14 +103,17 @@ def combine(columns: Sequence[NumpyArray], sizes: Sequence[int]) -> NumpyArray:
 
 
 def count(combined: NumpyArray, cells: int) -> tuple[NumpyArray, NumpyArray]:
-    """The numbers that occur, in order, and how often each does."""
+    """The numbers that occur, in order, and how often each does; the array itself may be sorted on the way."""
     if cells <= MOST_DENSE:
         counts = np.bincount(combined, minlength=cells)
         codes = np.flatnonzero(counts)
         return codes.astype(combined.dtype), counts[codes]
-    ordered = np.sort(combined)
-    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-    return ordered[starts], np.diff(np.append(starts, len(ordered)))
+    combined.sort()
+    first = np.empty(len(combined), bool)
+    first[:1] = True
+    np.not_equal(combined[1:], combined[:-1], out=first[1:])
+    starts = np.flatnonzero(first)
+    return combined[starts], np.diff(starts, append=len(combined))
 
 
 def set_distances(real: Table, synthetic: Table, sets: Sets) -> NumpyArray:
@@ -160,10 +174,11 @@ def _product(tally: Tally, sizes: Sequence[int]) -> tuple[float, NumpyArray]:
 
 def _split_codes(codes: NumpyArray, sizes: Sequence[int]) -> list[NumpyArray]:
     found = []
-    left = codes.astype(np.int64)
+    left = codes
     for size in reversed(sizes):
-        left, value = np.divmod(left, size)
-        found.append(value)
+        rest = left // size
+        found.append(left - rest * size)
+        left = rest
     return found[::-1]
 
 
@@ -175,19 +190,26 @@ def average_distances(
         check_comparable(real, table)
     if product is not None and product in candidates:
         raise DataError(f"expected a name for the product that no candidate has, got {product!r}")
-    sizes = real.schema.sizes
+    return distances_of(Columns(real), {name: Columns(table) for name, table in candidates.items()},
+                        real.schema.sizes, width, product=product)  # fmt: skip
+
+
+def distances_of(
+    first: Columns, others: Mapping[str, Columns], sizes: Sequence[int], width: int, *, product: str | None = None
+) -> dict[str, Estimate]:
+    """The same of tables whose columns are at hand, for several widths in turn."""
     chosen = Counter(tuple(sorted(group)) for group in random_sets(len(sizes), width))
     total = sum(chosen.values())
-    first, others = Columns(real), {name: Columns(table) for name, table in candidates.items()}
-    values = dict.fromkeys([*candidates, *([product] if product else [])], 0.0)
+    values = dict.fromkeys([*others, *([product] if product else [])], 0.0)
     rows = {name: (first, others[name]) if name in others else (first,) for name in values}
     totals = {name: [np.zeros(len(table.chosen)) for table in of] for name, of in rows.items()}
 
     def one(item: tuple[tuple[int, ...], int]) -> tuple[float, dict[str, tuple[Any, ...]]]:
         group, times = item
-        tally, *rest = tallies([first, *others.values()], group, sizes)
+        each = tallies([first, *others.values()], group, sizes)
+        tally = next(each)
         found: dict[str, tuple[Any, ...]] = {
-            name: _compare(tally, other) for name, other in zip(others, rest, strict=True)
+            name: _compare(tally, other) for name, other in zip(others, each, strict=True)
         }
         if product is not None:
             found[product] = _product(tally, [sizes[c] for c in group])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from populace.types import JsonObject
 
+PHASES = ("reading", "training", "sampling")
 COUNTED = "counted, not estimated: no interval"
 MEASURED_ONCE = "measured once, on one machine: no interval; evaluate runs with other seeds together for one"
 
@@ -31,7 +32,9 @@ def cost(details: JsonObject, sizes: Sequence[int]) -> JsonObject:
 
 
 def _time(details: JsonObject) -> JsonObject:
-    seconds = details.get("seconds")
-    if not seconds:
+    seconds = details.get("seconds") or {}
+    if "total" not in seconds:
         return {"left_out": "run.json holds no times"}
+    if not set(PHASES) <= set(seconds):
+        seconds = {"total": seconds["total"]}
     return {**{f"seconds_{name}": value for name, value in seconds.items()}, "interval": MEASURED_ONCE}

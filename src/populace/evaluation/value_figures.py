@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -15,13 +14,12 @@ from populace.evaluation.dependence import Grid, GroupGap
 from populace.evaluation.estimate import Estimate, from_influence, left_out
 from populace.evaluation.values import (
     QUANTILES,
-    Gap,
-    Numbers,
     Sample,
     ValueTable,
     gap_between,
     halved,
     sample,
+    sample_rows,
     spikes,
     value_tables,
 )  # fmt: skip
@@ -52,6 +50,19 @@ TITLES: dict[str, tuple[str, str]] = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class GapFigures:
+    """What is kept of the gap between two distribution functions, and what some values of either add to it.
+
+    Influences are pairs, of real and synthetic values, NaN where there is no value.
+    """
+
+    ks: float
+    wasserstein: float
+    ks_influence: tuple[NumpyArray, NumpyArray]
+    wasserstein_influence: tuple[NumpyArray, NumpyArray]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ColumnFigures:
     """A column of numbers in two tables."""
 
@@ -59,7 +70,7 @@ class ColumnFigures:
     kind: str
     real: Sample
     synthetic: Sample
-    gap: Gap | None
+    gap: GapFigures | None
     spikes: tuple[float, ...]
 
     @property
@@ -87,10 +98,43 @@ class ColumnFigures:
         }  # fmt: skip
 
 
-def compare_columns(name: str, kind: str, real: Sample, synthetic: Sample, atoms: tuple[float, ...]) -> ColumnFigures:
+def compare_columns(
+    name: str,
+    kind: str,
+    real: Sample,
+    synthetic: Sample,
+    atoms: tuple[float, ...],
+    few: tuple[NumpyArray, NumpyArray] = (np.zeros(0), np.zeros(0)),
+) -> ColumnFigures:
+    """A column of two tables; `few` are the values of the rows by which intervals are computed."""
     both = len(real.ordered) and len(synthetic.ordered)
-    gap = gap_between(real.ordered, synthetic.ordered) if both else None
+    gap = _gap_figures(real, synthetic, few) if both else None
     return ColumnFigures(name=name, kind=kind, real=real, synthetic=synthetic, gap=gap, spikes=atoms)
+
+
+def _gap_figures(real: Sample, synthetic: Sample, few: tuple[NumpyArray, NumpyArray]) -> GapFigures:
+    gap = gap_between(real.ordered, synthetic.ordered)
+
+    def influence(of: Callable[[NumpyArray], NumpyArray], values: NumpyArray) -> NumpyArray:
+        found = np.full(len(values), np.nan)
+        present = ~np.isnan(values)
+        found[present] = of(values[present])
+        return found
+
+    ks, wasserstein = (
+        (influence(of, few[0]), influence(of, few[1])) for of in (gap.ks_influence, gap.wasserstein_influence)
+    )
+    return GapFigures(ks=gap.ks, wasserstein=gap.wasserstein, ks_influence=ks, wasserstein_influence=wasserstein)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class CategoryCounts:
+    """How many rows of two tables have no value (first), and each of the labels (then)."""
+
+    name: str
+    labels: tuple[str, ...]
+    real: NumpyArray
+    synthetic: NumpyArray
 
 
 def summary(column: Sample, atoms: Sequence[float]) -> JsonObject:
@@ -131,11 +175,11 @@ def dependence_of(table: ValueTable, grid: Grid) -> Dependence:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ValueComparison:
-    """Two tables of values, `real` and `synthetic`, and every figure of them."""
+    """Every figure of two tables of values, real and synthetic, of so many `rows`."""
 
-    real: ValueTable
-    synthetic: ValueTable
+    rows: tuple[int, int]
     columns: tuple[ColumnFigures, ...]
+    categories: tuple[CategoryCounts, ...]
     real_dependence: Dependence
     dependence: Dependence
     groups: tuple[GroupGap, ...]
@@ -163,33 +207,30 @@ class ValueComparison:
 
     def _mean_ks(self, columns: Sequence[ColumnFigures]) -> Estimate:
         value = float(np.mean([column.ks for column in columns]))
-        influences = self._influences(columns, lambda column, values: column.gap.ks_influence(values))
-        return from_influence(value, *influences, rows=[self.real.rows, self.synthetic.rows], most=1.0)
+        influences = self._influences(len(columns), {c.name: c.gap.ks_influence for c in columns if c.gap})
+        return from_influence(value, *influences, rows=self.rows, most=1.0)
 
     def _mean_wasserstein(self) -> Estimate:
         columns = [column for column in self.columns if math.isfinite(column.wasserstein_over_sd)]
         if not columns:
             return left_out("no numeric column has both values and a spread in the real rows")
         value = float(np.mean([column.wasserstein_over_sd for column in columns]))
-        influences = self._influences(
-            columns, lambda column, values: column.gap.wasserstein_influence(values) / (column.real.sd or 1.0)
-        )
-        return from_influence(value, *influences, rows=[self.real.rows, self.synthetic.rows])
+        scaled = {
+            c.name: tuple(part / (c.real.sd or 1.0) for part in c.gap.wasserstein_influence) for c in columns if c.gap
+        }
+        influences = self._influences(len(columns), scaled)
+        return from_influence(value, *influences, rows=self.rows)
 
-    def _influences(self, columns: Sequence[ColumnFigures], influence: Any) -> list[NumpyArray]:
+    def _influences(self, columns: int, found: Mapping[str, tuple[NumpyArray, ...]]) -> list[NumpyArray]:
         """The influence of some rows of both tables on a mean over columns; rows without a value have the mean's."""
-        wanted = {column.name: column for column in columns if column.gap is not None}
-        found = []
-        for table in (self.real.some(INFLUENCE_ROWS), self.synthetic.some(INFLUENCE_ROWS)):
-            total = np.zeros(table.rows)
-            for part in table.numbers:
-                if part.name in wanted:
-                    present = ~np.isnan(part.values)
-                    own = influence(wanted[part.name], part.values[present])
-                    if len(own):
-                        total[present] += (own - own.mean()) * table.rows / len(own) / len(columns)
-            found.append(total)
-        return found
+        totals = [np.zeros(len(sample_rows(rows, INFLUENCE_ROWS))) for rows in self.rows]
+        for column in self.columns:
+            for total, influence in zip(totals, found.get(column.name, ()), strict=False):
+                present = ~np.isnan(influence)
+                own = influence[present]
+                if len(own):
+                    total[present] += (own - own.mean()) * len(total) / len(own) / columns
+        return totals
 
     def _pearson_error(self) -> Estimate:
         errors = dependence.over_pairs(np.abs(self._gap("pearson")))
@@ -238,42 +279,86 @@ def _mean(values: NumpyArray, why: str) -> Estimate:
     return Estimate(value=float(values.mean()), why=NO_INTERVAL) if len(values) else left_out(why)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Side:
+    """One of two tables that are compared: its columns of numbers sorted, categories counted, pairs on `some` rows."""
+
+    rows: int
+    samples: Sequence[Sample]
+    counts: Sequence[NumpyArray]
+    some: ValueTable
+    dependence: Dependence
+
+    def few(self) -> ValueTable:
+        """The rows that intervals are computed from, which are among those of `some`."""
+        return self.some.take(
+            np.searchsorted(sample_rows(self.rows, dependence.ROWS), sample_rows(self.rows, INFLUENCE_ROWS))
+        )
+
+
+def _counted(codes: NumpyArray, labels: Sequence[str]) -> NumpyArray:
+    return np.bincount(codes + 1, minlength=len(labels) + 1)
+
+
+def _side(values: ValueTable, some: ValueTable, grid: Grid) -> Side:
+    return Side(
+        rows=values.rows, some=some, dependence=dependence_of(some, grid),
+        samples=[sample(column.values) for column in values.numbers],
+        counts=[_counted(column.codes, column.labels) for column in values.categories],
+    )  # fmt: skip
+
+
 class RealValues:
     """The real rows, sorted and counted once for every table they are compared with."""
 
     def __init__(self, values: ValueTable, first_half: NumpyArray) -> None:
         self.values = values
         self.first_half = first_half
-        self.samples = [halved(column.values, first_half) for column in values.numbers]
-        self.spikes = [spikes(whole) for whole, _, _ in self.samples]
-        self.some = values.some(dependence.ROWS)
-        self.grid = dependence.grid_of(self.some)
-        self.dependence = dependence_of(self.some, self.grid)
+        some = values.take(sample_rows(values.rows, dependence.ROWS))
+        self.grid = dependence.grid_of(some)
+        self.whole = _side(values, some, self.grid)
+        self.spikes = [spikes(found) for found in self.whole.samples]
+        self.dependence = self.whole.dependence
 
     def compare(self, synthetic: ValueTable) -> ValueComparison:
-        whole = [found[0] for found in self.samples]
-        other = [sample(column.values) for column in synthetic.numbers]
-        return self._comparison(self.values, whole, self.some, self.dependence, synthetic, other)
+        some = synthetic.take(sample_rows(synthetic.rows, dependence.ROWS))
+        return self._comparison(self.whole, _side(synthetic, some, self.grid))
+
+    def compare_shuffled(self, some: ValueTable) -> ValueComparison:
+        """The real rows with each column shuffled on its own, of which `some` are given: the same values, other pairs."""
+        mixed = dataclasses.replace(self.whole, some=some, dependence=dependence_of(some, self.grid))
+        return self._comparison(self.whole, mixed)
 
     def compare_halves(self) -> ValueComparison:
         """One half of the real rows against the other."""
-        first, second = self.values.take(self.first_half), self.values.take(~self.first_half)
-        samples = [found[1] for found in self.samples], [found[2] for found in self.samples]
-        some = first.some(dependence.ROWS)
-        return self._comparison(first, samples[0], some, dependence_of(some, self.grid), second, samples[1])
+        samples = [halved(column.values, self.first_half)[1:] for column in self.values.numbers]
+        counts = [_counted(column.codes[self.first_half], column.labels) for column in self.values.categories]
+        others = [whole - half for whole, half in zip(self.whole.counts, counts, strict=True)]
+        return self._comparison(
+            self._half(self.first_half, [found[0] for found in samples], counts),
+            self._half(~self.first_half, [found[1] for found in samples], others),
+        )
 
-    def _comparison(
-        self, real: ValueTable, own: Sequence[Sample], some: ValueTable, found: Dependence, synthetic: ValueTable,
-        other: Sequence[Sample],
-    ) -> ValueComparison:  # fmt: skip
-        names: Sequence[Numbers] = self.values.numbers
-        some_other = synthetic.some(dependence.ROWS)
+    def _half(self, marked: NumpyArray, samples: Sequence[Sample], counts: Sequence[NumpyArray]) -> Side:
+        rows = np.flatnonzero(marked)
+        some = self.values.take(rows[sample_rows(len(rows), dependence.ROWS)])
+        found = dependence_of(some, self.grid)
+        return Side(rows=len(rows), samples=samples, counts=counts, some=some, dependence=found)
+
+    def _comparison(self, real: Side, synthetic: Side) -> ValueComparison:
+        few = real.few().numbers, synthetic.few().numbers
         return ValueComparison(
-            real=real, synthetic=synthetic, real_dependence=found, dependence=dependence_of(some_other, self.grid),
-            groups=tuple(dependence.group_gaps(some, some_other)), some=(some, some_other),
+            rows=(real.rows, synthetic.rows), real_dependence=real.dependence, dependence=synthetic.dependence,
+            groups=tuple(dependence.group_gaps(real.some, synthetic.some)), some=(real.some, synthetic.some),
             columns=tuple(
-                compare_columns(column.name, column.kind, a, b, atoms)
-                for column, a, b, atoms in zip(names, own, other, self.spikes, strict=True)
+                compare_columns(column.name, column.kind, a, b, atoms, (one.values, other.values))
+                for column, a, b, atoms, one, other in zip(
+                    self.values.numbers, real.samples, synthetic.samples, self.spikes, *few, strict=True
+                )
+            ),
+            categories=tuple(
+                CategoryCounts(name=column.name, labels=column.labels, real=a, synthetic=b)
+                for column, a, b in zip(self.values.categories, real.counts, synthetic.counts, strict=True)
             ),
         )  # fmt: skip
 
@@ -290,15 +375,20 @@ class RealValues:
 
 def compare_values(
     synthetic: Mapping[str, Table], real: Table, first_half: NumpyArray, shuffled: Table
-) -> tuple[dict[str, ValueComparison], dict[str, dict[str, Estimate]]]:
-    """Comparisons by table (the halves under `real`), and metric -> table -> figure."""
-    own, mixed, *others = value_tables([real, shuffled, *synthetic.values()])
+) -> tuple[dict[str, ValueComparison], JsonObject, dict[str, dict[str, Estimate]]]:
+    """Comparisons by table, the figures of the two halves by column, and metric -> table -> figure.
+
+    Of `shuffled` the sampled rows are enough: see `compare_shuffled`.
+    """
+    own, *others, mixed = value_tables([real, *synthetic.values()], [shuffled])
     reference = RealValues(own, first_half)
     found = {name: reference.compare(values) for name, values in zip(synthetic, others, strict=True)}
-    found[REAL] = reference.compare_halves()
     estimates = {name: comparison.estimates() for name, comparison in found.items()}
-    estimates |= {PRODUCT: reference.product(), SHUFFLED: reference.compare(mixed).estimates()}
-    return found, {key: {name: figures[key] for name, figures in estimates.items()} for key in TITLES}
+    halves = reference.compare_halves()
+    estimates |= {REAL: halves.estimates(), PRODUCT: reference.product()}
+    estimates[SHUFFLED] = reference.compare_shuffled(mixed.take(np.arange(mixed.rows))).estimates()
+    of_halves = {column.name: {"kind": column.kind, **column.to_json()} for column in halves.columns}
+    return found, of_halves, {key: {name: figures[key] for name, figures in estimates.items()} for key in TITLES}
 
 
 def compare_two(synthetic: Table, real: Table) -> ValueComparison:

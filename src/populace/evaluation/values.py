@@ -35,6 +35,34 @@ class Numbers:
     kind: str
     values: NumpyArray
 
+    def take(self, rows: NumpyArray) -> Numbers:
+        return Numbers(name=self.name, kind=self.kind, values=self.values[rows])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class StoredNumbers:
+    """The same of a table's column, read anew whenever it is asked for: of a large table only a few are in memory."""
+
+    column: Column
+    stored: pa.ChunkedArray
+
+    @property
+    def name(self) -> str:
+        return self.column.name
+
+    @property
+    def kind(self) -> str:
+        return self.column.kind if self.column.is_scale else GRADES[self.column.dtype]
+
+    @property
+    def values(self) -> NumpyArray:
+        return _numbers(self.stored, self.column, self.kind)
+
+    def take(self, rows: NumpyArray) -> Numbers:
+        return Numbers(
+            name=self.name, kind=self.kind, values=_numbers(_taken(self.stored, rows), self.column, self.kind)
+        )
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Categories:
@@ -45,42 +73,83 @@ class Categories:
     labels: tuple[str, ...]
     codes: NumpyArray
 
+    def take(self, rows: NumpyArray) -> Categories:
+        return dataclasses.replace(self, codes=self.codes[rows])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class StoredCategories:
+    """The same of a table's column, numbered anew whenever it is asked for; `listed` has the values behind the labels."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    listed: pa.Array
+    stored: pa.ChunkedArray
+
+    @property
+    def codes(self) -> NumpyArray:
+        return _numbered(self.stored, self.listed)
+
+    def take(self, rows: NumpyArray) -> Categories:
+        codes = _numbered(_taken(self.stored, rows), self.listed)
+        return Categories(name=self.name, kind=self.kind, labels=self.labels, codes=codes)
+
+
+NumberColumn = Numbers | StoredNumbers
+CategoryColumn = Categories | StoredCategories
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ValueTable:
     """The values of a table, column by column."""
 
     rows: int
-    numbers: tuple[Numbers, ...]
-    categories: tuple[Categories, ...]
+    numbers: tuple[NumberColumn, ...]
+    categories: tuple[CategoryColumn, ...]
 
     def take(self, rows: NumpyArray) -> ValueTable:
+        """The rows with these numbers, in memory."""
         return ValueTable(
-            rows=len(np.arange(self.rows)[rows]),
-            numbers=tuple(dataclasses.replace(column, values=column.values[rows]) for column in self.numbers),
-            categories=tuple(dataclasses.replace(column, codes=column.codes[rows]) for column in self.categories),
+            rows=len(rows),
+            numbers=tuple(column.take(rows) for column in self.numbers),
+            categories=tuple(column.take(rows) for column in self.categories),
         )
 
-    def some(self, most: int) -> ValueTable:
-        """A fixed random sample of at most this many rows."""
-        if self.rows <= most:
-            return self
-        return self.take(np.sort(np.random.default_rng(11).permutation(self.rows)[:most]))
+
+def sample_rows(rows: int, most: int) -> NumpyArray:
+    """The numbers of at most so many rows of a table, always the same; a smaller sample is part of a larger one."""
+    if rows <= most:
+        return np.arange(rows)
+    return np.sort(np.random.default_rng(11).permutation(rows)[:most])
 
 
-def value_tables(tables: Sequence[Table]) -> list[ValueTable]:
-    """The values of tables under one schema, with one numbering of categories."""
+def value_tables(tables: Sequence[Table], others: Sequence[Table] = ()) -> list[ValueTable]:
+    """The values of tables under one schema, with one numbering of categories; `others` hold no category but theirs."""
     columns = tables[0].schema.columns
     listed = [column for column in columns if not holds_numbers(column)]
     labels = {column.name: _labels(column, [table.frame.column(column.name) for table in tables]) for column in listed}
     return [
         ValueTable(
-            rows=len(table),
-            numbers=tuple(_numbers(c, table.frame.column(c.name)) for c in columns if holds_numbers(c)),
-            categories=tuple(_categories(c, table.frame.column(c.name), labels[c.name]) for c in listed),
+            rows=table.frame.num_rows,
+            numbers=tuple(
+                StoredNumbers(column=c, stored=table.frame.column(c.name)) for c in columns if holds_numbers(c)
+            ),
+            categories=tuple(
+                StoredCategories(
+                    name=c.name, kind=c.kind, listed=labels[c.name][0], labels=labels[c.name][1],
+                    stored=table.frame.column(c.name),
+                )
+                for c in listed
+            ),
         )
-        for table in tables
-    ]
+        for table in (*tables, *others)
+    ]  # fmt: skip
+
+
+def _taken(stored: pa.ChunkedArray, rows: NumpyArray) -> pa.ChunkedArray:
+    """Some rows of a column; all of them, in order, are the column itself."""
+    return stored if len(rows) == len(stored) and (np.diff(rows) == 1).all() else stored.take(pa.array(rows))
 
 
 def holds_numbers(column: Column) -> bool:
@@ -88,12 +157,10 @@ def holds_numbers(column: Column) -> bool:
     return column.is_scale or (column.kind == "ordinal" and column.dtype in GRADES)
 
 
-def _numbers(column: Column, values: pa.ChunkedArray) -> Numbers:
-    if column.is_scale:
-        kind, found = column.kind, np.asarray(column.numbers(values), np.float64)
-    else:
-        kind, found = GRADES[column.dtype], values.cast(pa.float64()).to_numpy()
-    return Numbers(name=column.name, kind=kind, values=snapped(found) if kind == "decimal" else found)
+def _numbers(values: pa.ChunkedArray, column: Column, kind: str) -> NumpyArray:
+    read = column.numbers(values) if column.is_scale else values.cast(pa.float64()).to_numpy()
+    found = np.asarray(read, np.float64)
+    return snapped(found) if kind == "decimal" else found
 
 
 def _labels(column: Column, parts: Sequence[pa.ChunkedArray]) -> tuple[pa.Array, tuple[str, ...]]:
@@ -105,12 +172,12 @@ def _labels(column: Column, parts: Sequence[pa.ChunkedArray]) -> tuple[pa.Array,
     return pa.array(ordered, parts[0].type), tuple(texts[value] for value in ordered)
 
 
-def _categories(
-    column: Column, values: pa.ChunkedArray, labels: tuple[pa.Array, tuple[str, ...]]
-) -> Categories:  # fmt: skip
-    codes = pc.fill_null(pc.index_in(values, value_set=labels[0]), -1) if len(labels[0]) else None
-    numbers = np.full(len(values), -1, np.int32) if codes is None else codes.to_numpy().astype(np.int32)
-    return Categories(name=column.name, kind=column.kind, labels=labels[1], codes=numbers)
+def _numbered(values: pa.ChunkedArray, listed: pa.Array) -> NumpyArray:
+    """Where each value stands in the list, in the narrowest whole numbers; -1 where there is no value."""
+    narrow = np.int16 if len(listed) < 2**15 else np.int32
+    if not len(listed):
+        return np.full(len(values), -1, narrow)
+    return np.asarray(pc.fill_null(pc.index_in(values, value_set=listed), -1).to_numpy().astype(narrow))
 
 
 def snapped(values: NumpyArray) -> NumpyArray:
@@ -159,16 +226,8 @@ def sample(values: NumpyArray) -> Sample:
 
 
 def halved(values: NumpyArray, first: NumpyArray) -> tuple[Sample, Sample, Sample]:
-    """The whole column, and its two halves (rows marked by `first`, and the others), sorted once."""
-    present = np.flatnonzero(~np.isnan(values))
-    order = present[np.argsort(values[present], kind="stable")]
-    ordered, inside = values[order], first[order]
-    rows = int(first.sum())
-    return (
-        Sample(ordered=ordered, rows=len(values)),
-        Sample(ordered=ordered[inside], rows=rows),
-        Sample(ordered=ordered[~inside], rows=len(values) - rows),
-    )
+    """The whole column, and its two halves: the rows marked by `first`, and the others."""
+    return sample(values), sample(values[first]), sample(values[~first])
 
 
 def distinct(ordered: NumpyArray) -> tuple[NumpyArray, NumpyArray]:

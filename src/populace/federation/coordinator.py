@@ -21,7 +21,7 @@ from populace.border.models import check_document, read_document
 from populace.engines.agreement import OLD_HOME, Agreement, agreement_from_json
 from populace.engines.flare import kits, policy, processes, session
 from populace.engines.flare.certificates import Certificate, RevocationList, read_certificate
-from populace.errors import InputError, RunError
+from populace.errors import InputError, PopulaceError, RunError
 from populace.federation import members
 from populace.federation.forms import FederationForm, ProposalForm
 from populace.federation.standing import standing
@@ -160,7 +160,11 @@ class Federation:
 
     def revoke(self, site: str) -> RevocationList:
         """Put a site on the federation's list. A running server takes the list within seconds, and cuts its connections."""
-        _ = self.document
+        if site in (self.document["host"], kits.LEAD):
+            raise InputError(
+                f"{site} is the coordinator's own name: every site would refuse it for good; `populace federation renew "
+                f"{self.path} --new-keys` replaces its certificates"
+            )
         return members.revoke_name(self.path, site)
 
     def renew(self, site: str | None = None, *, new_keys: bool = False) -> Path | None:
@@ -249,5 +253,13 @@ class Federation:
             ),
             "connected": [site for site in sites if site not in revoked.names],
             "certificates": members.standing(self.path, server=self.server_kit, lead=self.lead_kit, revoked=revoked),
-            "runs": {path.name: standing(path) for path in sorted(runs.iterdir())} if runs.is_dir() else {},
+            "runs": {path.name: _standing(path) for path in sorted(runs.iterdir())} if runs.is_dir() else {},
         }
+
+
+def _standing(place: Path) -> JsonObject:
+    """Where a run stands; one whose files are damaged does not hide the others."""
+    try:
+        return standing(place)
+    except PopulaceError as error:
+        return {"state": "stopped", "round": 0, "why": str(error), "sites": {}, "name": place.name}

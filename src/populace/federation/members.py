@@ -13,6 +13,7 @@ import fcntl
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from populace.border.regular import open_output
 from populace.engines.flare.certificates import (
     DAYS_TO_WARN,
     Certificate,
@@ -56,7 +57,7 @@ def note_issued(folder: Path, certificate: Certificate) -> None:
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Nobody else writes records or lists of this federation meanwhile."""
-    with (folder / ".members.lock").open("w") as handle:
+    with open_output(folder / ".members.lock") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 

@@ -28,8 +28,9 @@ LONGEST_WAIT = 60.0  # between two segments
 class Seen:
     """One look: the run's status as its present segment wrote it, the job, the server and who runs the job.
 
-    `silent` are the sites that have missed the last round of this segment that asked them, or that the round under way has
-    waited for. `at_work` says of each connected site whether it runs this job; None where nobody was asked this time.
+    `server` is None where it was not asked this time. `silent` are the sites that have missed the last round of this segment
+    that asked them, or that the round under way has waited for. `at_work` says of each connected site whether it runs this
+    job; None where nobody was asked this time.
     """
 
     now: float
@@ -40,7 +41,7 @@ class Seen:
     seconds_of_last_round: float = 0.0
     silent: frozenset[str] = frozenset()
     job: str = ""  # how it ended, where it did
-    server: Server = "answers"
+    server: Server | None = None
     server_why: str = ""
     at_work: Mapping[str, str] | None = None
 
@@ -81,6 +82,11 @@ def begin_segment(memory: Memory, *, segment: int, now: float) -> Memory:
     )  # fmt: skip
 
 
+def waited_for_sites(memory: Memory, seconds: float) -> Memory:
+    """The memory after a wait for sites, which has a limit of its own and is not held against the segment that follows."""
+    return dataclasses.replace(memory, progress=memory.progress + seconds)
+
+
 def pause_before(memory: Memory) -> float:
     """Seconds to wait before the next segment: none after one that finished rounds, then 2, 4, 8 and so on."""
     barren = 0 if memory.finished_rounds else memory.barren + 1
@@ -117,7 +123,8 @@ def decide(memory: Memory, seen: Seen, *, given: float) -> tuple[Memory, Decisio
         return memory, Decision("new segment", seen.why)
     if seen.server == "dead":
         return memory, Decision("new segment", seen.server_why)
-    if memory.silent_since is not None and seen.now - memory.silent_since > SECONDS_OF_SILENCE:
+    since = memory.silent_since
+    if seen.server == "silent" and since is not None and seen.now - since > SECONDS_OF_SILENCE:
         return memory, Decision("new segment", seen.server_why)
     if seen.job:
         return memory, Decision("new segment", f"the last one ended ({seen.job})")
@@ -132,7 +139,7 @@ def decide(memory: Memory, seen: Seen, *, given: float) -> tuple[Memory, Decisio
 
 def _progressed(memory: Memory, seen: Seen) -> Memory:
     """The memory after a look at rounds and server."""
-    silent = None if seen.server == "answers" else memory.silent_since
+    silent = None if seen.server == "answers" else memory.silent_since  # a look that asked nobody changes nothing
     if seen.server == "silent" and silent is None:
         silent = seen.now
     memory = dataclasses.replace(memory, silent_since=silent)

@@ -18,7 +18,7 @@ from populace.border.documents import parse_json
 from populace.border.models import read_document
 from populace.border.regular import read_text
 from populace.engines.flare import processes, session
-from populace.engines.segment import OPERATED, Plan, read_plan, read_roster, read_skipped, read_status
+from populace.engines.segment import OPERATED, Plan, is_over, read_plan, read_roster, read_skipped, read_status
 from populace.errors import InputError, PopulaceError, RunError
 from populace.federation import states
 from populace.federation.coordinator import Federation
@@ -114,7 +114,7 @@ def _operate(place: Path, given: Options, say: Say) -> Options:
     """The options of a run that is resumed: those given now, else those it had; a change is kept in its plan, and said."""
     plan = read_plan(place)
     had = {name: getattr(plan, name) for name in OPERATED}
-    if not plan.patience:
+    if plan.patience is None:
         del had["patience"]  # begun by an earlier version
     whole = given.over(had)
     changed = [name for name in OPERATED if getattr(whole, name) != getattr(plan, name)]
@@ -131,7 +131,7 @@ def _operate(place: Path, given: Options, say: Say) -> Options:
 def _run_name(federation: Federation, folder: RunFolder) -> str:
     if (folder / "run.json").is_file():
         kept = folder.read()
-        if kept["status"] == "unfinished" and "run" in kept["spec"]:
+        if kept["status"] == "unfinished" and "run" in kept.get("spec", {}):
             return str(kept["spec"]["run"])
     return f"{federation.name}-{secrets.token_hex(4)}"
 
@@ -149,13 +149,15 @@ class Supervisor:
         self._tell_at = 0.0
 
     def go(self) -> None:
-        if read_status(self._place)["state"] == "finished":
+        if is_over(self._place):
             return
         link = self._federation.connect()
         try:
             self._abort_last(link)
             while True:
+                began = time.monotonic()
                 link = self._wait_for_sites(link)
+                self._memory = states.waited_for_sites(self._memory, time.monotonic() - began)
                 job_id = self._submit(link)
                 try:
                     link, decision = self._follow(link, job_id)
@@ -205,7 +207,8 @@ class Supervisor:
             except RunError:  # a busy server; `connect` says where it is not running
                 link.close()
                 link = self._federation.connect()
-                continue
+                found = set()
+                time.sleep(SECONDS_BETWEEN_QUESTIONS)
             waited = time.monotonic() - began
             here, wanted = (found, least) if roster is None else (found & own, len(own))
             if len(here) >= wanted:
@@ -232,7 +235,9 @@ class Supervisor:
             if time.monotonic() - asked >= SECONDS_BETWEEN_QUESTIONS:
                 link, seen = self._question(link, job_id, server, seen)
                 asked = time.monotonic()
-                seen = dataclasses.replace(seen, state=read_status(self._place)["state"] if seen.job else seen.state)
+                seen = dataclasses.replace(
+                    seen, state=self._state(read_status(self._place)) if seen.job else seen.state
+                )
             self._memory, decision = states.decide(self._memory, seen, given=float(self._options.patience or 0.0))
             if decision.move == "finished":
                 self._clear(link, job_id)
@@ -254,9 +259,14 @@ class Supervisor:
             self._teller.show()
             self._tell_at = now + max(SECONDS_TO_TELL, time.time() - waiting["since"])
         return states.Seen(
-            now=now, state=str(status["state"]), why=str(status["why"]), segment=segment, round=int(status["round"]),
+            now=now, state=self._state(status), why=str(status["why"]), segment=segment, round=int(status["round"]),
             seconds_of_last_round=float(status.get("seconds_of_last_round", 0.0)), silent=frozenset(silent),
         )  # fmt: skip
+
+    def _state(self, status: JsonObject) -> str:
+        """The state of the run; one that says it is finished, and whose result is gone, is not."""
+        state = str(status["state"])
+        return "interrupted" if state == "finished" and not is_over(self._place) else state
 
     def _question(
         self, link: session.Session, job_id: str, server: int | None, seen: states.Seen
@@ -269,7 +279,7 @@ class Supervisor:
         try:
             ended = link.status(job_id) if link.over(job_id) else ""
             at_work = link.at_work(job_id) if seen.silent and not ended else {}
-            return link, dataclasses.replace(seen, job=ended, at_work=at_work)
+            return link, dataclasses.replace(seen, job=ended, at_work=at_work, server="answers")
         except RunError as error:
             why = str(error)
         try:

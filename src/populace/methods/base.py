@@ -14,6 +14,7 @@ All are pure: state in, state out, randomness as an argument. An engine calls th
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 import functools
 import math
@@ -41,6 +42,17 @@ Memory = Any
 
 NUMBER = 4.0  # bytes of one number on the wire
 NO_ERROR = "no error is predicted: training has no closed form"
+
+
+def on_processor() -> contextlib.AbstractContextManager[object]:
+    """Compute on the processor, also where there is an accelerator: for work that takes less time than compiling for one."""
+    if jax.default_backend() == "cpu":
+        return contextlib.nullcontext()
+    try:
+        processor: contextlib.AbstractContextManager[object] = jax.default_device(jax.local_devices(backend="cpu")[0])
+        return processor
+    except RuntimeError:  # the user has left JAX the accelerator alone
+        return contextlib.nullcontext()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -173,6 +185,9 @@ class Protocol(abc.ABC):
     begins_warm: ClassVar[bool] = False
     #: Whether ask and absorb can be traced by JAX and the cohorts are known ahead, so that rounds compile into one scan.
     compiles: ClassVar[bool] = False
+
+    #: Whether an accelerator helps; where it does not, compiling for it takes longer than the work on processors.
+    accelerates: ClassVar[bool] = True
 
     #: Whether answers of many clients are faster together on processors too; networks with weights of their own are not.
     vectorises: ClassVar[bool] = True

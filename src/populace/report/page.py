@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ import pyarrow as pa
 from populace.border.models import interpreting
 from populace.errors import DataError, InputError, PopulaceError
 from populace.evaluation.baselines import SYNTHETIC
-from populace.evaluation.evaluate import evaluate_tables
+from populace.evaluation.evaluate import evaluate_read, evaluate_tables
 from populace.evaluation.traffic import cost
 from populace.methods.registry import load_generator
 from populace.report import attack_results, comparison, pictures, sections, tiles, value_sections
@@ -24,6 +25,7 @@ from populace.runs.folder import RunFolder
 from populace.runs.given import open_data, read_frames, read_given
 from populace.runs.run import Run
 from populace.runs.spec import Files, files_of
+from populace.tables.coded import compact
 from populace.tables.files import read_json, write_json, write_text
 from populace.tables.images import Images
 from populace.tables.schema import Schema, schema_from_dict
@@ -83,7 +85,8 @@ def _evaluated_run(path: Path, real: pa.Table | Table | Images, target: str | No
     if isinstance(real, Images):
         document, page = pictures.evaluate_run(run, real, environment())
         return Evaluation(metrics=document, render=lambda: page)
-    _measure([run], real.frame if isinstance(real, Table) else real, target)
+    frame = real.frame if isinstance(real, Table) else real
+    _measure([run], lambda: frame, target)
     return Evaluation(metrics=run["metrics"], render=lambda: render_run(_title(run), run, run["wide"]))
 
 
@@ -104,7 +107,7 @@ def evaluate_runs(
         if len(files) > 1:
             raise InputError("images are evaluated against one file of real ones; give --real once")
         return pictures.evaluate_runs(runs, files[0], environment(), doing)
-    _measure(runs, read_frames(files), target, doing)
+    _measure(runs, lambda: read_frames(files), target, doing)
     again = ["populace", "evaluate", *(str(path) for path in folders), *real_options(files)]
     again += ["--target", target] if target else []
     doing("writing the report")
@@ -119,21 +122,37 @@ def evaluate_runs(
     return documents
 
 
-def _measure(runs: Sequence[JsonObject], frame: pa.Table, target: str | None, doing: Doing = lambda _: None) -> None:
-    """Metrics, figures and the schema they were computed under, into each run of tables."""
+def _measure(
+    runs: Sequence[JsonObject], read: Callable[[], pa.Table], target: str | None, doing: Doing = lambda _: None
+) -> None:
+    """Metrics, figures and the schema they were computed under, into each run of tables; `read` gives the real rows."""
     schemas = {run["schema"].digest: run["schema"] for run in runs}
     if len({schema.names for schema in schemas.values()}) > 1:
         raise DataError("the runs have different columns, so they do not compare; evaluate them one by one")
     for digest, schema in schemas.items():
         own = [run for run in runs if run["schema"].digest == digest]
-        wide = widened(schema, frame, *(run["frame"] for run in own))  # no row is refused for what the schema lacks
-        synthetic = {run["name"]: make_table(run["frame"], wide) for run in own}
-        found = evaluate_tables(synthetic, make_table(frame, wide), target=target, doing=doing)
+        found = evaluate_read(functools.partial(_encoded, own, read, schema), target=target, doing=doing)
         for run in own:
             evaluated = found[run["name"]]
             said = {"run": run["name"], "method": run["details"]["method"], "privacy": run["privacy"]["headline"]}
             run["metrics"] = said | evaluated.document | {"cost": cost(run["details"], schema.sizes)}
-            run["pairs"], run["values"], run["wide"] = evaluated.pairs, evaluated.values, wide
+            run["pairs"], run["values"], run["wide"] = evaluated.pairs, evaluated.values, evaluated.schema
+
+
+def _encoded(
+    runs: Sequence[JsonObject], read: Callable[[], pa.Table], schema: Schema
+) -> tuple[dict[str, Table], Table]:
+    """The synthetic rows by run, and the real ones, under a schema widened so that none is refused for what it lacks.
+
+    What stood in the files is let go as soon as it is encoded: of large tables two copies are one too many.
+    """
+    frame = read()
+    wide = widened(schema, frame, *(run["frame"] for run in runs))
+    synthetic = {run["name"]: compact(make_table(run.pop("frame"), wide)) for run in runs}
+    real = compact(make_table(frame, wide))
+    del frame
+    pa.default_memory_pool().release_unused()
+    return synthetic, real
 
 
 def _title(run: JsonObject) -> str:

@@ -153,7 +153,7 @@ def _cost(cost: JsonObject) -> JsonObject:
     traffic, time = cost["traffic"], cost["time"]
     if "left_out" in traffic:
         return {"name": "Cost", "figure": "–", "words": traffic["left_out"], "link": "#cost"}
-    seconds = f"; the whole run took {time['seconds_total']:.1f} s" if "seconds_total" in time else ""
+    seconds = "" if "left_out" in time else f"; the whole run took {time['seconds_total']:.1f} s"
     return {
         "name": "Cost",
         "figure": in_bytes(traffic["bits_from_one_client"]),

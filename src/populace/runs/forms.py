@@ -19,6 +19,7 @@ class RunForm(Form):
 
     status: Literal["unfinished", "finished"]
     digest: str
+    spec: JsonObject = pydantic.Field(default_factory=dict)
     version: str = "0.1.0"
     format: int = 1
 
@@ -85,6 +86,11 @@ class PrivacyForm(Form):
     units: Count = 0
     domains: dict[str, str] | None = None
     domain_sources: dict[str, list[str]] | None = None
+    sampling_delta: float = 0.0
+    counts_read: list[str] = pydantic.Field(default_factory=list)
+    claims: list[str] = pydantic.Field(default_factory=list)
+    reason: str = ""
+    noise: str = ""
 
 
 class TokenForm(Form):

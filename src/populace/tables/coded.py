@@ -7,6 +7,7 @@ them are in memory, beside the codes of the rows before.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,6 +31,13 @@ def code_type(schema: Schema) -> np.dtype:  # type: ignore[type-arg]
     """The narrowest whole numbers that hold every code of every column."""
     largest = max(schema.sizes)
     return np.dtype(np.uint8 if largest <= 2**8 else np.uint16 if largest <= 2**16 else np.int32)
+
+
+def compact(table: Table) -> Table:
+    """The same table with its codes column by column, in the narrowest whole numbers that hold them all."""
+    codes = np.empty(table.codes.shape[::-1], code_type(table.schema)).T
+    codes[...] = table.codes
+    return dataclasses.replace(table, codes=codes)
 
 
 def read_coded(path: str | Path, schema: Schema, *, also: tuple[str, ...] = ()) -> tuple[Table, pa.Table]:

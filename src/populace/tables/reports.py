@@ -95,7 +95,8 @@ def _columns(path: Path, rows: int) -> Iterator[Any]:
     parquet = path.suffix == ".parquet"
     names = (parquet_facts(path)[0] if parquet else arrow_schema(path)).names
     if names.count(COLUMN) != 1:
-        raise DataError(f"{path} has not one column 'report'; its columns are {', '.join(names)}")
+        how_many = "two columns" if COLUMN in names else "no column"
+        raise DataError(f"{path} has {how_many} 'report'; its columns are {', '.join(names)}")
     for batch in (
         parquet_batches(path, columns=[COLUMN], rows=rows) if parquet else arrow_batches(path, columns=[COLUMN])
     ):

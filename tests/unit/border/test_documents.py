@@ -62,6 +62,8 @@ TOML = {
     "braces": "a = " + "{b = " * 2_000,
     "dotted keys": ".".join("a" * 5_000) + " = 1",
     "a dotted table": "[" + ".".join("a" * 5_000) + "]",
+    "very long keys": ".".join("a" * 400_000) + " = 1",  # the parser itself would take gigabytes
+    "quoted parts": ".".join(['"a"'] * 400_000) + " = 1",
     "digits": "a = " + "1" * 5_000,
     "fewer digits": "a = " + "1" * 450,
     "no end": 'a = """' + '\\"""' * 100_000 + "[" * 101,
@@ -76,6 +78,11 @@ def test_toml_beyond_the_limits_is_refused_in_one_sentence(text: str, tmp_path: 
     with pytest.raises(SchemaError, match=r"cannot read the schema .*s.toml: ") as caught:
         load_schema(tmp_path / "s.toml")
     assert "\n" not in str(caught.value)
+
+
+def test_many_points_that_belong_to_no_key_are_read() -> None:
+    text = "a = [" + ", ".join(["1.5"] * 500) + "]\nb = '" + "." * 500 + "' # " + "." * 500 + "\nc.d.e = 1.0\n"
+    assert len(parse_toml(text, where="x")["a"]) == 500
 
 
 def test_toml_within_the_limits_is_read() -> None:

@@ -8,7 +8,7 @@ connecting   connections that are made in bounded time
 certificates who is whose, until when, and the signed list of who is revoked
 tls          connections that take certificates of the federation's root alone, and none on the list
 tally        what the coordinator has had of each site over all runs, signed; the newest list goes with it
-client, server   FLARE's processes at a site and at the coordinator, guarded
+client, worker, server   FLARE's processes at a site, of its jobs, and at the coordinator, guarded
 processes    starting and stopping the long-lived processes
 session      what the coordinator says to its server: submit, abort, who is connected
 """

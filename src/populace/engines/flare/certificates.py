@@ -25,7 +25,6 @@ from populace.errors import InputError, RunError
 from populace.tables.files import replacing
 
 DAYS_TO_WARN = 30
-CLOCKS_DIFFER = datetime.timedelta(days=1)
 MOST_BYTES = 2**20  # of a list or a certificate
 NAME_OF_ENTRY = x509.ObjectIdentifier("2.25.213640271925512877218373921830113580837")  # the name, as text
 REVOKED, REPLACED = x509.ReasonFlags.privilege_withdrawn, x509.ReasonFlags.superseded
@@ -154,7 +153,9 @@ def make_list(ca: Path, number: int, entries: Iterable[Entry]) -> RevocationList
     builder = (
         x509.CertificateRevocationListBuilder()
         .issuer_name(root.subject)
-        .last_update(now - CLOCKS_DIFFER)  # a site whose clock is behind would not take it otherwise
+        .last_update(
+            root.not_valid_before_utc
+        )  # a site whose clock is behind would not take it otherwise; numbers order lists
         .next_update(root.not_valid_after_utc)
         .add_extension(x509.CRLNumber(number), critical=False)
     )
@@ -182,7 +183,10 @@ def check_list(content: bytes, root: Path, *, where: object) -> RevocationList:
         raise InputError(f"{where} holds no list of revoked certificates: {error}") from error
     if not signed or number < 1:
         raise InputError(f"the list of revoked certificates in {where} is not signed by this federation's root")
-    return RevocationList(number=number, entries=entries, content=content)
+    alone = found.public_bytes(Encoding.PEM)  # what else stands there, a certificate for one, would be trusted with it
+    if content.split() != alone.split():
+        raise InputError(f"{where} holds more than a list of revoked certificates; nothing of it is taken")
+    return RevocationList(number=number, entries=entries, content=alone)
 
 
 def read_list(path: Path, root: Path) -> RevocationList:

@@ -9,15 +9,14 @@ wrote them. It connects to a server of the federation's root alone, unless that 
 
 from __future__ import annotations
 
-import ssl
 import sys
 import uuid
 from pathlib import Path
-from typing import Any
 
+from nvflare.apis.fl_context import FLContext
+from nvflare.app_common.job_launcher import client_process_launcher
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
-from nvflare.fuel.f3.drivers import tcp_driver
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.mpm import MainProcessMonitor
 from nvflare.private.admin_defs import error_reply
@@ -28,8 +27,8 @@ from nvflare.private.fed.client.admin import FedAdminAgent
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 
 from populace.engines.flare.connecting import bound_connecting
-from populace.engines.flare.policy import LIST_FILE, check_site_policy
-from populace.engines.flare.tls import Listed, check_identities, federation_context
+from populace.engines.flare.policy import check_site_policy
+from populace.engines.flare.tls import guard_connections
 from populace.errors import PopulaceError
 
 KEPT = frozenset(
@@ -40,6 +39,7 @@ KEPT = frozenset(
     }
 )  # fmt: skip
 REFUSED = "refused by the site"
+FLARES_WORKER, OWN_WORKER = "nvflare.private.fed.app.client.worker_process", "populace.engines.flare.worker"
 
 
 class SilentAgent:
@@ -93,15 +93,17 @@ def guard(kit: Path) -> None:
     FedAdminAgent._dispatch_request = guarded
 
 
-def guard_connections(kit: Path) -> None:
-    """Connect to a server of the federation's own root alone, and to none that is on the site's copy of its list."""
-    listed = Listed(kit.parent / LIST_FILE, kit / "startup" / "rootCA.pem")
+def start_own_workers() -> None:
+    """Have jobs started with the same checks of connections as this process: FLARE's own worker has none of them."""
+    generate = client_process_launcher.generate_client_command
 
-    def context(params: dict[str, Any], ssl_server: bool) -> ssl.SSLContext | None:
-        return federation_context(params, listed.now(), ssl_server=ssl_server)
+    def command(fl_ctx: FLContext) -> str:
+        words = str(generate(fl_ctx))
+        if FLARES_WORKER not in words:
+            raise RuntimeError(f"FLARE starts its jobs otherwise than known: {FLARES_WORKER} is not in its command")
+        return words.replace(FLARES_WORKER, OWN_WORKER, 1)
 
-    tcp_driver.get_ssl_context = context
-    check_identities(listed)
+    client_process_launcher.generate_client_command = command
 
 
 def main() -> int:
@@ -109,6 +111,7 @@ def main() -> int:
     guard(Path(arguments.workspace))
     guard_connections(Path(arguments.workspace))
     bound_connecting()
+    start_own_workers()
     return int(MainProcessMonitor.run(main_func=client_train.main, run_dir=arguments.workspace, args=arguments) or 0)
 
 

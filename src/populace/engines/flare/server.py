@@ -7,6 +7,7 @@ cuts the connections of those it names.
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from pathlib import Path
@@ -24,6 +25,8 @@ from populace.engines.flare.tls import (
     check_identities,
     cut_refused,
 )
+
+log = logging.getLogger(__name__)
 
 
 def list_of(kit: Path) -> Path:
@@ -50,7 +53,10 @@ def guard(kit: Path) -> None:
 def _keep_cutting(driver: tcp_driver.TcpDriver, listed: Listed) -> None:
     pause = threading.Event()
     while not pause.wait(SECONDS_BETWEEN_LOOKS):
-        cut_refused(driver, listed)
+        try:
+            cut_refused(driver, listed)
+        except Exception:  # the next look must come, whatever this one met
+            log.exception("a look at the connections failed")
 
 
 def main() -> int:

@@ -16,10 +16,12 @@ import fcntl
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import pydantic
 
-from populace.border.regular import read_bytes
+from populace.border.regular import open_output, read_bytes
 from populace.engines import wire
 from populace.engines.flare import kits
 from populace.engines.flare.certificates import (
@@ -45,6 +47,9 @@ from populace.types import JsonObject
 
 COUNTS = "replies.json"  # in the federation's folder: key of a site -> run -> replies absorbed
 MOST_BYTES = 2**21
+COUNTED = pydantic.TypeAdapter(
+    dict[str, dict[str, Annotated[int, pydantic.Field(ge=0)]]], config=pydantic.ConfigDict(strict=True)
+)
 FIELDS: dict[str, type] = {"federation": str, "site": str, "key": str, "replies": int}
 
 
@@ -92,13 +97,14 @@ class Tally:
     def _read(self) -> dict[str, dict[str, int]]:
         path = self._folder / COUNTS
         found = read_json(path) if path.is_file() else {}
-        if not isinstance(found, dict) or not all(isinstance(runs, dict) for runs in found.values()):
-            raise RunError(f"{path} is damaged; restore it, or remove it and count from zero")
-        return found
+        try:
+            return COUNTED.validate_python(found)
+        except pydantic.ValidationError as error:
+            raise RunError(f"{path} is damaged; restore it, or remove it and count from zero") from error
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        with (self._folder / ".replies.lock").open("w") as handle:
+        with open_output(self._folder / ".replies.lock") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
 
@@ -122,10 +128,11 @@ def check_tally(data: object, kit: Path) -> frozenset[str]:
     if not isinstance(data, bytes):
         raise RefusedError("coordinator", "the request has no signed count: the coordinator runs an older populace")
     fields, coordinator, signature, listed = _read(data)
-    revoked = _newest(listed, kit.parent / LIST_FILE, root)
-    _check_signer(coordinator, kit, revoked)
+    _check_signer(coordinator, kit, read_list(kit.parent / LIST_FILE, root))
     if not is_signed(coordinator, signature, _signed_bytes(fields)):
         raise RefusedError("coordinator", "the count of replies is not signed by the coordinator that sent it")
+    revoked = _newest(listed, kit.parent / LIST_FILE, root)
+    _check_signer(coordinator, kit, revoked)
     file = read_site_file(kit / "local" / SITE_FILE)
     if (fields["federation"], fields["site"], fields["key"]) != (
         file.federation,
@@ -184,5 +191,6 @@ def _check_signer(coordinator: Certificate, kit: Path, revoked: RevocationList) 
         raise RefusedError("coordinator", f"the certificate of the server {coordinator.name} is revoked")
     if not coordinator.begins <= now <= coordinator.ends:
         raise RefusedError(
-            "coordinator", f"the certificate of the server {coordinator.name} ended on {coordinator.ends}"
+            "coordinator",
+            f"the certificate of the server {coordinator.name} is valid from {coordinator.begins} to {coordinator.ends}",
         )

@@ -23,6 +23,7 @@ from nvflare.fuel.f3.drivers.socket_conn import ConnectionHandler
 from nvflare.private.fed.utils.identity_utils import IdentityVerifier
 
 from populace.engines.flare.certificates import NOBODY, Certificate, RevocationList, described, from_der, read_list
+from populace.engines.flare.policy import LIST_FILE
 from populace.errors import PopulaceError
 
 SECONDS_TO_SHAKE_HANDS = 10.0
@@ -149,7 +150,11 @@ class GuardedServer(ThreadingTCPServer):
 
 
 def _is_refused(secured: ssl.SSLSocket, listed: Listed) -> bool:
-    content = secured.getpeercert(binary_form=True)
+    """Whether the other end is on the list, out of its time, or cannot be told; a connection that is closed is."""
+    try:
+        content = secured.getpeercert(binary_form=True)
+    except (AttributeError, OSError, ValueError):  # FLARE has closed it meanwhile
+        return True
     try:
         listed.check(from_der(content or b""))
     except (RefusedCertificate, PopulaceError) as error:
@@ -179,3 +184,14 @@ def check_identities(listed: Listed) -> None:
         return bool(verified)
 
     IdentityVerifier.verify_common_name = checked
+
+
+def guard_connections(kit: Path) -> None:
+    """Connect to a server of the federation's own root alone, and to none that is on the site's copy of its list."""
+    listed = Listed(kit.parent / LIST_FILE, kit / "startup" / "rootCA.pem")
+
+    def context(params: dict[str, Any], ssl_server: bool) -> ssl.SSLContext | None:
+        return federation_context(params, listed.now(), ssl_server=ssl_server)
+
+    tcp_driver.get_ssl_context = context
+    check_identities(listed)

@@ -173,8 +173,11 @@ class ImageGenerator(Synthesizer):
         x = np.empty((count, *self.shape), np.uint8)
         for start in range(0, count, IMAGES_AT_ONCE):
             some = labels[start : start + IMAGES_AT_ONCE]
-            drawn = self.draw_pixels(some, jax.random.fold_in(pixels, start))
-            x[start : start + IMAGES_AT_ONCE] = np.round(255 * np.clip(np.asarray(drawn), 0, 1)).astype(np.uint8)
+            block = np.pad(
+                some, (0, min(count, IMAGES_AT_ONCE) - len(some))
+            )  # one shape, so that one program is compiled
+            drawn = np.asarray(self.draw_pixels(block, jax.random.fold_in(pixels, start)))[: len(some)]
+            x[start : start + IMAGES_AT_ONCE] = np.round(255 * np.clip(drawn, 0, 1)).astype(np.uint8)
         return Images(x=x, y=labels, classes=self.classes)
 
     def _labels(self, count: int, key: Array, conditions: dict[str, str]) -> NumpyArray:

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.errors import DataError
+from populace.methods.base import on_processor
 from populace.methods.blocks.generator import Generator, ImageGenerator, power_of
 from populace.methods.moments.features import MOVES, TRIED, Estimates, Features, ImageFeatures, TableFeatures
 from populace.tables.schema import Schema
@@ -212,7 +213,8 @@ class ImageGaussians(ImageGenerator):
 
     def draw_pixels(self, labels: Array, key: Array) -> Array:
         deforms = bool(np.any(np.asarray(self.model.moves)))
-        pixels: Array = _drawn(self.features, deforms, self.model.arrays(), jnp.asarray(labels), key)
+        with on_processor():
+            pixels: Array = _drawn(self.features, deforms, self.model.arrays(), np.asarray(labels), key)
         return pixels
 
     def arrays(self) -> dict[str, Array]:

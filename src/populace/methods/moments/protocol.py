@@ -155,6 +155,7 @@ class Moments(ComposedMethod):
     deformations: Literal["by noise", "none", "slant", "rigid", "all"] = "by noise"
     clients_per_batch: int = 64
 
+    accelerates: ClassVar[bool] = False
     facts: ClassVar[Facts] = Facts(
         name="moments",
         line="noisy class means and covariances",
