@@ -1,7 +1,7 @@
 """`python -m benchmarks.wide`: what `poll` and `census` take on wide tables, through `populace synthesize`.
 
 Two tables of 30,000 rows whose columns depend on each other through a few latent classes: `wide` has 120 columns of 2 to 59
-values, `binary` has 500 of two. Each method runs in a process of its own, one after the other; processor seconds, the peak
+values, `binary` has 500 of 0 and 1. Each method runs in a process of its own, one after the other; processor seconds, the peak
 of its memory and the mean distance of the two-way tables of its rows (over pairs drawn at random) are said and stored.
 """
 
@@ -71,7 +71,10 @@ def measure(table: str, method: str, folder: Path, *, rows: int) -> dict[str, An
     codes = make(sizes, rows)
     data, out = folder / f"{table}.parquet", folder / f"{table}-{method}"
     names = [f"c{number}" for number in range(len(sizes))]
-    values = {name: pa.array([f"v{code:02d}" for code in codes[:, i]]) for i, name in enumerate(names)}
+    values = {
+        name: pa.array([written(code, size) for code in codes[:, i]])
+        for i, (name, size) in enumerate(zip(names, sizes, strict=True))
+    }
     pq.write_table(pa.table(values), data)
     words = [
         sys.executable, "-m", "populace", "synthesize", str(data), "--method", method, "--epsilon", str(EPSILON[method]),
@@ -92,14 +95,19 @@ def measure(table: str, method: str, folder: Path, *, rows: int) -> dict[str, An
     if process.returncode:
         return result | {"failed": (folder / "stderr.txt").read_text(encoding="utf-8").strip().splitlines()[-1]}
     made = pq.read_table(out / "synthetic.parquet")
-    # Values of the file are found in the order of their names; what is missing or another is counted as another value.
+    # What is missing, or no value of the file, is counted as one more value.
     synthetic = np.stack([_codes(made.column(name), size) for name, size in zip(names, sizes, strict=True)], axis=1)
     wider = tuple(size + 1 for size in sizes)
     return result | {"two_way_distance": distance(codes, synthetic, wider)}
 
 
+def written(code: int, size: int) -> int | str:
+    """A value as it stands in the file: 0 and 1, or words."""
+    return int(code) if size == 2 else f"v{code:02d}"
+
+
 def _codes(column: pa.ChunkedArray, size: int) -> NumpyArray:
-    known = {f"v{code:02d}": code for code in range(size)}
+    known = {written(code, size): code for code in range(size)}
     return np.array([known.get(value, size) for value in column.to_pylist()])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -21,5 +22,7 @@ else:
 
 #: A nest of tuples, dictionaries and dataclasses whose leaves are arrays: states, questions, replies, parameters.
 ArrayTree: TypeAlias = Any
+#: Told, when a step of long work begins, what is being done: "reading", "fitting".
+Doing: TypeAlias = Callable[[str], None]
 #: A JSON object that was read or is to be written.
 JsonObject: TypeAlias = dict[str, Any]

@@ -35,7 +35,7 @@ from populace.runs.workers import cores
 from populace.tables.files import read_json, write_json
 from populace.tables.schema import Schema
 from populace.tables.table import Table, make_table, read_table, resolve_schema
-from populace.types import JsonObject
+from populace.types import Doing, JsonObject
 from populace.version import __version__
 
 Say = Callable[[str], None]
@@ -85,8 +85,10 @@ def perform(
     command: str = "",
     progress: Report = lambda _: None,
     say: Say = lambda _: None,
+    doing: Doing = lambda _: None,
 ) -> tuple[JsonObject, Path]:
     """Perform an attack; return attacks.json and its path. Work is resumed from the folder and never done twice."""
+    doing("reading rows")
     protocol, table, synthetic, records = _read(request)
     setting = Setting(
         protocol=protocol, table=table, targets=request.targets, shadows=request.shadows, attacked=request.attacked,
@@ -95,7 +97,7 @@ def perform(
     )  # fmt: skip
     return run_attack(
         setting, out or request.folder, sensitive=request.sensitive, jobs=request.jobs or cores(), released=synthetic,
-        command=command, progress=progress, say=say,
+        command=command, progress=progress, say=say, doing=doing,
     )  # fmt: skip
 
 
@@ -185,6 +187,7 @@ def run_attack(
     command: str = "",
     progress: Report = lambda _: None,
     say: Say = lambda _: None,
+    doing: Doing = lambda _: None,
 ) -> tuple[JsonObject, Path]:
     """Attack a method: membership by shadow runs, attributes and distances on one more run, or on what was `released`
     (synthetic rows, with rows that were not used; the table's are those that were)."""
@@ -207,12 +210,14 @@ def run_attack(
         f"{setting.protocol.facts.name}: {setting.targets} targets, {setting.shadows} shadow runs and {setting.attacked} "
         f"attacked runs of {setting.rows:,} rows each, {jobs} process(es)"
     )
+    doing("making shadow runs")
     shadows, victims = play_all(setting, work.path, jobs=jobs, progress=progress)
-    say("training the attackers")
+    doing("training the attackers")
     membership = {**attack(shadows, victims), **_allowed(claim)}
     rare = (setting.targets + 1) // 2
     membership["rare_targets"] = float(np.mean(membership["by_target"][:rare]))
     membership["other_targets"] = float(np.mean(membership["by_target"][rare:])) if setting.targets > 1 else None
+    doing("inferring attributes and comparing distances")
     synthetic, inside, outside, about = _attacked_rows(setting, released)
     document = {
         "digest": digest,

@@ -71,16 +71,15 @@ def command(
         raise SpecError("give the real rows once: `populace attack METHOD DATA`, or `populace attack RUN --real FILE`")
     if jobs < 0:
         raise SpecError(f"expected jobs of at least 1, got {jobs}")
-    rows_given = read_frames(files) if len(files) > 1 else files[0]
     request = AttackRequest(
-        what=what, data=rows_given, holdout=holdout, epsilon=epsilon, schema=schema, settings=show.settings(pairs),
-        targets=targets, shadows=shadows, attacked=attacked, rows=rows, drawn=drawn, records_per_client=records,
-        silos=len(files), sensitive=sensitive, seed=seed, jobs=jobs,
+        what=what, data=read_frames(files) if len(files) > 1 else files[0], holdout=holdout, epsilon=epsilon,
+        schema=schema, settings=show.settings(pairs), targets=targets, shadows=shadows, attacked=attacked, rows=rows,
+        drawn=drawn, records_per_client=records, silos=len(files), sensitive=sensitive, seed=seed, jobs=jobs,
     )  # fmt: skip
     with show.steps("attack") as report:
         document, written = perform(
             request, out=out, command=shlex.join(["populace", *sys.argv[1:]]), progress=_now_and_then(report),
-            say=lambda line: typer.echo(line, err=True),
+            say=lambda line: typer.echo(line, err=True), doing=report.doing,
         )  # fmt: skip
     if as_json:
         show.say_json(document)

@@ -66,9 +66,11 @@ def command(
         records=records, size=size, samples=samples, confidence=confidence, exact=exact, seed=seed, canaries=canaries,
         guesses=guesses, correct=correct, delta=delta, jobs=jobs,
     )  # fmt: skip
-    document = perform(
-        request, command=shlex.join(["populace", *sys.argv[1:]]), say=lambda line: typer.echo(line, err=True)
-    )
+    with show.progress(f"audit {what}") as report:
+        report.doing("measuring what is released")
+        document = perform(
+            request, command=shlex.join(["populace", *sys.argv[1:]]), say=lambda line: typer.echo(line, err=True)
+        )
     written = write(document, request, out)
     if as_json:
         show.say_json(document)

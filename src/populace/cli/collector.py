@@ -195,10 +195,11 @@ def fit(
         if close:
             close_study(kept)
         found = progress_document(made, kept, FAIR_ERROR)
-        run = fit_study(folder, made, kept, out, rows=rows, seed=seed, say=show.say)
+        with show.progress("collector fit", each="answer") as report:
+            run = fit_study(folder, made, kept, out, rows=rows, seed=seed, say=show.say, doing=report.doing)
+            write_statement(out)
     finally:
         kept.close()
-    write_statement(out)
     show.say("")
     show.say_lines(run.guarantee.lines)
     show.say("")

@@ -64,7 +64,7 @@ def _poll(files: list[Path], schema: Path, out: Path, *, epsilon: float, seed: i
         settings=dict(QUICK), rows=ROWS, seed=seed,
     )  # fmt: skip
     with show.progress("poll") as report:
-        synthesize(spec, out, progress=report, say=show.say)
+        synthesize(spec, out, progress=report, say=show.say, doing=report.doing)
     write_statement(out)
 
 

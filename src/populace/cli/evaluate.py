@@ -26,7 +26,8 @@ def command(
     from populace.cli import show
     from populace.report.page import evaluate_runs
 
-    documents = evaluate_runs(list(runs), real, target=target)
+    with show.progress("evaluate") as report:
+        documents = evaluate_runs(list(runs), real, target=target, doing=report.doing)
     if as_json:
         show.say_json(documents[0] if len(documents) == 1 else documents)
         return

@@ -51,7 +51,9 @@ def command(
         )
     if method is None and not as_json:
         show.say(default_in_words(spec.data, person=person))
-    predicted, seconds = plan(make_method(spec), population)
+    with show.progress("plan") as report:
+        report.doing("computing the guarantee and the costs")
+        predicted, seconds = plan(make_method(spec), population)
     costs = predicted.costs
     if as_json:
         show.say_json({

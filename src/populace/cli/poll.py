@@ -66,6 +66,7 @@ def collect(
         coin=coin, ledger=ledger, seed=seed,
     )  # fmt: skip
     with show.progress("poll collect", each="client") as report:
+        report.doing("answering")
         found = work.collect(wanted, out, progress=report, say=show.say)
     show.say("")
     show.say_lines(found.guarantee.lines)
@@ -96,8 +97,8 @@ def fit(
 
     wanted = work.Fit(answers=tuple(answers), schema_file=schema, rows=rows, settings=show.settings(pairs), seed=seed)
     with show.progress("poll fit", each="answer") as report:
-        run = work.fit_answers(wanted, out, progress=report, say=show.say)
-    write_statement(out)
+        run = work.fit_answers(wanted, out, progress=report, say=show.say, doing=report.doing)
+        write_statement(out)
     show.say("")
     show.say_lines(run.guarantee.lines)
     show.say("")

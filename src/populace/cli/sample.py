@@ -50,13 +50,16 @@ def command(
     if images != (output.suffix == ".npz"):
         made, endings = ("images", ".npz") if images else ("rows of a table", ", ".join(SUFFIXES))
         raise InputError(f"the run made {made}: expected an output name ending in {endings}, got {output.name!r}")
-    drawn = found.sample(rows, seed=seed, conditions=conditions)
-    if isinstance(drawn, Images):
-        drawn.save(output)
-    else:
-        for name, value, cell in _wider(drawn.schema, conditions):
-            show.say(f"{name}={value} stands for its cell {cell}: rows are drawn from all of it")
-        drawn.save(output, first_row=found.details.get("rows", 0))  # ids go on after those of the run's own rows
+    with show.progress("sample") as report:
+        report.doing(f"drawing {rows:,} {'images' if images else 'rows'}")
+        drawn = found.sample(rows, seed=seed, conditions=conditions)
+        report.doing(f"writing {output}")
+        if isinstance(drawn, Images):
+            drawn.save(output)
+        else:
+            for name, value, cell in _wider(drawn.schema, conditions):
+                show.say(f"{name}={value} stands for its cell {cell}: rows are drawn from all of it")
+            drawn.save(output, first_row=found.details.get("rows", 0))  # ids go on after those of the run's own rows
     show.say(f"{output}  {rows:,} {'images' if images else 'rows'}; {found.guarantee.headline}")
 
 

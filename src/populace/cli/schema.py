@@ -50,11 +50,14 @@ def command(
         raise InputError("expected at least one table, or --public FILE")
     overruled = _pairs(kinds)
     _named_once(drop, ids, overruled)
-    frames = [read_frame(path) for path in data or []]
-    proposed = propose(
-        *([read_frame(public)] if public else frames), drop=drop, ids=ids, kinds=overruled, clip=clip, target=target,
-        public=public.name if public else "",
-    )  # fmt: skip
+    with show.progress("schema") as report:
+        report.doing("reading rows")
+        frames = [read_frame(path) for path in data or []]
+        read = [read_frame(public)] if public else frames
+        report.doing("proposing kinds and domains")
+        proposed = propose(
+            *read, drop=drop, ids=ids, kinds=overruled, clip=clip, target=target, public=public.name if public else "",
+        )  # fmt: skip
     if output.suffix == ".json":
         write_json(output, to_sdv(proposed.schema))
     else:

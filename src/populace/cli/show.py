@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import sys
 import textwrap
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import typer
 
 from populace.cli import interrupts
+from populace.cli.progress import progress as progress
+from populace.cli.progress import steps as steps
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-SECONDS_BETWEEN_LINES = 5.0
 READABLE = 100  # columns of prose
 WIDE = 10_000  # columns: a table as wide as it needs
 
@@ -30,85 +29,6 @@ def say(text: str) -> None:
 
 def say_json(document: object) -> None:
     typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
-
-
-class Round(Protocol):
-    """Where a run stands, as engines report it."""
-
-    @property
-    def done(self) -> int: ...
-    @property
-    def total(self) -> int: ...
-    @property
-    def clients(self) -> int: ...
-
-
-class Cell(Protocol):
-    """Where a grid of runs stands: what was measured, or found measured."""
-
-    @property
-    def done(self) -> int: ...
-    @property
-    def total(self) -> int: ...
-    @property
-    def cell(self) -> Mapping[str, object]: ...
-    @property
-    def seconds(self) -> float: ...
-    @property
-    def skipped(self) -> bool: ...
-
-
-@contextlib.contextmanager
-def progress(title: str, each: str = "round") -> Iterator[Callable[[Round], None]]:
-    """A callback for engine progress: a rich bar on a terminal, a plain line now and then elsewhere."""
-    if not sys.stderr.isatty():
-        yield _plain(title, each)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=None)
-
-        def update(at: Round) -> None:
-            interrupts.check()
-            bar.update(task, completed=at.done, total=at.total)
-
-        yield update
-
-
-def _plain(title: str, each: str) -> Callable[[Round], None]:
-    last = time.monotonic()
-
-    def report(at: Round) -> None:
-        nonlocal last
-        interrupts.check()
-        if at.done == at.total or time.monotonic() - last >= SECONDS_BETWEEN_LINES:
-            last = time.monotonic()
-            typer.echo(f"{title}: {each} {at.done:,} of {at.total:,}, {at.clients:,} replies", err=True)
-
-    return report
-
-
-@contextlib.contextmanager
-def steps(title: str) -> Iterator[Callable[[Cell], None]]:
-    """A callback for the cells of a benchmark: a rich bar on a terminal, one line per cell measured elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda at: None if at.skipped else typer.echo(f"{title}: {_step(at)}", err=True)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda at: bar.update(task, completed=at.done, total=at.total, description=_step(at))
-
-
-def _step(at: Cell) -> str:
-    what = ", ".join(f"{name} {value}" for name, value in at.cell.items())
-    return f"cell {at.done} of {at.total} ({what}), {at.seconds:.1f} s"
 
 
 def say_lines(lines: Iterable[tuple[str, str]]) -> None:

@@ -93,8 +93,9 @@ def command(
     if method is None:
         show.say(default_in_words(spec.data, person=person is not None))
     with show.progress(spec.method_name) as report:
-        run = synthesize(spec, out, progress=report, say=show.say, keeping=keeping)
-    write_statement(out)
+        run = synthesize(spec, out, progress=report, say=show.say, keeping=keeping, doing=report.doing)
+        report.doing("writing the statement")
+        write_statement(out)
     _say_what_was_made(run, out, rows, f" --target {target}" if target else "")
 
 

@@ -23,7 +23,7 @@ from populace.runs.folder import RunFolder
 from populace.runs.restated import study_population
 from populace.runs.run import Run, versions
 from populace.runs.spec import RunSpec, make_spec
-from populace.types import JsonObject
+from populace.types import Doing, JsonObject
 
 Say = Callable[[str], None]
 
@@ -61,10 +61,11 @@ def gather(study: Study, store: Store) -> Gathered:
 
 def fit_study(
     folder: StudyFolder, study: Study, store: Store, out: str | Path, *, rows: int, seed: int | None = None,
-    say: Say = lambda _: None,
+    say: Say = lambda _: None, doing: Doing = lambda _: None,
 ) -> Run:  # fmt: skip
     """Absorb, fit, sample, write."""
     began = time.monotonic()
+    doing("counting answers")
     spec = _spec(folder, study, rows, seed)
     run_folder = RunFolder(out)
     gathered = gather(study, store)
@@ -73,12 +74,15 @@ def fit_study(
         run_folder.check_same_data(gathered.digest)
         read = time.monotonic()
         keys = study.keys
+        doing("fitting")
         generator = study.protocol.finish(gathered.state, study.population, keys.finish())
         trained = time.monotonic()
+        doing("sampling")
         table = generator.sample(rows, Keys(make_key(seed)).sample())
         sampled = time.monotonic()
         claim = study.protocol.guarantee(study.population)
         guarantee = stated_study(claim, answered=gathered.answers, open_to_all=study.open)
+        doing("writing")
         generator.save(run_folder.path)
         run_folder.save_synthetic(table)
         seconds = {"reading": read - began, "training": trained - read, "sampling": sampled - trained}

@@ -38,7 +38,7 @@ from populace.privacy.ledger import Budget, MemoryLedger
 from populace.privacy.source import Keyed, System
 from populace.tables.images import Images
 from populace.tables.partition import Clients
-from populace.types import Array, ArrayTree
+from populace.types import Array, ArrayTree, Doing
 
 MOST_BYTES_ON_DEVICE = 4 * 2**30
 MOST_MEMORY_ON_DEVICE = 2 * 2**30  # of what all clients keep at home; more stays with the host
@@ -63,6 +63,7 @@ def run(
     compiled: bool | None = None,
     asked: Budget | None = None,
     exact_noise: bool = False,
+    doing: Doing = lambda _: None,
 ) -> Outcome:
     """Run a protocol on simulated clients, from the checkpoint if there is one.
 
@@ -71,6 +72,7 @@ def run(
     allows: a protocol that claims more is refused before it starts. With `exact_noise`, noise, reports and coins are
     drawn on the host, from the operating system, also within compiled code; starting points and latents come from `root`.
     """
+    doing("asking clients")
     population = population_of(clients)
     check_kind(protocol, population)
     check_persons(protocol, clients)
@@ -87,8 +89,7 @@ def run(
     if compiled is None:
         compiled = protocol.compiles and _bytes(clients) <= MOST_BYTES_ON_DEVICE and not _on_host(memory)
     runner = (_Compiled if compiled else _RoundByRound)(protocol, clients, population, keys, ledger)
-    total = protocol.round_count(population)
-    chunk = 1
+    total, chunk = protocol.round_count(population), 1
     saved, cost, kept = time.monotonic(), 0.0, done
     while True:
         began = time.monotonic()
@@ -108,6 +109,7 @@ def run(
         chunk = _next_chunk(chunk, advanced, took)
     if checkpoint is not None and kept < done:  # so that a generator that was written is made again, not drawn anew
         checkpoint.save(root=keys.root, rounds=done, state=state, memory=memory, ledger=ledger, traffic=traffic)
+    doing("fitting")
     generator = protocol.finish(state, population, keys.finish())
     return Outcome(
         generator=generator, guarantee=protocol.guarantee(population), ledger=ledger, traffic=traffic, rounds=done,

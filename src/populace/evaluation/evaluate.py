@@ -22,7 +22,7 @@ from populace.evaluation.value_figures import ValueComparison, compare_values
 from populace.evaluation.values import sample_rows
 from populace.tables.schema import Schema
 from populace.tables.table import Table
-from populace.types import JsonObject, NumpyArray
+from populace.types import Doing, JsonObject, NumpyArray
 
 Figures = dict[str, dict[str, Estimate]]  # metric -> table -> figure
 
@@ -68,11 +68,16 @@ def evaluate_tables(
 
 
 def evaluate_read(
-    read: Callable[[], tuple[Mapping[str, Table], Table]], *, target: str | None = None, seed: int = 0
+    read: Callable[[], tuple[Mapping[str, Table], Table]],
+    *,
+    target: str | None = None,
+    seed: int = 0,
+    doing: Doing = lambda _: None,
 ) -> dict[str, Evaluated]:
     """The same of tables that are read here, synthetic ones and the real one, so that values can be let go midway."""
     synthetic, real = read()
     target = _check(synthetic, real, target)
+    doing("comparing values")
     rng = np.random.default_rng(seed)
     began = time.monotonic()
     first = baselines.first_half(len(real), rng)
@@ -86,9 +91,11 @@ def evaluate_read(
         _without_values(mixed),
     )
     pa.default_memory_pool().release_unused()
+    doing("comparing marginals")
     pairs, distances = _distances(synthetic, real, first, mixed)
     del mixed, first
     measured = time.monotonic()
+    doing("predicting the target")
     predicted, facts = predict(drawn, synthetic, seed)
     seconds = {
         "values": compared - began, "distances": measured - compared, "prediction": time.monotonic() - measured,

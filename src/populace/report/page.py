@@ -31,7 +31,7 @@ from populace.tables.images import Images
 from populace.tables.schema import Schema, schema_from_dict
 from populace.tables.table import Table, make_table, read_frame, resolve_schema
 from populace.tables.widening import widened
-from populace.types import JsonObject
+from populace.types import Doing, JsonObject
 
 TITLE = "Quality of the synthetic rows"
 
@@ -90,12 +90,15 @@ def _evaluated_run(path: Path, real: pa.Table | Table | Images, target: str | No
     return Evaluation(metrics=run["metrics"], render=lambda: render_run(_title(run), run, run["wide"]))
 
 
-def evaluate_runs(folders: Sequence[Path], real: Files, *, target: str | None = None) -> list[JsonObject]:
+def evaluate_runs(
+    folders: Sequence[Path], real: Files, *, target: str | None = None, doing: Doing = lambda _: None
+) -> list[JsonObject]:
     """metrics.json and report.html into the first run's folder; returns one document per run.
 
     `real` is a file of real rows, or several. Several runs make one page that compares them. Runs under the same schema share
     the baselines.
     """
+    doing("reading rows")
     files = files_of(real)
     runs = [_open(RunFolder(path), name) for path, name in zip(folders, _names(folders), strict=True)]
     if not (RunFolder(folders[0]) / PAGE).is_file():
@@ -103,10 +106,11 @@ def evaluate_runs(folders: Sequence[Path], real: Files, *, target: str | None = 
     if any(run["kind"] == "images" for run in runs):
         if len(files) > 1:
             raise InputError("images are evaluated against one file of real ones; give --real once")
-        return pictures.evaluate_runs(runs, files[0], environment())
-    _measure(runs, lambda: read_frames(files), target)
+        return pictures.evaluate_runs(runs, files[0], environment(), doing)
+    _measure(runs, lambda: read_frames(files), target, doing)
     again = ["populace", "evaluate", *(str(path) for path in folders), *real_options(files)]
     again += ["--target", target] if target else []
+    doing("writing the report")
     documents = [run["metrics"] for run in runs]
     first = RunFolder(folders[0])
     if len(runs) == 1:
@@ -118,14 +122,16 @@ def evaluate_runs(folders: Sequence[Path], real: Files, *, target: str | None = 
     return documents
 
 
-def _measure(runs: Sequence[JsonObject], read: Callable[[], pa.Table], target: str | None) -> None:
+def _measure(
+    runs: Sequence[JsonObject], read: Callable[[], pa.Table], target: str | None, doing: Doing = lambda _: None
+) -> None:
     """Metrics, figures and the schema they were computed under, into each run of tables; `read` gives the real rows."""
     schemas = {run["schema"].digest: run["schema"] for run in runs}
     if len({schema.names for schema in schemas.values()}) > 1:
         raise DataError("the runs have different columns, so they do not compare; evaluate them one by one")
     for digest, schema in schemas.items():
         own = [run for run in runs if run["schema"].digest == digest]
-        found = evaluate_read(functools.partial(_encoded, own, read, schema), target=target)
+        found = evaluate_read(functools.partial(_encoded, own, read, schema), target=target, doing=doing)
         for run in own:
             evaluated = found[run["name"]]
             said = {"run": run["name"], "method": run["details"]["method"], "privacy": run["privacy"]["headline"]}

@@ -18,21 +18,25 @@ from populace.report.png import data_address, sample_grid
 from populace.report.svg import percent
 from populace.tables.files import write_json, write_text
 from populace.tables.images import Images, read_images
-from populace.types import JsonObject
+from populace.types import Doing, JsonObject
 
 ACROSS, DOWN = 8, 2
 MOST_CLASSES = 40
 MOST_PIXELS = 600_000  # bytes of pixels of all grids together that keep the page below its size
 
 
-def evaluate_runs(runs: Sequence[JsonObject], real_file: str, environment: jinja2.Environment) -> list[JsonObject]:
+def evaluate_runs(
+    runs: Sequence[JsonObject], real_file: str, environment: jinja2.Environment, doing: Doing = lambda _: None
+) -> list[JsonObject]:
     """metrics.json and report.html of one run of images."""
     if len(runs) > 1:
         raise DataError("runs of images are evaluated one at a time; name one run")
     if not real_file.endswith(".npz"):
         raise DataError(f"the run made images, so expected real images in a .npz file, got {Path(real_file).name!r}")
     run, real = runs[0], read_images(real_file)
+    doing("comparing images")
     document, page = evaluate_run(run, real, environment, real_file)
+    doing("writing the report")
     write_json(run["folder"] / "metrics.json", document)
     write_text(run["folder"] / "report.html", page)
     return [document]

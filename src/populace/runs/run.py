@@ -55,7 +55,7 @@ from populace.runs.spec import (
 from populace.tables.images import Images
 from populace.tables.partition import Clients
 from populace.tables.table import Table
-from populace.types import JsonObject
+from populace.types import Doing, JsonObject
 from populace.version import __version__
 
 Say = Callable[[str], None]
@@ -221,6 +221,7 @@ def synthesize(
     say: Say = lambda _: None,
     keeping: Bookkeeping = BESIDE,
     private: PrivateData | None = None,
+    doing: Doing = lambda _: None,
 ) -> Run:
     """Everything from data file to run folder. An unfinished folder with the same specification is resumed.
 
@@ -228,6 +229,7 @@ def synthesize(
     the rows where they were read already; else they are read as the specification says.
     """
     began = time.monotonic()
+    doing("reading rows")
     protocol, private = open_domains(make_method(spec), private or _read(spec), spec)
     clients = private.clients
     population = population_of(clients)
@@ -251,18 +253,21 @@ def synthesize(
             say(ONE_RECORD_EACH)
         history.reserve(folder, say)
         if has_lists(protocol, private):
+            doing("finding the values of columns")
             clients = find_lists(protocol, private, folder, spec.seed)
             population = population_of(clients)
             _say_remarks(clients, say)
         read = time.monotonic()
         outcome = simulation.run(
             protocol, clients, root=make_key(spec.seed), checkpoint=folder.checkpoint, progress=progress,
-            asked=asked_budget(spec, protocol, population), exact_noise=spec.seed is None,
+            asked=asked_budget(spec, protocol, population), exact_noise=spec.seed is None, doing=doing,
         )  # fmt: skip
         trained = time.monotonic()
         guarantee = _stated(outcome, clients, seeded=spec.seed is not None)
+        doing("sampling")
         drawn = outcome.generator.sample(spec.rows, Keys(folder.checkpoint.root()).sample())
         sampled = time.monotonic()
+        doing("writing")
         history.confirm(folder)
         outcome.generator.save(folder.path)
         save_schema(folder, outcome.generator, population.schema)

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from populace.engines import simulation
+from populace.methods.census.fit import Observed, Settings, fit_members, fit_mixture
 from populace.methods.census.protocol import Census
+from populace.methods.census.tables import PairTables
 from populace.tables.constraints import Forbidden
 from populace.tables.partition import split_even
 from populace.tables.schema import Column, Schema
@@ -129,3 +131,19 @@ def test_standard_errors_are_about_as_large_as_the_errors():
         ratios.append(np.sqrt((error**2).mean() / (stated**2).mean()))
     assert np.mean(inside) > 0.8
     assert 0.5 < np.mean(ratios) < 1.6
+
+
+def test_other_noise_needs_no_other_program():
+    """How strongly components are pulled follows from the noise, and is an argument of the compiled fit."""
+    tables = PairTables((3, 4, 2))
+    settings = Settings(components=3, members=2, steps=5, pull=0.0)
+    shares = np.concatenate([np.full(size, 1 / size) for size in tables.table_sizes])[None]
+    none = np.zeros((1, tables.positions)), np.full(tables.positions, np.inf)
+    found = []
+    for deviation in (0.002, 0.004):  # between the least and the strongest pull
+        observed = Observed(shares + 0.1 * np.sin(np.arange(shares.size)), np.full(tables.entries, deviation), *none)
+        found.append(fit_mixture(tables, observed, settings, jax.random.key(0)))
+        if len(found) == 1:
+            compiled = fit_members._cache_size()
+    assert fit_members._cache_size() == compiled
+    assert not np.allclose(found[0].tables, found[1].tables)

@@ -175,8 +175,9 @@ def fit_mixture(
     """The mixture, from noisy tables alone. `roots` are the `smoothing` of each column in pairs, None where it has no scale."""
     starts, noise = jax.random.split(key)
     settings = affordable(settings, tables)
-    if not settings.pull:
-        settings = dataclasses.replace(settings, pull=pull_of(observed))
+    # An argument of the compiled fit, not one of its settings: it follows from the noise, and other runs have another.
+    pull = jnp.float32(settings.pull or pull_of(observed))
+    settings = dataclasses.replace(settings, pull=0.0)
     base = jnp.log(jnp.asarray(np.concatenate(one_way_tables(tables, observed)), jnp.float32))
     counted = np.isfinite(observed.deviations)
     spread = np.where(counted, observed.deviations, 0.0)
@@ -184,6 +185,7 @@ def fit_mixture(
         "pairs": jnp.asarray(laid_out(tables, np.where(counted, observed.deviations, np.inf) ** -2.0)),
         "single": jnp.asarray(observed.single_deviations**-2.0, jnp.float32),
         "single_shares": jnp.asarray(observed.single_shares, jnp.float32),
+        "pull": pull,
     }
     grouped = observed.grouped
     if grouped is not None:
@@ -276,8 +278,8 @@ def _fit(
         pulled = sum(
             pull * jnp.sum(parameters[name] ** 2)
             for name, pull in (
-                ("logits", settings.pull),
-                ("leaning", settings.pull),
+                ("logits", precisions["pull"]),
+                ("leaning", precisions["pull"]),
                 ("effect", EFFECT_PULL),
                 ("own", OWN_PULL),
             )

@@ -24,7 +24,7 @@ from populace.runs.restated import collected_population
 from populace.runs.run import Run, make_key, versions
 from populace.runs.spec import RunSpec, make_spec
 from populace.tables.schema import load_schema
-from populace.types import Array, JsonObject
+from populace.types import Array, Doing, JsonObject
 
 Say = Callable[[str], None]
 
@@ -48,9 +48,17 @@ class Fit:
         return shlex.join([*words, "--out", "RUN"])
 
 
-def fit_answers(wanted: Fit, out: str | Path, *, progress: Report | None = None, say: Say = lambda _: None) -> Run:
+def fit_answers(
+    wanted: Fit,
+    out: str | Path,
+    *,
+    progress: Report | None = None,
+    say: Say = lambda _: None,
+    doing: Doing = lambda _: None,
+) -> Run:
     """Check, count, fit, sample, write. An unfinished folder of the same command goes on where it was."""
     began = time.monotonic()
+    doing("counting answers")
     files = {Path(name): read_terms(Path(name)) for name in wanted.answers}
     if len(files) < len(wanted.answers):
         raise DataError("a file of answers is named twice; name each once")
@@ -66,23 +74,28 @@ def fit_answers(wanted: Fit, out: str | Path, *, progress: Report | None = None,
                 **_document(wanted, spec, assignment, counted, files),
                 "seconds": {"reading": time.monotonic() - began},
             }
-            return _finished(folder, assignment, counted, Keys(root), document)
+            return _finished(folder, assignment, counted, Keys(root), document, doing)
     except DataError:
         with contextlib.suppress(OSError):
             folder.path.rmdir()  # nothing stands in it, unless it was there before
         raise
 
 
-def _finished(folder: RunFolder, assignment: Assignment, counted: Counted, keys: Keys, document: JsonObject) -> Run:
+def _finished(
+    folder: RunFolder, assignment: Assignment, counted: Counted, keys: Keys, document: JsonObject, doing: Doing
+) -> Run:
     """The model, rows drawn from it, and the papers of the run."""
     began, seconds = time.monotonic(), document["seconds"]
+    doing("fitting")
     generator = assignment.protocol.finish(counted.state, assignment.population, keys.finish())
     trained = time.monotonic()
+    doing("sampling")
     table = generator.sample(document["rows"], keys.sample())
     sampled = time.monotonic()
     seeded = any(file["seeded"] for file in document["answers"]["files"])
     claim, records = assignment.protocol.guarantee(assignment.population), assignment.population.records
     guarantee = stated_collection(claim, records=records, seeded=seeded, answered=counted.answers)
+    doing("writing")
     generator.save(folder.path)
     table.save(folder / "synthetic.parquet")
     seconds |= {"training": trained - began, "sampling": sampled - trained}
