@@ -11,7 +11,8 @@ import math
 from typing import Self
 
 import numpy as np
-from dp_accounting.pld.pld_pmf import DensePLDPmf
+from dp_accounting.pld.pld_pmf import DensePLDPmf, PLDPmf
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from scipy import fft, signal
 
 from populace.types import Array
@@ -98,6 +99,24 @@ class Masses(DensePLDPmf):  # type: ignore[misc]  # dp-accounting has no types
 
     def to_dense_pmf(self) -> Masses:
         return self
+
+
+def composed(first: PrivacyLossDistribution, second: PrivacyLossDistribution) -> PrivacyLossDistribution:
+    """The losses of two releases together. dp-accounting composes masses of one class alone, and keeps few in dictionaries."""
+    if any(isinstance(each._pmf_remove, DensePLDPmf) for each in (first, second)):
+        first, second = _by_arrays(first), _by_arrays(second)
+    return first.compose(second)
+
+
+def _by_arrays(loss: PrivacyLossDistribution) -> PrivacyLossDistribution:
+    added = None if loss._symmetric else _masses_of(loss._pmf_add)
+    return PrivacyLossDistribution(_masses_of(loss._pmf_remove), added)
+
+
+def _masses_of(pmf: PLDPmf) -> Masses:
+    dense = pmf.to_dense_pmf()
+    parts = (dense._discretization, dense._lower_loss, dense._probs, dense._infinity_mass, True)
+    return dense if isinstance(dense, Masses) else Masses(*parts)
 
 
 def _running(first: float, others: Array) -> Array:

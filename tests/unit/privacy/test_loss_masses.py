@@ -4,8 +4,11 @@ import math
 
 import numpy as np
 import pytest
-from dp_accounting.pld import pld_pmf
+from dp_accounting.pld import common, pld_pmf
+from dp_accounting.pld import privacy_loss_distribution as pld
 
+from populace.privacy import events
+from populace.privacy.accounting import epsilon_of
 from populace.privacy.loss_masses import Masses, _convolution_bounds
 from populace.privacy.sampled_loss import sampled_gaussian_loss
 
@@ -91,3 +94,29 @@ def test_bounds_keep_all_but_the_tail():
     assert 0 < low < high < len(whole) - 1
     assert whole[:low].sum() + whole[high + 1 :].sum() <= 1e-6
     assert _convolution_bounds(masses, 40, 0) == (0, 49 * 40)
+
+
+GAUSSIAN = events.Repeated(events.PoissonSampled(0.1, events.Gaussian(1.0)), 20)
+PURE = events.Repeated(events.Pure(0.01), 50)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [(GAUSSIAN, PURE), (PURE, GAUSSIAN), (PURE, PURE, GAUSSIAN, events.Pure(0.1)), (events.Pure(0.1), GAUSSIAN)],
+)
+def test_what_is_pure_and_what_is_not_compose_in_every_order(parts):
+    """Repeated and single, dense and in dictionaries: as dp-accounting composes its own."""
+    gaussian = pld.from_gaussian_mechanism(1.0, sampling_prob=0.1, value_discretization_interval=1e-3).self_compose(20)
+
+    def oracle(part):
+        if part is GAUSSIAN:
+            return gaussian
+        epsilon, times = (0.01, 50) if part is PURE else (0.1, 1)
+        parameters = common.DifferentialPrivacyParameters(epsilon, 0.0)
+        return pld.from_privacy_parameters(parameters, value_discretization_interval=1e-3).self_compose(times)
+
+    whole = oracle(parts[0])
+    for part in parts[1:]:
+        whole = whole.compose(oracle(part))
+    found = epsilon_of(events.Composed(parts), delta=1e-5, interval=1e-3)
+    assert found == pytest.approx(whole.get_epsilon_for_delta(1e-5), rel=1e-8)
