@@ -220,7 +220,8 @@ class SurveyLearner(Learner):
         return SurveyState(coin=key, counts=no_counts(self.survey))
 
     def own_questions(self, state: ArrayTree, number: Array, cohort: Cohort) -> Array:
-        return balanced_questions(state.coin, cohort.slots, len(self.survey.groups))
+        questions: Array = balanced_questions(state.coin, cohort.slots, len(self.survey.groups))
+        return questions
 
     def answer(self, question: ArrayTree, own: Array, shard: Shard, source: Source) -> Array:
         return self.survey.answer(own, shard, source)
