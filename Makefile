@@ -27,6 +27,8 @@ demo: $(READY)
 	$(BIN)/populace demo
 
 # Three processes for two cores: some wait for servers. In the order of the files, so that those that wait begin early.
+# What they and their children import is compiled once, also where the environment says that Python keeps nothing.
+test test-slow: export PYTHONDONTWRITEBYTECODE =
 test: $(READY)
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 

@@ -24,7 +24,7 @@ from populace.privacy.source import Keyed
 
 EPSILON = 2.0
 QUICK = {("independent", "local", "table"), ("krr", "local", "table"), ("lopub", "local", "table"),
-         ("moments", "silo", "table"), ("moments", "central", "images"), ("l-dpd-vae", "silo", "table"),
+         ("moments", "silo", "table"), ("moments", "central", "images"),
          ("census", "silo", "table"), ("census", "central", "table"),
          ("census", "secure-sum", "table")}  # fmt: skip
 SMALL_VAE = {

@@ -74,6 +74,8 @@ def _loss_distribution(event: Event, interval: float) -> PrivacyLossDistribution
     from dp_accounting.pld import common
     from dp_accounting.pld import privacy_loss_distribution as pld
 
+    from populace.privacy.loss_masses import composed
+
     grid: dict[str, float | bool] = {"value_discretization_interval": interval}
     if isinstance(event, events.Pure):
         return pld.from_privacy_parameters(common.DifferentialPrivacyParameters(event.epsilon, 0.0), **grid)
@@ -89,8 +91,7 @@ def _loss_distribution(event: Event, interval: float) -> PrivacyLossDistribution
     if isinstance(event, events.Repeated):
         return _loss_distribution(event.event, interval).self_compose(event.count)
     if isinstance(event, events.Composed) and event.events:
-        parts = [_loss_distribution(item, interval) for item in event.events]
-        return functools.reduce(lambda first, second: first.compose(second), parts)
+        return functools.reduce(composed, [_loss_distribution(item, interval) for item in event.events])
     raise SpecError(f"the accountant does not know the event {event}")
 
 

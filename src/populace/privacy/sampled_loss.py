@@ -1,8 +1,7 @@
 """The privacy loss distribution of a Poisson-sampled Gaussian: dp-accounting's, up to float rounding, computed by arrays.
 
 dp-accounting inverts the privacy loss for one point of its grid after another, which takes most of the time of a calibration.
-Here all points are inverted at once; bounds, truncation and the pessimistic rounding to the grid ("connect the dots") remain
-its own.
+Here all points are inverted at once; the bounds of the grid remain its own, and `loss_masses` has the rest.
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ from populace.errors import SpecError
 from populace.types import Array
 
 if TYPE_CHECKING:
-    from dp_accounting.pld.pld_pmf import PLDPmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+    from populace.privacy.loss_masses import Masses
 
 LARGE = 50.0  # e to it has no use for a 1 beside it
 MOST_POINTS = 10**8  # of a grid; what has more loses thousands of epsilons
@@ -28,11 +28,12 @@ def sampled_gaussian_loss(noise_multiplier: float, probability: float, interval:
 
     Tested against it in `tests/unit/privacy/test_sampled_loss.py`.
     """
-    from dp_accounting.pld import pld_pmf
     from dp_accounting.pld import privacy_loss_distribution as pld
     from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 
-    def masses(removed: bool) -> PLDPmf:
+    from populace.privacy.loss_masses import Masses
+
+    def masses(removed: bool) -> Masses:
         kind = AdjacencyType.REMOVE if removed else AdjacencyType.ADD
         loss = GaussianPrivacyLoss(noise_multiplier, sampling_prob=probability, adjacency_type=kind)
         bounds = loss.connect_dots_bounds()
@@ -42,7 +43,7 @@ def sampled_gaussian_loss(noise_multiplier: float, probability: float, interval:
         epsilons = np.arange(low, high + 1) * interval
         upto = _where_lost(epsilons, noise_multiplier, probability, removed)
         beyond = np.asarray(loss.mu_upper_cdf(upto)) - np.exp(epsilons + loss.mu_lower_log_cdf(upto))
-        return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, low, high, np.clip(beyond, 0, 1))
+        return Masses.connecting_the_dots(interval, low, np.clip(beyond, 0, 1))
 
     if probability == 1:
         return pld.PrivacyLossDistribution(masses(True))

@@ -12,6 +12,7 @@ import pytest
 
 from populace.cli import compilation_cache
 
+SHARED = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
 CANARY = [3, 1, 4, 1, 5, 2, 6, 5, 3, 5]  # the first codes of a column that no count and no index repeats
 
 
@@ -167,7 +168,10 @@ def test_no_record_becomes_a_constant_of_a_program(name, planted, tmp_path, smal
     """Every program that a run hands to the compiler is searched for the codes of ten records; one that is planted is found."""
     code = RUN.format(canary=CANARY, name=name, planted=planted)
     here = os.pathsep.join([*sys.path, os.path.join(os.path.dirname(__file__), "..", "..")])
-    done = run(code, JAX_DUMP_IR_TO=str(tmp_path), PYTHONPATH=here)
+    shared = {
+        name: os.environ[name] for name in SHARED if name in os.environ
+    }  # a program is dumped before it is looked up
+    done = run(code, JAX_DUMP_IR_TO=str(tmp_path), PYTHONPATH=here, **shared)
     assert done.returncode == 0, done.stderr[-2000:]
     canary = [float(word) for word in done.stdout.splitlines()[-1].strip("[]").split(",")]
     programs = [file.read_text() for file in tmp_path.glob("*compile.mlir")]

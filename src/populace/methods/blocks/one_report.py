@@ -185,6 +185,7 @@ def no_counts(survey: Survey) -> SupportCounts:
     )
 
 
+@jax.jit
 def add_replies(counts: SupportCounts, questions: Array, replies: Replies) -> SupportCounts:
     """Counts with these replies added; absent ones do not count."""
     number = len(counts.answers)
@@ -219,7 +220,8 @@ class SurveyLearner(Learner):
         return SurveyState(coin=key, counts=no_counts(self.survey))
 
     def own_questions(self, state: ArrayTree, number: Array, cohort: Cohort) -> Array:
-        return balanced_questions(state.coin, cohort.slots, len(self.survey.groups))
+        questions: Array = balanced_questions(state.coin, cohort.slots, len(self.survey.groups))
+        return questions
 
     def answer(self, question: ArrayTree, own: Array, shard: Shard, source: Source) -> Array:
         return self.survey.answer(own, shard, source)
@@ -231,6 +233,7 @@ class SurveyLearner(Learner):
         return self.survey.wire_bytes()
 
 
+@functools.partial(jax.jit, static_argnums=2)
 def balanced_questions(coin: Array, slots: Array, questions: int) -> Array:
     """A question per client, all equally often: each block of as many clients as there are questions is asked all of them,
     in an order of its own drawn from the public coin. Slots follow one another, so few blocks are drawn."""

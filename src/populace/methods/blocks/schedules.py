@@ -124,9 +124,8 @@ class OneShot(Schedule):
         return np.random.default_rng(seed).permutation(self.clients).astype(np.int32)
 
     def cohort(self, order: ArrayTree, number: Array, source: Source) -> Cohort:
-        first, end = jnp.asarray(self.blocks)[number]
-        slots = first + jnp.arange(self._size, dtype=jnp.int32)
-        return Cohort(self._seated(order, slots, end), jnp.zeros_like(slots), slots)
+        clients, slots = _seat_block(self, order, number)
+        return Cohort(clients, jnp.zeros_like(slots), slots)
 
     def cohorts(self, order: ArrayTree, first: int, count: int) -> Array:
         blocks = self.blocks[first : first + count]
@@ -136,6 +135,14 @@ class OneShot(Schedule):
     def _seated(self, order: ArrayTree, slots: Array, end: Array) -> Array:
         """The client in each slot; -1 behind the last of a stage."""
         return jnp.where(slots < end, jnp.asarray(order)[slots] if self.shuffled else slots, -1)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _seat_block(schedule: OneShot, order: ArrayTree, number: Array) -> tuple[Array, Array]:
+    """The clients of one block and their slots: one program, also where rounds are not compiled."""
+    first, end = jnp.asarray(schedule.blocks)[number]
+    slots = first + jnp.arange(schedule._size, dtype=jnp.int32)
+    return schedule._seated(order, slots, end), slots
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -171,8 +178,8 @@ class Stages(Schedule):
 
     def cohort(self, order: ArrayTree, number: Array, source: Source) -> Cohort:
         slots = self.stage(int(number))[1] * self.block + np.arange(self.block, dtype=np.int32)
-        clients = jnp.asarray(np.where(slots < self.clients, slots, -1), jnp.int32)
-        return Cohort(clients, jnp.zeros_like(clients), jnp.asarray(slots))
+        clients = np.where(slots < self.clients, slots, -1).astype(np.int32)
+        return Cohort(jnp.asarray(clients), jnp.asarray(np.zeros_like(clients)), jnp.asarray(slots))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -59,7 +59,8 @@ class CodeLaw:
 def make_standard_law(classes: int, latent: int) -> CodeLaw:
     """Standard normal in every class."""
     rows = max(1, classes)
-    return CodeLaw(means=jnp.zeros((rows, latent)), roots=jnp.tile(jnp.eye(latent), (rows, 1, 1)))
+    roots = np.tile(np.eye(latent, dtype=np.float32), (rows, 1, 1))
+    return CodeLaw(means=jnp.asarray(np.zeros((rows, latent), np.float32)), roots=jnp.asarray(roots))
 
 
 def measure_law(z: Array, labels: Array, classes: int) -> CodeLaw:

@@ -201,10 +201,12 @@ def fit_mixture(
     )  # as many at once as the standard errors have, so that all compile as one
     for more, members in ((0.0, settings.members), (1.0, draw_members(settings))):
         again = rng.normal(size=(members, *observed.shares.shape)) if more else np.zeros((members, 1, 1))
-        shares = {"pairs": jnp.asarray(laid_out(tables, observed.shares + spread * again))}
+        shares = {
+            "pairs": laid_out(tables, observed.shares + spread * again)
+        }  # on the host, where parts are no programs
         if grouped is not None:
             again = more * grouped.deviation * rng.normal(size=(members, grouped.tables.entries))
-            shares["groups"] = jnp.asarray(laid_out(grouped.tables, grouped.shares + again))
+            shares["groups"] = laid_out(grouped.tables, grouped.shares + again)
         keys = jax.random.split(jax.random.fold_in(starts, int(more)), members)
         found = [
             fit_members(
