@@ -15,6 +15,7 @@ import numpy as np
 
 from populace.engines.segment import read_status
 from populace.errors import PopulaceError
+from populace.federation.skipping import skip
 from populace.tables.files import read_json
 
 from . import leftovers
@@ -137,7 +138,7 @@ class Drill:
             self.disturber.undo()
             self._look()
             if code is not None:
-                self._ended(ran, command, code)
+                self._ended(ran, out, command, code)
                 time.sleep(1.0)
                 command = self._give(ran, out, sites)
             if self._left() < SECONDS_TO_HEAL:
@@ -161,12 +162,14 @@ class Drill:
         self.disturber.command = Command(self.scene, out, sites=sites, seed=SEED_OF_SITES + ran.number)
         return self.disturber.command
 
-    def _ended(self, ran: Ran, command: Command, code: int) -> None:
+    def _ended(self, ran: Ran, out: Path, command: Command, code: int) -> None:
         """A command that ended before its run: killed by the drill, or with one sentence and exit code 2."""
         said = command.said().strip().splitlines()
         if code == 2 and said and "Traceback" not in command.said():
             ran.pauses.append(said[-1].replace(str(self.folder), "FOLDER"))
             self.disturber.note("paused", run=ran.number, said=said[-1])
+            if LIAR in said[-1]:  # a round asks the liar's clients alone, and waits: a coordinator passes over it
+                self.disturber.note("skip", run=ran.number, said=skip(self.scene.federation, LIAR, run=self._name(out)))
         elif code != -9:
             ran.wrong.append(f"the command ended with {code}: {' | '.join(said[-3:])}")
         self.scene.start(COORDINATOR)
@@ -177,7 +180,10 @@ class Drill:
         return 0
 
     def _place(self, out: Path) -> Path:
-        return self.scene.federation.run_folder(read_json(out / "run.json")["spec"]["run"])
+        return self.scene.federation.run_folder(self._name(out))
+
+    def _name(self, out: Path) -> str:
+        return str(read_json(out / "run.json")["spec"]["run"])
 
     def _look(self) -> None:
         """Memory, and sites that died without being killed: their staff starts them again."""

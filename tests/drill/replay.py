@@ -39,8 +39,8 @@ def copy_site(folder: Path, file_path: Path, out: Path) -> Path:
 class Undisturbed(Link):
     """A link to sites in this process that loses what the disturbed run lost, and keeps what was asked."""
 
-    def __init__(self, sites: Mapping[str, Site], log: Log, books: Mapping[str, Books]) -> None:
-        self._sites, self._log, self._books = sites, log, books
+    def __init__(self, sites: Mapping[str, Site], log: Log, books: Mapping[str, Books], place: Path) -> None:
+        self._sites, self._log, self._books, self._place = sites, log, books, place
         self._charged = {site: {entry.round for entry in books[site].of(log.run)} for site in sites}
         self.asked: dict[tuple[str, int], bytes] = {}
         self.replied: dict[tuple[str, int], bytes] = {}
@@ -66,6 +66,8 @@ class Undisturbed(Link):
                 self.replied[site, number] = reply = self._sites[site].reply(ask)
                 if absorbed:
                     found[site] = reply
+        # A round that nobody was heard in went by because the site that it asked was passed over.
+        write_json(self._place / "skipped.json", [] if found else sorted(asks))
         return found
 
 
@@ -87,7 +89,7 @@ def replay(place: Path, copies: Mapping[str, Path], log: Log, books: Mapping[str
     for name in ("plan.json", "roster.json"):
         shutil.copy(place / name, again / name)
     sites = {site: open_site(copies[site]) for site in log.seats}
-    link = Undisturbed(sites, log, books)
+    link = Undisturbed(sites, log, books, again)
     coordinator_of(again, link).go()
     coordinator = coordinator_of(again, InProcess({}))
     keys, state, *_ = coordinator.start()
