@@ -27,8 +27,8 @@ from populace.runs.plan import MODEL, sizes_of
 FILE = Path(__file__).parents[1] / "src" / "populace" / "runs" / MODEL
 SECONDS = 8.0  # after which a run is broken off
 SIZES = {"small": (3, 6, 2, 4), "census": (7, 16, 7, 14, 6, 5, 2, 41, 2)}
-PEOPLE = [("small", 2_000, 1), ("small", 20_000, 1), ("census", 4_000, 1), ("census", 30_000, 1)]
-SILOS = [("small", 3, 500), ("small", 6, 4_000), ("census", 3, 2_000), ("census", 6, 5_000)]
+PEOPLE = [("small", 2_000, 1), ("small", 50_000, 1), ("census", 4_000, 1), ("census", 200_000, 1)]
+SILOS = [("small", 3, 500), ("small", 6, 4_000), ("census", 3, 2_000), ("census", 6, 20_000)]
 
 
 @dataclasses.dataclass(frozen=True)

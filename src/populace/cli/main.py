@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from typing import NoReturn
+from pathlib import Path
+from typing import NoReturn, TextIO
 
 import typer
 
@@ -74,7 +76,7 @@ def options(
 def run() -> NoReturn:
     """The entry point: 0 on success, 2 on bad input with one sentence, 130 when interrupted."""
     interrupts.remember()
-    code = call(sys.argv[1:])
+    code = _written(call(sys.argv[1:]))
     if code == INTERRUPTED:  # compiled work may still be under way; leaving the usual way would tear it down badly
         sys.stdout.flush()
         sys.stderr.flush()
@@ -105,11 +107,31 @@ def call(arguments: list[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
+def _written(code: int) -> int:
+    """The exit code once all that was said is written; where it cannot be, that is an error, and never a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            _silence(stream)
+        except (OSError, ValueError) as error:
+            _silence(stream)
+            code = code or _fail(f"cannot write what the command says: {error}")
+    return code
+
+
+def _silence(stream: TextIO) -> None:
+    """Have nothing more written to a stream: Python would try again when it ends."""
+    with contextlib.suppress(OSError, ValueError), Path(os.devnull).open("w") as nothing:
+        os.dup2(nothing.fileno(), stream.fileno())
+
+
 def _interrupted() -> int:
     typer.echo("populace: interrupted; give the same command again to go on", err=True)
     return INTERRUPTED
 
 
 def _fail(sentence: str) -> int:
-    typer.echo("populace: " + readable(" ".join(sentence.split())), err=True)
+    with contextlib.suppress(OSError, ValueError):  # nowhere to write: the exit code says it alone
+        typer.echo("populace: " + readable(" ".join(sentence.split())), err=True)
     return 2

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -169,3 +170,19 @@ def test_full_disk_leaves_nothing_under_the_final_name(tmp_path, monkeypatch, ca
     assert call(arguments) == 0
     assert "resuming" in capsys.readouterr().out
     assert pq.read_metadata(tmp_path / "run/synthetic.parquet").num_rows == 200_000
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("both", [False, True], ids=["what is said", "and errors"])
+def test_a_full_disk_under_what_is_said_ends_in_a_sentence_and_exit_code_2(both):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "populace", "methods"],
+            stdout=full,
+            stderr=full if both else subprocess.PIPE,
+            text=True,
+        )
+    assert done.returncode == 2
+    if not both:
+        assert done.stderr.count("\n") == 1
+        assert "No space left" in done.stderr
