@@ -35,11 +35,11 @@ def population_of(name, records=20_000, clients=6):
 def compiled_bytes(learner):
     """What one compiled step of the fits holds at once, by the compiler's own account."""
     tables = learner.tables
-    settings = dataclasses.replace(fit.affordable(learner.settings, tables), steps=2, pull=1.0)
+    settings = dataclasses.replace(fit.affordable(learner.settings, tables), steps=2, pull=0.0)
     members, places = fit.draw_members(settings), (tables.positions, tables.positions)
     precisions = {
         "pairs": jnp.zeros(places), "single": jnp.zeros(tables.positions),
-        "single_shares": jnp.zeros((tables.outcomes, tables.positions)),
+        "single_shares": jnp.zeros((tables.outcomes, tables.positions)), "pull": jnp.float32(1.0),
     }  # fmt: skip
     shares = {"pairs": jnp.zeros((members, tables.outcomes, *places))}
     arguments = (jnp.zeros(sum(tables.sizes)), shares, precisions, (None,) * len(tables.columns))

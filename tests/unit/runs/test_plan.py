@@ -25,9 +25,12 @@ def test_every_method_of_tables_has_been_measured(name):
 def test_seconds_grow_with_clients_and_with_training(small_schema):
     few, many = (Population(schema=small_schema, clients=clients, records=2) for clients in (1_000, 100_000))
     paper = method("dp-fed-wae", recipe="paper")
-    assert plans.stored_seconds(paper, many) > 20 * plans.stored_seconds(paper, few) - 20 * 60
+    once = plans.cost_model()["methods"]["dp-fed-wae"]["once"]
+    grown = plans.stored_seconds(paper, many) - once
+    assert grown == pytest.approx(100 * (plans.stored_seconds(paper, few) - once))
+    assert grown > 0
     longer = method("dp-fed-wae", recipe="paper", local_epochs=30)
-    assert plans.stored_seconds(longer, many) > 2 * plans.stored_seconds(paper, many)
+    assert plans.stored_seconds(longer, many) - once == pytest.approx(3 * grown)
     assert plans.sizes_of(paper, few)["answer"] == 1_000 * paper.participations
 
 
