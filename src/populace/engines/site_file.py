@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import hashlib
 import hmac
+import os
 import re
 import secrets
 import time
@@ -120,7 +121,8 @@ def _here(path: str | None, file: Path) -> str | None:
     folder = file.absolute().parents[2]  # of FOLDER/kit/local/populace.json
     named = folder / path  # an absolute path stays what it is
     in_folder = folder / named.name
-    return str(in_folder if in_folder.exists() and not named.exists() else named)
+    moved = os.path.exists(in_folder) and not os.path.exists(named)  # a name that no file can have is simply not there
+    return str(in_folder if moved else named)
 
 
 def read_agreements(path: Path) -> dict[str, Agreement]:

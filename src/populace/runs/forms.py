@@ -24,11 +24,24 @@ class RunForm(Form):
     format: int = 1
 
 
+class SaidForm(Form):
+    """What is said of other runs on the same data."""
+
+    said: str | None = None
+
+
 class BookedForm(Form):
-    """Where a run is booked."""
+    """Where a run is booked: in a ledger under a number, or nowhere."""
 
     ledger: str | None = None
     booking: str | None = None
+    standing: SaidForm | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _is_found_in_its_ledger(self) -> BookedForm:
+        if self.ledger and self.booking is None:
+            raise ValueError("a ledger without the booking in it")
+        return self
 
 
 class TrafficForm(Form):
@@ -54,6 +67,7 @@ class FinishedForm(RunForm):
     ledger: JsonObject = pydantic.Field(default_factory=dict)
     seconds: dict[str, float] = pydantic.Field(default_factory=dict)
     booked: BookedForm | None = None
+    history: SaidForm | None = None
     command: str = ""
     classes: Count = 1
     sites: dict[str, JsonObject] = pydantic.Field(default_factory=dict)

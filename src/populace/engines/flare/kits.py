@@ -136,7 +136,7 @@ def signed_certificate(signed: Path) -> Certificate:
         with open_regular(signed, error=InputError) as file, zipfile.ZipFile(file) as packed:
             name = str(parse_json(_unpacked(packed, "signed.json"), where=str(signed), error=InputError)["cert_file"])
             return from_pem(_unpacked(packed, name))
-    except (InputError, *DAMAGED, RuntimeError, OSError, zipfile.BadZipFile, zlib.error) as error:
+    except (InputError, *DAMAGED, RuntimeError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(
             f"no signed request {signed}; expected the zip that `populace federation approve` made"
         ) from error
@@ -181,7 +181,7 @@ def requested_name(request: Path) -> str:
     try:
         with open_regular(request, error=InputError) as file, zipfile.ZipFile(file) as packed:
             document = parse_json(_unpacked(packed, "request.json"), where=str(request), error=InputError)
-    except (InputError, *DAMAGED, RuntimeError, OSError, zipfile.BadZipFile, zlib.error) as error:
+    except (InputError, *DAMAGED, RuntimeError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(f"no request {request}; expected the zip that `populace site request` made") from error
     if not isinstance(document, dict) or (document.get("kind"), document.get("cert_type")) != ("site", "client"):
         raise InputError(f"{request} does not ask for a site's certificate; only those are signed")
