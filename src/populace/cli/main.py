@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import NoReturn, TextIO
 
@@ -77,7 +78,10 @@ def run() -> NoReturn:
     """The entry point: 0 on success, 2 on bad input with one sentence, 130 when interrupted."""
     interrupts.remember()
     code = _written(call(sys.argv[1:]))
-    if code == INTERRUPTED:  # compiled work may still be under way; leaving the usual way would tear it down badly
+    others = [one for one in threading.enumerate() if one is not threading.current_thread() and not one.daemon]
+    if (
+        code == INTERRUPTED or others
+    ):  # work may still be under way: leaving the usual way would wait for it, or break it
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -21,7 +21,7 @@ from populace.engines.flare import processes, session
 from populace.engines.segment import OPERATED, Plan, is_over, read_plan, read_roster, read_skipped, read_status
 from populace.errors import InputError, PopulaceError, RunError
 from populace.federation import states
-from populace.federation.coordinator import Federation
+from populace.federation.coordinator import SECONDS_TO_ANSWER, Federation
 from populace.federation.forms import SubmittedForm
 from populace.federation.result import finish
 from populace.federation.standing import Teller
@@ -147,11 +147,17 @@ class Supervisor:
         )
         self._lost: frozenset[str] = frozenset()  # sites that the last segment missed
         self._tell_at = 0.0
+        self._sessions: list[session.Session] = []
+
+    def _connect(self, *, seconds: float = SECONDS_TO_ANSWER) -> session.Session:
+        """A session with the server, which is closed in the end whatever happens: FLARE's threads would outlive the command."""
+        self._sessions.append(self._federation.connect(seconds=seconds))
+        return self._sessions[-1]
 
     def go(self) -> None:
         if is_over(self._place):
             return
-        link = self._federation.connect()
+        link = self._connect()
         try:
             self._abort_last(link)
             while True:
@@ -172,7 +178,8 @@ class Supervisor:
                 link = self._afresh(link, job_id)
                 self._say(f"a new segment from round {read_status(self._place)['round']} on: {decision.why}")
         finally:
-            link.close()
+            for opened in self._sessions:
+                opened.close()
 
     def _abort_last(self, link: session.Session) -> None:
         """Abort the job that a killed supervisor may have left running: two segments of a run would wait for each other."""
@@ -206,7 +213,7 @@ class Supervisor:
                 found = set(link.sites())
             except RunError:  # a busy server; `connect` says where it is not running
                 link.close()
-                link = self._federation.connect()
+                link = self._connect()
                 found = set()
                 time.sleep(SECONDS_BETWEEN_QUESTIONS)
             waited = time.monotonic() - began
@@ -283,7 +290,7 @@ class Supervisor:
         except RunError as error:
             why = str(error)
         try:
-            fresh = self._federation.connect(seconds=SECONDS_BETWEEN_QUESTIONS)
+            fresh = self._connect(seconds=SECONDS_BETWEEN_QUESTIONS)
         except RunError:
             return link, dataclasses.replace(seen, server="silent", server_why=why)
         link.close()
@@ -313,7 +320,7 @@ class Supervisor:
         if processes.alive(self._federation.server_kit) is None:
             self._say("the server died; starting it again")
             self._federation.start()
-        return self._federation.connect()
+        return self._connect()
 
 
 def _slowest_round(place: Path) -> float:
