@@ -135,6 +135,9 @@ def test_a_site_takes_lists_that_are_newer_and_does_not_start_when_it_is_on_one(
 
 
 def test_a_new_key_comes_by_a_new_request_and_the_old_one_stays_until_then(federation, site, tmp_path):
+    with pytest.raises(InputError, match="leave --again out"):
+        SiteFolder(tmp_path / "mistyped").request(name="ward", org="clinic", federation="study", again=True)
+    assert not (tmp_path / "mistyped").exists()
     before, document = site.certificate, read_json(site.file_path)
     with pytest.raises(RunError, match="give --again"):
         site.request(**NAMES)

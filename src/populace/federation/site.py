@@ -98,6 +98,8 @@ class SiteFolder:
                     f"{self.path} holds a site already; choose another folder, or give --again for a new key of this site"
                 )
             return self._request_again({"name": name, "org": org, "federation": federation})
+        if again:
+            raise InputError(f"{self.path} is not a site's folder yet; leave --again out for its first request")
         self.path.mkdir(parents=True, exist_ok=True)
         self.path.chmod(0o700)
         request = kits.request_site(self.path, federation=federation, name=name, org=org)
