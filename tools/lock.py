@@ -1,6 +1,7 @@
 """Write requirements.lock anew: every package with its version and the SHA-256 of each file that may be installed.
 
     python tools/lock.py             the versions that stand there, with all their hashes
+    python tools/lock.py --add       the same, and the newest versions of what pyproject.toml names since
     python tools/lock.py --upgrade   the newest versions that pyproject.toml allows
     python tools/lock.py --check     exit code 1 where the file would change
 
@@ -25,7 +26,7 @@ from packaging.utils import parse_wheel_filename as of_wheel
 
 ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "requirements.lock"
-EXTRAS = "collector,dev,federation,papers"
+EXTRAS = "collector,databases,dev,docs,federation,papers"
 TO_BUILD = ("hatchling", "editables")  # what an installation without build isolation needs beside
 PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s\\;]+)")
 PYTHON = re.compile(r"cp3(\d+)t?|py3|py2\.py3")
@@ -38,14 +39,15 @@ def pins(text: str) -> dict[str, str]:
     return {found[1]: found[2] for line in text.splitlines() if (found := PIN.match(line))}
 
 
-def newest() -> dict[str, str]:
-    """What pip would install now, without installing it."""
+def newest(held: dict[str, str] | None = None) -> dict[str, str]:
+    """What pip would install now, without installing it; `held` versions stay."""
     with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.json"
+        report, constraints = Path(folder) / "report.json", Path(folder) / "held.txt"
+        constraints.write_text("".join(f"{name}=={version}\n" for name, version in (held or {}).items()))
         subprocess.run(  # noqa: S603 - our own interpreter
             [
                 sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--report", str(report),
-                f"{ROOT}[{EXTRAS}]", *TO_BUILD,
+                "--constraint", str(constraints), f"{ROOT}[{EXTRAS}]", *TO_BUILD,
             ],
             check=True,
         )  # fmt: skip
@@ -114,10 +116,14 @@ def written(versions: dict[str, str]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--upgrade", action="store_true", help="the newest versions that pyproject.toml allows")
+    parser.add_argument(
+        "--add", action="store_true", help="keep versions, add packages that pyproject.toml names since"
+    )
     parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 where the file would change")
     given = parser.parse_args()
     before = LOCK.read_text() if LOCK.is_file() else ""
-    text = written(newest() if given.upgrade or not before else pins(before))
+    held = None if given.upgrade or not before else pins(before)
+    text = written(held if held is not None and not given.add else newest(held))
     if given.check:
         return int(text != before)
     LOCK.write_text(text)
