@@ -28,7 +28,9 @@ NOT_SELECTS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("what", ["#table=patients", "#query=SELECT * FROM patients;", "#query=SELECT * FROM patients -- all"])
+@pytest.mark.parametrize(
+    "what", ["#table=patients", "#query=SELECT * FROM patients;", "#query=SELECT * FROM patients -- all"]
+)
 def test_every_database_gives_the_rows_of_the_csv_bit_for_bit(place, what, files):
     csv = read_frame(files / "patients.csv")
     expected = propose(csv).schema
@@ -61,7 +63,11 @@ def test_a_query_cannot_write(place, query, files):
 def test_functions_that_write_and_files_of_others_are_out_of_reach(files, server, database):
     with pytest.raises(DataError, match="read-only"):
         read_frame(f"{server}#query=SELECT setval('numbers', 5) FROM (SELECT 1) AS t")
-    for query in ("SELECT * FROM read_csv('/etc/passwd')", "SELECT * FROM read_text('/etc/passwd')", "SELECT * FROM frame"):
+    for query in (
+        "SELECT * FROM read_csv('/etc/passwd')",
+        "SELECT * FROM read_text('/etc/passwd')",
+        "SELECT * FROM frame",
+    ):
         with pytest.raises(DataError):
             read_frame(f"{files / 'patients.duckdb'}#query={query}")
     for query in ("SELECT load_extension('x')", "SELECT * FROM pragma_database_list", "SELECT writefile('x', 'y')"):
@@ -165,7 +171,9 @@ def test_tables_of_other_schemas_and_odd_names(server, files):
 
 
 @pytest.mark.parametrize("ending", ["duckdb", "sqlite", "db"])
-@pytest.mark.parametrize("content", [b"", b"no database", b"SQLite format 3\0" + bytes(5000), bytes(8) + b"DUCK" + bytes(9000)])
+@pytest.mark.parametrize(
+    "content", [b"", b"no database", b"SQLite format 3\0" + bytes(5000), bytes(8) + b"DUCK" + bytes(9000)]
+)
 def test_files_that_are_no_databases(tmp_path, ending, content):
     path = tmp_path / f"damaged.{ending}"
     path.write_bytes(content)
@@ -190,7 +198,9 @@ def test_a_duckdb_that_somebody_writes_to_says_so(files, tmp_path):
     path = tmp_path / "busy.duckdb"
     shutil.copy(files / "patients.duckdb", path)
     code = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
-    with subprocess.Popen([sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as writer:
         assert writer.stdout.readline() == b"open\n"
         with pytest.raises(DataError, match="another program has it open"):
             read_frame(f"{path}#table=patients")

@@ -119,7 +119,9 @@ def test_the_ledger_of_a_file_lies_beside_it(tmp_path, capsys):
     for named in (path, tmp_path / LEDGER, tmp_path / "2"):
         assert call(["ledger", "show", str(named)]) == 0
         assert "total per record: epsilon 4" in capsys.readouterr().out
-    assert call(["synthesize", str(path), "--table", "patients", *QUICK, "--records-per-client", "2", "--out", "x"]) == 2
+    assert (
+        call(["synthesize", str(path), "--table", "patients", *QUICK, "--records-per-client", "2", "--out", "x"]) == 2
+    )
     assert "--client-column" in capsys.readouterr().err
 
 
@@ -127,11 +129,16 @@ def test_several_tables_are_several_silos(tmp_path, capsys):
     for name, seed in (("north", 1), ("south", 2)):
         write_sqlite(patient_rows(40, seed), tmp_path / f"{name}.sqlite")
     run = pop.synthesize(
-        [f"{tmp_path / name}.sqlite#table=patients" for name in ("north", "south")], method="independent", epsilon=2, rows=5
+        [f"{tmp_path / name}.sqlite#table=patients" for name in ("north", "south")],
+        method="independent",
+        epsilon=2,
+        rows=5,
     )
     assert run.details["clients"] == 80
     pattern = str(tmp_path / "*th.sqlite")
-    assert call(["synthesize", pattern, "--table", "patients", *QUICK, "--no-ledger", "--out", str(tmp_path / "run")]) == 0
+    assert (
+        call(["synthesize", pattern, "--table", "patients", *QUICK, "--no-ledger", "--out", str(tmp_path / "run")]) == 0
+    )
     assert len(json.loads((tmp_path / "run" / "run.json").read_text())["spec"]["data"]) == 2
     twice = [str(tmp_path / "north.sqlite"), str(tmp_path / "north.sqlite")]
     assert call(["synthesize", *twice, "--table", "patients", *QUICK, "--out", str(tmp_path / "other")]) == 2

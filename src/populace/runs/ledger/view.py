@@ -42,6 +42,11 @@ def find_ledger(named: Path) -> Path:
     return found
 
 
+def _is_data(named: Path) -> bool:
+    """Whether this is a database with records: a ledger is an SQLite file too."""
+    return is_database(named) and named.is_file() and not is_ledger(named)
+
+
 def _of_run(folder: RunFolder) -> Path:
     document = folder.read()
     booked = read_document(folder / TOKEN, TokenForm) if (folder / TOKEN).exists() else document.get("booked")
