@@ -1,3 +1,4 @@
+# ruff: noqa: S608 -- names are written below
 """One table of patients as a CSV, a DuckDB file, a SQLite file and a table of PostgreSQL: every type that people use."""
 
 from __future__ import annotations

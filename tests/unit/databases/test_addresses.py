@@ -12,7 +12,7 @@ from populace.border.databases.address import (
 )
 from populace.errors import InputError
 
-SECRET = "hunter2-canary"
+SECRET = "hunter2-canary"  # noqa: S105
 WITH_PASSWORDS = (
     f"postgresql://reader:{SECRET}@host/db",
     f"postgres://reader:{SECRET}@host:5432/db?sslmode=require",

@@ -1,3 +1,4 @@
+# ruff: noqa: S608 -- queries are what is tested
 """Tables in databases: the same rows as from a CSV, streamed, and never a way to write."""
 
 import shutil
@@ -112,9 +113,9 @@ def test_what_is_no_single_value_is_refused_by_the_name_of_its_column(server, ma
 
 @pytest.mark.parametrize("odd", ["[1, 2]", "'{}'::JSON", "'x'::BLOB", "INTERVAL 1 DAY", "{'x': 1}", "MAP {'x': 1}"])
 def test_the_same_in_duckdb_and_sqlite(files, odd):
-    with pytest.raises(DataError, match="column 'odd' of the query on .* holds values of the type"):
+    with pytest.raises(DataError, match=r"column 'odd' of the query on .* holds values of the type"):
         read_frame(f"{files / 'patients.duckdb'}#query=SELECT 1 AS a, {odd} AS odd")
-    with pytest.raises(DataError, match="column 'odd' of the query on .* holds bytes"):
+    with pytest.raises(DataError, match=r"column 'odd' of the query on .* holds bytes"):
         read_frame(f"{files / 'patients.sqlite'}#query=SELECT 1 AS a, X'00' AS odd")
 
 
@@ -127,7 +128,8 @@ def test_types_that_a_csv_has_no_word_for(server, files):
     assert (row["f"], float(row["m"]), row["c"].strip(), row["ip"], row["o"]) == ("0.1", 12.5, "a", "10.0.0.1/32", 7)
     assert row["t"].hour == 10
     duck = read_frame(
-        f"{files / 'patients.duckdb'}#query=SELECT 0.1::FLOAT AS f, 12345678901234567890123::HUGEINT AS h, 1.50::DECIMAL(5,2) AS d"
+        f"{files / 'patients.duckdb'}#query=SELECT 0.1::FLOAT AS f, 12345678901234567890123::HUGEINT AS h, "
+        "1.50::DECIMAL(5,2) AS d"
     )
     assert duck.to_pylist() == [{"f": "0.1", "h": "12345678901234567890123", "d": "1.50"}]
     with pytest.raises(DataError, match="outside the years"):
@@ -164,7 +166,7 @@ def test_tables_of_other_schemas_and_odd_names(server, files):
         connection.execute('CREATE SCHEMA IF NOT EXISTS clinic; DROP TABLE IF EXISTS clinic."odd.na""me"')
         connection.execute('CREATE TABLE clinic."odd.na""me" AS SELECT 5 AS "a b"')
     assert read_frame(f'{server}#table=clinic."odd.na""me"').to_pylist() == [{"a b": 5}]
-    with pytest.raises(InputError, match="expected --table as NAME or SCHEMA.NAME"):
+    with pytest.raises(InputError, match=r"expected --table as NAME or SCHEMA\.NAME"):
         read_frame(f"{server}#table=a.b.c.d")
     with pytest.raises(InputError, match="no table"):
         read_frame(f"{server}#table=patients; DROP TABLE patients")
@@ -216,7 +218,7 @@ def test_a_server_that_is_not_there_is_said_at_once(monkeypatch):
         address = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/ward?connect_timeout=2#table=t"
         with pytest.raises(DataError, match=r"cannot read postgresql://127.0.0.1.*no connection to the server"):
             read_frame(address)
-    with pytest.raises(DataError, match="no connection to the server.*refused"):
+    with pytest.raises(DataError, match=r"no connection to the server.*refused"):
         read_frame("postgresql://127.0.0.1:1/ward#table=t")
     with pytest.raises(DataError, match="no connection to the server"):
         read_frame("postgresql://127.0.0.1:1/ward?unheard=of#table=t")

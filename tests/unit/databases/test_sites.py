@@ -87,7 +87,7 @@ def test_a_site_by_rows_is_refused_and_one_by_a_key_is_not(base, tmp_path):
     proposal = Proposal(federation="study", server="localhost:1", fingerprint="", agreement=agreement)
     site = SiteFolder(tmp_path / "ward")
     rows = Hosting(data=f"{place}#table=patients", by="rows", epsilon=2.0)
-    with pytest.raises(InputError, match="rows of a database have no numbers that stay.*--client-column"):
+    with pytest.raises(InputError, match=r"rows of a database have no numbers that stay.*--client-column"):
         site.set_up(tmp_path / "signed.zip", proposal, rows, fingerprint="")
     keyed = dataclasses.replace(rows, by="column", client_column="patient")
     with pytest.raises(InputError, match=r"signed\.zip"):  # all but the certificate is in order
