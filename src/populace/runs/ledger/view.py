@@ -31,9 +31,7 @@ def find_ledger(named: Path) -> Path:
         return _of_run(RunFolder(named))
     if named.is_dir():
         found = named / LEDGER
-    elif named.suffix in (".csv", ".parquet", ".arrow", ".feather", ".npz") or (
-        is_database(named) and not is_ledger(named)
-    ):
+    elif named.suffix in (".csv", ".parquet", ".arrow", ".feather", ".npz") or _is_data(named):
         found = beside(named)
     else:
         found = named
