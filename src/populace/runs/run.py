@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ from populace.runs.given import read_private, who_takes_part
 from populace.runs.ledger.history import BESIDE, NOT_BOOKED, Bookkeeping, History
 from populace.runs.ledger.wording import said_alone
 from populace.runs.restated import simulated_population
+from populace.runs.sampling import Where, condition_texts, draw
 from populace.runs.sources import PrivateData
 from populace.runs.spec import (
     DEFAULT_ROWS,
@@ -117,14 +118,25 @@ class Run:
         """The same as text."""
         return aligned(self.lines)
 
-    def sample(self, rows: int, *, seed: int | None = None, conditions: Mapping[str, object] | None = None) -> Any:
-        """A Table or Images, whichever the run was about; costs no privacy."""
+    def sample(
+        self,
+        rows: int,
+        *,
+        seed: int | None = None,
+        where: Where = (),
+        balance: str | Sequence[str] = (),
+        conditions: Mapping[str, object] | None = None,
+    ) -> Any:
+        """A Table or Images, whichever the run was about; costs no privacy.
+
+        `where` are conditions that all hold: `"age>=40"`, a list of such texts, or a mapping of columns to a value or a list
+        of values (`conditions` is its former name). `balance` names a column whose values shall be equally frequent, or says
+        shares (`"died=yes:0.3"`).
+        """
         check_count("rows", rows)
         check_seed(seed)
-        if conditions is not None and not isinstance(conditions, Mapping):
-            raise SpecError(f"expected conditions as a mapping of columns to values, got {conditions!r}")
-        texts = None if conditions is None else {name: str(value) for name, value in conditions.items()}
-        return self.generator.sample(rows, Keys(make_key(seed)).sample(), texts)
+        every = [*condition_texts(where), *condition_texts({} if conditions is None else conditions)]
+        return draw(self.generator, rows, Keys(make_key(seed)).sample(), where=every, balance=balance)
 
     def save(self, path: str | Path, *, rows: int = DEFAULT_ROWS) -> None:
         """Keep the run in a new folder, as `populace synthesize` writes one; after `simulate` with so many synthetic rows."""
@@ -174,11 +186,8 @@ def asked_of(protocol: Protocol) -> JsonObject:
     asked = {"method": registered_name(protocol), "epsilon": float(settings.pop("epsilon", math.inf))}
     if settings.get("delta") == 0:
         settings.pop("delta")
-    return {
-        **asked,
-        **{name: settings.pop(name) for name in ("delta", "trust") if name in settings},
-        "settings": settings,
-    }
+    own: JsonObject = {name: settings.pop(name) for name in ("delta", "trust") if name in settings}
+    return {**asked, **own, "settings": settings}
 
 
 def _parameters(protocol: Protocol) -> JsonObject:
