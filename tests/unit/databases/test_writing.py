@@ -20,7 +20,8 @@ from populace.tables.reading import read_frame
 FRAME = pa.table(
     {
         "n": pa.array([1, None], pa.int64()), "x": pa.array([0.1, None]), "b": pa.array([True, None]),
-        "d": pa.array([dt.date(2024, 2, 29), None]), "t": pa.array([dt.datetime(2024, 2, 29, 1, 2, 3), None], pa.timestamp("s")),
+        "d": pa.array([dt.date(2024, 2, 29), None]),
+        "t": pa.array([dt.datetime(2024, 2, 29, 1, 2, 3), None], pa.timestamp("s")),
         "c": pa.array([dt.time(1, 2, 3), None], pa.time32("s")), "s": pa.array(["Núñez, \"x\"", None]),
     }
 )  # fmt: skip
