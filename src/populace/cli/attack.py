@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from populace.cli import completion
 from populace.types import JsonObject
 
 if TYPE_CHECKING:  # nothing of it is imported to show the help
@@ -22,7 +23,9 @@ SECONDS_BETWEEN_LINES = 5.0
 
 def command(
     what: str = typer.Argument(
-        metavar="RUN|METHOD", help="The folder of a run, a method, or `memorise` (repeats its rows: calibration)."
+        metavar="RUN|METHOD",
+        help="The folder of a run, a method, or `memorise` (repeats its rows: calibration).",
+        autocompletion=completion.runs_and_methods,
     ),
     data: list[str] = typer.Argument(
         None, metavar="[DATA]...", help="Real rows: CSV, Parquet or Arrow, a silo each; the same as --real."

@@ -6,13 +6,16 @@ from pathlib import Path
 
 import typer
 
+from populace.cli import completion
 from populace.types import JsonObject
 
 EXAMPLE = "Example:  populace evaluate run --real adult_test.parquet --target income"
 
 
 def command(
-    runs: list[Path] = typer.Argument(help="Folders of finished runs; the report goes into the first."),
+    runs: list[Path] = typer.Argument(
+        help="Folders of finished runs; the report goes into the first.", autocompletion=completion.runs
+    ),
     real: list[str] = typer.Option(
         ..., "--real", help="Real rows: CSV, Parquet or Arrow; again for each further file. For images .npz."
     ),

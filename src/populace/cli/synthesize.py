@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from populace.cli import completion
+
 if TYPE_CHECKING:
     from populace.runs.run import Run
 
@@ -25,12 +27,20 @@ def command(
         ..., "--out", help="Folder of the run; an unfinished one with the same options is resumed."
     ),
     method: str | None = typer.Option(
-        None, "--method", help="A method; see `populace methods`. Default: census for tables, moments for images."
+        None,
+        "--method",
+        help="A method; see `populace methods`. Default: census for tables, moments for images.",
+        autocompletion=completion.methods,
     ),
     delta: float | None = typer.Option(None, "--delta", help="Only for methods with an approximate guarantee."),
     schema: str | None = typer.Option(None, "--schema", help="A declared schema (TOML), or SDV metadata (JSON)."),
     target: str | None = typer.Option(None, "--target", help="The column that matters most."),
-    trust: str | None = typer.Option(None, "--trust", help="silo, secure-sum or central, where the method offers it."),
+    trust: str | None = typer.Option(
+        None,
+        "--trust",
+        help="silo, secure-sum or central, where the method offers it.",
+        autocompletion=completion.trust,
+    ),
     records_per_client: int | None = typer.Option(
         None,
         "--records-per-client",

@@ -202,11 +202,6 @@ def test_help_shows_an_example(command, capsys):
     assert ("Example" in shown) or not command
 
 
-def test_version(capsys):
-    assert call(["--version"]) == 0
-    assert capsys.readouterr().out.startswith("populace 0.")
-
-
 def test_evaluate_without_a_target_says_so(data, tmp_path, capsys):
     arguments = ["synthesize", *QUICK, str(data / "harbour.parquet"), "--epsilon", "1", "--rows", "60", "--seed", "1"]
     assert call([*arguments, "--out", str(tmp_path / "r")]) == 0
