@@ -14,7 +14,7 @@ EXAMPLE = "Example:  populace evaluate run --real adult_test.parquet --target in
 
 def command(
     runs: list[Path] = typer.Argument(
-        help="Folders of finished runs; the report goes into the first.", autocompletion=completion.runs
+        help="Folders of finished runs; what is written goes into the first.", autocompletion=completion.runs
     ),
     real: list[str] = typer.Option(
         ..., "--real", help="Real rows: CSV, Parquet or Arrow; again for each further file. For images .npz."
@@ -24,7 +24,7 @@ def command(
 ) -> None:
     """Write metrics.json and report.html. Computed on real rows without noise: keep them with the data.
 
-    Several runs make one page that compares them.
+    Several runs make one page that compares them, comparison.html (and comparison.json); their own reports stay as they are.
     """
     from populace.cli import show
     from populace.report.page import evaluate_runs
@@ -45,7 +45,8 @@ def command(
             show.say(f"{_mark(mark)} left out: {reason}")
         show.say("")
     show.say("95 % intervals and everything else:")
-    show.say(f"{runs[0] / 'metrics.json'}\n{runs[0] / 'report.html'}")
+    written = ("metrics.json", "report.html") if len(runs) == 1 else ("comparison.json", "comparison.html")
+    show.say("\n".join(str(runs[0] / name) for name in written))
 
 
 def _flags(document: JsonObject) -> list[str]:
