@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from populace.methods.base import Plan, Population, Protocol
 from populace.methods.blocks.settings import check_settings
 from populace.methods.registry import make_protocol, protocol_class
 from populace.report.statement import write_statement
+from populace.runs.advise.advice import Advice, read_advice
 from populace.runs.given import Given, columns_named, deal_given, is_path, read_given
 from populace.runs.ledger.history import NOWHERE, Bookkeeping
 from populace.runs.run import Run, TemporaryFolder, asked_of
@@ -109,7 +110,7 @@ def synthesize(
     named = _method_options(method, epsilon=epsilon, delta=delta, trust=trust, settings=settings)
     given = read_given(data, schema=schema, without=columns_named(client_column, person), codes_only=True)
     label = _label(data, given)
-    facts = protocol_class(named["method"] or default_method(label)).facts
+    facts = protocol_class(named["method"] or default_method(label, trust=trust)).facts
     silos = silos_of(
         len(given.sizes), facts, listed=given.listed, records_per_client=records_per_client, client_column=client_column
     )
@@ -122,7 +123,7 @@ def synthesize(
         given, silos=silos, target=target, records_per_client=records_per_client, client_column=client_column,
         most_records=most_records, person=person,
     )  # fmt: skip
-    remarks = [default_in_words(label, person=person is not None)] if method is None else []
+    remarks = [default_in_words(label, trust=trust)] if method is None else []
     if say is not None:
         for remark in remarks:
             say(remark)
@@ -231,6 +232,36 @@ def plan(
         raise InputError(f"expected schema as a Schema or the path of a TOML file, got {schema!r}")
     shape = schema if isinstance(schema, Schema) else load_schema(schema)
     return protocol.plan(Population(schema=shape, clients=int(clients), records=records_per_client))
+
+
+def advise(
+    data: object = None,
+    *,
+    clients: int | None = None,
+    records: int | None = None,
+    columns: int | Sequence[str] | None = None,
+    schema: Schema | str | Path | None = None,
+    epsilon: float = 1.0,
+    trust: str | None = None,
+    images: bool = False,
+    person: bool = False,
+) -> Advice:
+    """Which method and which trust to use, why, what to expect and what would do better; `print` it, or read its fields.
+
+    `data` is a file or a list of files, a silo each; or give `clients` with `records` each and `columns`. Public facts alone
+    are used: names, columns, numbers of rows, and the declared schema; no value is looked at. `synthesize` chooses by the same
+    rule.
+    """
+    files = () if data is None else tuple(data) if isinstance(data, list | tuple) else (data,)
+    if not all(is_path(file) for file in files):
+        raise InputError(
+            f"expected data as a file, or a list of files, got {type(data).__name__}; of rows in memory say clients, records "
+            "and columns"
+        )
+    return read_advice(
+        data=tuple(map(str, files)), clients=_plain(clients), records=_plain(records), columns=_plain(columns), schema=schema,
+        epsilon=_plain(epsilon), trust=trust, images=images, person=person,
+    )  # fmt: skip
 
 
 def audit(what: Method | Run, *, epsilon: float | None = None, **options: Any) -> JsonObject:

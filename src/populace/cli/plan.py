@@ -55,7 +55,7 @@ def command(
             "poll asks every row as a client of its own"
         )
     if method is None and not as_json:
-        show.say(default_in_words(spec.data, person=person))
+        show.say(default_in_words(spec.data))
     with show.progress("plan") as report:
         report.doing("computing the guarantee and the costs")
         predicted, seconds = plan(make_method(spec), population)

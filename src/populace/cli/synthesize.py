@@ -29,7 +29,7 @@ def command(
     method: str | None = typer.Option(
         None,
         "--method",
-        help="A method; see `populace methods`. Default: census for tables, moments for images.",
+        help="A method; see `populace methods`. Default, as `populace advise` explains: census for tables, moments for images.",
         autocompletion=completion.methods,
     ),
     delta: float | None = typer.Option(None, "--delta", help="Only for methods with an approximate guarantee."),
@@ -101,7 +101,7 @@ def command(
         raise InputError("--other-people wants words: who is in this table, or why they are others")
     keeping = Bookkeeping(ledger=ledger, limit=limit, kept=not no_ledger, other_people=other_people or "")
     if method is None:
-        show.say(default_in_words(spec.data, person=person is not None))
+        show.say(default_in_words(spec.data, trust=trust))
     with show.progress(spec.method_name) as report:
         run = synthesize(spec, out, progress=report, say=show.say, keeping=keeping, doing=report.doing)
         report.doing("writing the statement")

@@ -16,8 +16,9 @@ from populace.border.models import interpreting
 from populace.errors import SpecError
 from populace.methods.base import Facts, Kind, Protocol
 from populace.methods.blocks.settings import in_words
-from populace.methods.registry import DEFAULTS, make_protocol, parameters, protocol_class, settings_from_file
+from populace.methods.registry import make_protocol, parameters, protocol_class, settings_from_file
 from populace.privacy.randomizers.base import check_epsilon
+from populace.runs.advise.rule import choice_in_words, choose
 from populace.types import JsonObject
 from populace.version import __version__
 
@@ -31,12 +32,6 @@ ANY_COLUMN = "any"
 
 #: The defaults up to version 0.2.0, whose run folders leave a default method unnamed.
 FORMER_DEFAULTS: dict[Kind, str] = {"table": "poll", "images": "moments"}
-REASONS: dict[Kind, str] = {
-    "table": "each file is a silo, and the statement says who adds the noise and who is protected; --method poll asks every "
-    "row as a person of its own, who trusts nobody",
-    "images": "each file is a silo, which sends one noisy sum, and one image is protected",
-}
-
 Files = str | Sequence[str]
 
 
@@ -51,16 +46,14 @@ def kind_of(data: Files) -> Kind:
     return "images" if images else "table"
 
 
-def default_method(data: Files) -> str:
-    """The method for data of this kind, where none is asked for."""
-    return DEFAULTS[kind_of(data)]
+def default_method(data: Files, *, trust: str | None = None) -> str:
+    """The method for data of this kind, where none is asked for: the rule that `populace advise` explains."""
+    return choose(kind_of(data), trust=trust).method
 
 
-def default_in_words(data: Files, *, person: bool = False) -> str:
+def default_in_words(data: Files, *, trust: str | None = None) -> str:
     """Which method is used where none was asked for, and why."""
-    kind = kind_of(data)
-    why = REASONS[kind].replace("one record is", "one person with all their rows is") if person else REASONS[kind]
-    return f"method: {DEFAULTS[kind]}, the default for {'images' if kind == 'images' else 'tables'}: {why}"
+    return choice_in_words(kind_of(data), trust=trust)
 
 
 def silos_of(
@@ -114,7 +107,7 @@ class RunSpec(pydantic.BaseModel):
 
     @property
     def method_name(self) -> str:
-        return default_method(self.data) if self.method is None else self.method
+        return default_method(self.data, trust=self.trust) if self.method is None else self.method
 
     @property
     def files(self) -> tuple[str, ...]:
