@@ -3,9 +3,9 @@
 import os
 import platform
 import re
+import resource
 import subprocess
 import sys
-import time
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
@@ -115,8 +115,9 @@ def test_version_is_quick_and_loads_no_library():
     code = "import sys; from populace.cli.main import call; call(['--version']); print({'jax', 'numpy'} & set(sys.modules))"
     seconds = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        seconds.append(time.perf_counter() - start)
+        end = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime)
     assert done.stdout.splitlines()[-1] == "set()"
-    assert min(seconds) < 4 * QUICK  # the machine may be busy with other tests
+    assert min(seconds) < 2 * QUICK  # of processor time; other tests slow that too
