@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,6 +52,17 @@ def _small_memory() -> Iterator[None]:
         gc.collect()
         if sys.platform == "linux":
             ctypes.CDLL(None).malloc_trim(0)
+
+
+@pytest.fixture(scope="session")
+def database() -> Iterator[Any]:
+    """A PostgreSQL that runs during the tests of one process."""
+    from benchmarks.collector_load import postgres, postgres_folder
+
+    if postgres_folder() is None:
+        pytest.skip("no PostgreSQL is installed here (postgres, initdb): tests that need one are left out")
+    with postgres() as running:
+        yield running
 
 
 def resident_bytes() -> int:

@@ -16,7 +16,7 @@ from populace.methods.blocks.settings import check_settings
 from populace.methods.registry import make_protocol, protocol_class
 from populace.report.statement import write_statement
 from populace.runs.advise.advice import Advice, read_advice
-from populace.runs.given import Given, columns_named, deal_given, is_path, read_given
+from populace.runs.given import Given, columns_named, deal_given, expanded, is_path, read_given
 from populace.runs.ledger.history import NOWHERE, Bookkeeping
 from populace.runs.run import Run, TemporaryFolder, asked_of
 from populace.runs.run import synthesize as run_synthesize
@@ -137,6 +137,7 @@ def synthesize(
         say: called with every remark, a sentence each.
     """
     named = _method_options(method, epsilon=epsilon, delta=delta, trust=trust, settings=settings)
+    data = expanded(data)
     given = read_given(data, schema=schema, without=columns_named(client_column, person), codes_only=True)
     label = _label(data, given)
     facts = protocol_class(named["method"] or default_method(label, trust=trust)).facts

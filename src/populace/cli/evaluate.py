@@ -6,6 +6,7 @@ from pathlib import Path
 
 import typer
 
+from populace.cli.sources import KINDS, QUERY, TABLE
 from populace.types import JsonObject
 
 EXAMPLE = "Example:  populace evaluate run --real adult_test.parquet --target income"
@@ -14,20 +15,23 @@ EXAMPLE = "Example:  populace evaluate run --real adult_test.parquet --target in
 def command(
     runs: list[Path] = typer.Argument(help="Folders of finished runs; the report goes into the first."),
     real: list[str] = typer.Option(
-        ..., "--real", help="Real rows: CSV, Parquet or Arrow; again for each further file. For images .npz."
+        ..., "--real", help=f"Real rows: {KINDS}; again for each further one. For images .npz."
     ),
     target: str | None = typer.Option(None, "--target", help="The column to predict."),
+    table: str | None = TABLE,
+    query: str | None = QUERY,
     as_json: bool = typer.Option(False, "--json", help="Print the metrics as JSON."),
 ) -> None:
     """Write metrics.json and report.html. Computed on real rows without noise: keep them with the data.
 
     Several runs make one page that compares them.
     """
+    from populace.border.databases.address import locate
     from populace.cli import show
     from populace.report.page import evaluate_runs
 
     with show.progress("evaluate") as report:
-        documents = evaluate_runs(list(runs), real, target=target, doing=report.doing)
+        documents = evaluate_runs(list(runs), locate(real, table=table, query=query), target=target, doing=report.doing)
     if as_json:
         show.say_json(documents[0] if len(documents) == 1 else documents)
         return
