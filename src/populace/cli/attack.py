@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from populace.cli import completion
 from populace.cli.sources import KINDS, QUERY, TABLE
 from populace.types import JsonObject
 
@@ -23,7 +24,9 @@ SECONDS_BETWEEN_LINES = 5.0
 
 def command(
     what: str = typer.Argument(
-        metavar="RUN|METHOD", help="The folder of a run, a method, or `memorise` (repeats its rows: calibration)."
+        metavar="RUN|METHOD",
+        help="The folder of a run, a method, or `memorise` (repeats its rows: calibration).",
+        autocompletion=completion.runs_and_methods,
     ),
     data: list[str] = typer.Argument(
         None, metavar="[DATA]...", help=f"Real rows, a silo each ({KINDS}); the same as --real."

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from populace.cli import completion
+
 if TYPE_CHECKING:
     from populace.runs.run import Run
     from populace.tables.schema import Schema
@@ -20,7 +22,7 @@ EXAMPLE = (
 
 
 def command(
-    run: Path = typer.Argument(help="Folder of a finished run."),
+    run: Path = typer.Argument(help="Folder of a finished run.", autocompletion=completion.runs),
     rows: int = typer.Option(..., "--rows", help="How many rows, or images."),
     output: str = typer.Option(
         ...,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from populace.cli import completion
 from populace.cli.sources import KINDS, QUERY, TABLE
 
 if TYPE_CHECKING:
@@ -33,11 +34,17 @@ def command(
         None,
         "--method",
         help="A method; see `populace methods`. Default, as `populace advise` explains: census for tables, moments for images.",
+        autocompletion=completion.methods,
     ),
     delta: float | None = typer.Option(None, "--delta", help="Only for methods with an approximate guarantee."),
     schema: str | None = typer.Option(None, "--schema", help="A declared schema (TOML), or SDV metadata (JSON)."),
     target: str | None = typer.Option(None, "--target", help="The column that matters most."),
-    trust: str | None = typer.Option(None, "--trust", help="silo, secure-sum or central, where the method offers it."),
+    trust: str | None = typer.Option(
+        None,
+        "--trust",
+        help="silo, secure-sum or central, where the method offers it.",
+        autocompletion=completion.trust,
+    ),
     records_per_client: int | None = typer.Option(
         None,
         "--records-per-client",
