@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from populace.cli import completion
+
 if TYPE_CHECKING:
     from populace.tables.schema import Schema
 
@@ -15,7 +17,7 @@ EXAMPLE = "Example:  populace sample run --rows 1000 --where sex=Female -o women
 
 
 def command(
-    run: Path = typer.Argument(help="Folder of a finished run."),
+    run: Path = typer.Argument(help="Folder of a finished run.", autocompletion=completion.runs),
     rows: int = typer.Option(..., "--rows", help="How many rows, or images."),
     output: Path = typer.Option(
         ..., "--output", "-o", help="Where to write them: .csv, .parquet or .arrow; .npz for images."

@@ -5,7 +5,7 @@ privacy.json     the guarantee, the events it follows from, and the SHA-256 of w
 privacy.html     the same for people: a statement without any figure from real rows
 generator.*      the model
 synthetic.parquet, or synthetic.npz for images
-metrics.json, report.html     from `populace evaluate`
+metrics.json, report.html     from `populace evaluate`; comparison.json, comparison.html where it compares several runs
 generator.schema.json   the schema of the run, where the model's is smaller: without cells that nothing falls into
 resume.json, checkpoint.npz, booking.json, lists.json   only while unfinished; private, removed at the end
 """

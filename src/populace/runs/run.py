@@ -118,7 +118,13 @@ class Run:
         return aligned(self.lines)
 
     def sample(self, rows: int, *, seed: int | None = None, conditions: Mapping[str, object] | None = None) -> Any:
-        """A Table or Images, whichever the run was about; costs no privacy."""
+        """A Table or Images, whichever the run was about; costs no privacy.
+
+        Args:
+            rows: how many.
+            seed: gives the same rows again.
+            conditions: columns and the value they must have, exactly: `{"sex": "Female"}`; of images `{"label": 3}`.
+        """
         check_count("rows", rows)
         check_seed(seed)
         if conditions is not None and not isinstance(conditions, Mapping):
@@ -143,7 +149,11 @@ class Run:
 
 
 def simulate(protocol: Protocol, clients: Clients, *, seed: int | None = None, progress: Report | None = None) -> Run:
-    """Run a method on simulated clients, in memory. Nothing is booked in a ledger, which `details["history"]` says."""
+    """Run a method on simulated clients, in memory. Nothing is booked in a ledger, which `details["history"]` says.
+
+    `protocol` is a method, `methods.Moments(epsilon=4)`; `split` makes `clients`. A `seed` makes the run reproducible, and
+    therefore not private.
+    """
     if not isinstance(protocol, Protocol):
         raise SpecError(f"expected a method, as populace.methods has them, got {protocol!r}")
     if not isinstance(clients, Clients):
@@ -203,7 +213,7 @@ def _save_simulated(run: Run, path: Path, rows: int) -> None:
 
 
 def load_run(path: str | Path) -> Run:
-    """A finished run from its folder."""
+    """Open a finished run; a folder whose generator is not the one that its privacy.json lists is refused."""
     if not isinstance(path, str | Path):
         raise RunError(f"expected the path of a run's folder, got {path!r}")
     folder = RunFolder(path)
