@@ -28,7 +28,7 @@ $(READY): requirements.lock pyproject.toml
 demo: $(READY)
 	$(BIN)/populace demo
 
-# Three processes for two cores: some wait for servers. In the order of the files, so that those that wait begin early.
+# Three processes for two cores: some wait for servers. In the order that tests/conftest.py gives the files: the longest begin early.
 # What they and their children import is compiled once, also where the environment says that Python keeps nothing.
 test test-slow: export PYTHONDONTWRITEBYTECODE =
 test: $(READY)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from populace.cli import completion
+
 if TYPE_CHECKING:
     from populace.methods.base import Facts, Protocol
 
@@ -20,7 +22,9 @@ PAGES = "docs/methods"
 
 
 def command(
-    name: str | None = typer.Argument(None, metavar="[METHOD]", help="Show this one in full, with its settings."),
+    name: str | None = typer.Argument(
+        None, metavar="[METHOD]", help="Show this one in full, with its settings.", autocompletion=completion.methods
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """List every method: the data it takes, what one unit of its guarantee is, who adds the noise, and what it is."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pydantic
 
+from populace.border.databases.address import is_database, parse_address, resolved
 from populace.border.models import interpreting
 from populace.errors import SpecError
 from populace.methods.base import Facts, Kind, Protocol
@@ -33,6 +34,12 @@ ANY_COLUMN = "any"
 #: The defaults up to version 0.2.0, whose run folders leave a default method unnamed.
 FORMER_DEFAULTS: dict[Kind, str] = {"table": "poll", "images": "moments"}
 Files = str | Sequence[str]
+
+#: Why rows of a database are not dealt out by their numbers.
+NO_ROW_NUMBERS = (
+    "rows of a database have no order that stays, so that rows which follow one another make no client: say which column names "
+    "the client of each row, with --client-column"
+)
 
 
 def files_of(data: Files) -> tuple[str, ...]:
@@ -164,6 +171,10 @@ def _resolved(spec: RunSpec, records_per_client: int | None) -> RunSpec:
     method, files = spec.method_name, spec.files
     if not files:
         raise SpecError("a run needs data: a file, or several")
+    for file in filter(is_database, files):
+        parse_address(file)  # refuses a password before anything is written
+    if spec.records_per_client != 1 and any(map(is_database, files)):
+        raise SpecError(NO_ROW_NUMBERS)
     if (twice := _named_twice(files)) is not None:
         raise SpecError(f"the file {twice} is given twice; each file is a silo of its own: name it once")
     silos = spec.silos
@@ -178,9 +189,9 @@ def _resolved(spec: RunSpec, records_per_client: int | None) -> RunSpec:
 def _named_twice(files: tuple[str, ...]) -> str | None:
     """A file that is named twice, whatever links lead there, or once beside its folder: its records would count twice, and be
     protected half as well."""
-    places = [Path(file).resolve() for file in files]
-    for number, (file, place) in enumerate(zip(files, places, strict=True)):
-        if place in places[:number] or place.parent in places:
+    names = [resolved(file) for file in files]
+    for number, (file, name) in enumerate(zip(files, names, strict=True)):
+        if name in names[:number] or (not is_database(file) and str(Path(name).parent) in names):
             return file
     return None
 
