@@ -313,11 +313,23 @@ def rehearse(
     seed: int = 0,
     out: str | Path | None = None,
 ) -> JsonObject:
-    """Compare candidates on public rows, or on invented rows of the schema's shape; no private row is touched.
+    """Compare candidates before a private row is touched, in simulation; `document["candidates"]` has figures with intervals.
 
-    Without `methods` they are what `advise` recommends and the next two. The document has figures with intervals over draws for
-    each of `document["candidates"]`. With `out` the folder keeps every finished cell, goes on after an interruption, and gets
-    `rehearsal.json` and `rehearsal.html`.
+    Invented rows are not your data: compare the candidates by them, and do not read the figures as what your data will give.
+
+    Args:
+        schema: The declared schema, or the path of its TOML file.
+        clients: How many silos, or people, will take part.
+        epsilon: The privacy budget of one client or record.
+        records_per_client: How many records each of them holds.
+        methods: Names of candidates; otherwise what `advise` recommends and the next two, without those that take minutes.
+        trust: `local`, `silo`, `secure-sum` or `central`; otherwise as `advise` recommends.
+        public: A table of public rows under the schema; without one, rows of its shape are invented.
+        rows: How many synthetic rows each candidate makes.
+        draws: How many draws of rows each candidate is tried on; the intervals are over them.
+        seed: Of the draws and of the noise; nothing private is protected by it.
+        out: A folder that keeps every finished cell, so that an interrupted rehearsal goes on, and gets `rehearsal.json` and
+            `rehearsal.html`.
     """
     from populace.papers.rehearsal import make_rehearsal
     from populace.papers.rehearsal import rehearse as run_rehearsal
