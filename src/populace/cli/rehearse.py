@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from populace.cli import completion
+
 if TYPE_CHECKING:
     from populace.types import JsonObject
 
@@ -26,7 +28,12 @@ def command(
         "--methods",
         help="Candidates, with commas between. Default: what `populace advise` recommends, and the next two.",
     ),
-    trust: str | None = typer.Option(None, "--trust", help="local, silo, secure-sum or central. Default: as `advise`."),
+    trust: str | None = typer.Option(
+        None,
+        "--trust",
+        help="local, silo, secure-sum or central. Default: as `advise`.",
+        autocompletion=completion.trust,
+    ),
     public: str | None = typer.Option(
         None, "--public", help="A table of public rows under the schema; without one, rows are invented."
     ),
