@@ -1,5 +1,6 @@
 """The notebooks in examples/ run, without a warning, and are kept in the form that tools/notebooks.py writes."""
 
+import base64
 import importlib.util
 import re
 from pathlib import Path
@@ -40,9 +41,20 @@ def test_a_notebook_teaches_something_and_shows_a_picture(path):
     assert not [output for output in outputs if output.output_type == "error"]
 
 
-def test_there_are_six():
+def test_there_are_six_and_the_guide_speaks_of_each():
     assert len(PATHS) == 6
     assert set(QUICK) < set(NAMES)
+    guide = (ROOT / "docs/guides/notebooks.md").read_text(encoding="utf-8")
+    assert sorted(set(re.findall(r"examples/(\w+)\.ipynb", guide))) == NAMES
+
+
+@pytest.mark.parametrize(("name", "picture"), [("how_much_privacy_costs", "costs"), ("three_hospitals", "hospitals")])
+def test_the_guide_shows_the_picture_that_is_in_the_notebook(name, picture):
+    """After a notebook was run anew, its picture in docs/assets has to be exported anew."""
+    notebook = nbformat.read(ROOT / f"examples/{name}.ipynb", as_version=4)
+    shown = [output["data"]["image/png"] for cell in notebook.cells for output in cell.get("outputs", [])
+             if "image/png" in output.get("data", {})]  # fmt: skip
+    assert (ROOT / f"docs/assets/notebook-{picture}.png").read_bytes() == base64.b64decode(shown[-1])
 
 
 @pytest.mark.parametrize("name", mark_slow(NAMES, set(NAMES) - set(QUICK)))
