@@ -26,7 +26,8 @@ def command(
     methods: str | None = typer.Option(
         None,
         "--methods",
-        help="Candidates, with commas between. Default: what `populace advise` recommends, and the next two.",
+        help="Candidates, with commas between. Default: what `populace advise` recommends, and the next two, without those "
+        "that take minutes.",
     ),
     trust: str | None = typer.Option(
         None,
@@ -59,9 +60,9 @@ def command(
     )  # fmt: skip
     if not as_json:
         chosen = ", ".join(f"{name} (trust {trust})" for name, trust in rehearsal.candidates)
-        show.say(f"candidates: {chosen}")
+        show.say(textwrap.fill(f"candidates: {chosen}", WIDTH))
         for note in rehearsal.notes:
-            show.say(note)
+            show.say(textwrap.fill(note, WIDTH))
     given = {
         "--schema": schema, "--clients": clients, "--records-per-client": records, "--epsilon": f"{epsilon:g}",
         "--methods": methods, "--trust": trust, "--public": public, "--rows": rows, "--draws": draws, "--seed": seed,
@@ -81,12 +82,13 @@ def _show(document: JsonObject, files: list[Path]) -> None:
     from populace.cli import show
     from populace.report.rehearsal import groups, refused, title_of
 
-    show.say(f"\n{title_of(document)}")
+    show.say("\n" + textwrap.fill(title_of(document), WIDTH))
     for group in groups(document):
-        show.say("\n" + textwrap.fill(f"protects one {group['unit']}; trust {group['said']}", WIDTH) + "\n")
-        show.table(group["header"], group["rows"])
+        show.say("\n" + textwrap.fill(f"protects one {group['unit']}; trust {group['said']}", WIDTH))
+        show.say(textwrap.fill(f"guarantee: {group['guarantees']}", WIDTH) + "\n")
+        show.table(group["short_header"], group["short_rows"], width=WIDTH)
     for line in refused(document):
-        show.say(f"not measured: {line}")
+        show.say(textwrap.fill(f"not measured: {line}", WIDTH))
     show.say(
         f"\nmean over {document['draws']} draws (95 % interval over draws); {document['synthetic_rows']:,} synthetic rows"
     )

@@ -26,7 +26,7 @@ from populace.evaluation.baselines import shuffled
 from populace.evaluation.estimate import over_seeds
 from populace.evaluation.marginals import mean_over_pairs, two_way_distances
 from populace.evaluation.value_scores import value_scores
-from populace.methods.base import Protocol
+from populace.methods.base import Population, Protocol
 from populace.methods.registry import built_in_facts, make_protocol, parameters, protocol_class
 from populace.papers.grid import Benchmark, Cell, Result, Step, run_benchmark
 from populace.papers.invented import invent
@@ -36,6 +36,7 @@ from populace.privacy.randomizers.base import check_epsilon
 from populace.runs.advise.advice import advise
 from populace.runs.advise.situation import TRUSTS, read_situation
 from populace.runs.folder import digest_of
+from populace.runs.plan import plan
 from populace.runs.run import make_key
 from populace.runs.spec import check_count, check_seed
 from populace.tables.files import write_json
@@ -47,6 +48,7 @@ from populace.types import JsonObject
 
 MOST_ROWS = 100_000
 LIMIT = 900.0  # seconds of one cell
+SOON = 60.0  # seconds of one cell, by the cost model, beyond which a candidate is tried only if it is named
 DRAWS, ROWS = 3, 10_000
 REAL, SHUFFLED = "real rows again", "columns shuffled"
 DOCUMENT, PAGE = "rehearsal.json", "rehearsal.html"
@@ -102,7 +104,7 @@ def make_rehearsal(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Rehearsal:
-    """A checked rehearsal. Without methods, the one that `populace advise` recommends and the next two."""
+    """A checked rehearsal. Without methods: what `populace advise` recommends, and the next two where they take no minutes."""
     check_epsilon(epsilon)
     counts = {"clients": clients, "records-per-client": records, "rows": rows, "draws": draws}
     for name, count in counts.items():
@@ -124,6 +126,9 @@ def make_rehearsal(
     advice = advise(situation)
     names = tuple(methods) or (advice.method, *(one.method for one in advice.others))
     found = tuple((name, _trust(name, trust or situation.choice.trust, asked=trust is not None)) for name in names)
+    if not methods:
+        found, said = _soon(found, Population(schema=schema, clients=clients, records=records), epsilon)
+        notes += said
     return Rehearsal(
         schema=schema, clients=clients, records=records, epsilon=epsilon, candidates=found, public=public, rows=rows,
         draws=draws, seed=seed, notes=tuple(notes),
@@ -142,6 +147,30 @@ def _trust(method: str, wanted: str, *, asked: bool) -> Trust:
     if asked:
         raise SpecError(f"method {method!r} works with trust {' or '.join(facts.trust)}, not {wanted!r}")
     return facts.trust[0]
+
+
+def _soon(
+    candidates: tuple[tuple[str, Trust], ...], population: Population, epsilon: float
+) -> tuple[tuple[tuple[str, Trust], ...], list[str]]:
+    """The candidates that take about a minute a cell at most, by the cost model, and words on the others; the first stays."""
+    slow: dict[str, float] = {}
+    for name, trust in candidates:
+        with contextlib.suppress(PopulaceError):  # what cannot run is said in its place, with the reason
+            seconds = plan(protocol_of(name, trust, epsilon), population)[1]
+            if seconds is not None and seconds > SOON:
+                slow[name] = math.ceil(seconds / 60)
+    kept = tuple(one for number, one in enumerate(candidates) if number == 0 or one[0] not in slow)
+    everyone = ",".join(name for name, _ in candidates)
+    notes = []
+    for number, (name, _) in enumerate(candidates):
+        if name in slow:
+            what = f"{slow[name]:,} minutes a draw by the stored cost model"
+            notes.append(
+                f"{name} is left out: it would take about {what}; to try it too: --methods {everyone}"
+                if number
+                else f"{name}, which is recommended, takes about {what}"
+            )
+    return kept, notes
 
 
 def protocol_of(method: str, trust: Trust, epsilon: float) -> Protocol:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,6 +31,9 @@ def groups(document: JsonObject) -> list[JsonObject]:
         {
             "trust": trust, "unit": unit, "said": TRUSTS[trust], "header": header,
             "rows": [_row(row, shown) for row in (*beside, *members)], "charts": charts(beside, members),
+            "short_header": [header[0], *header[2:-1], "time"],
+            "short_rows": [_short_row(row, shown) for row in (*beside, *members)],
+            "guarantees": _guarantees(members),
         }
         for (trust, unit), members in found.items()
     ]  # fmt: skip
@@ -48,6 +52,29 @@ def _row(row: JsonObject, shown: Sequence[str]) -> list[str]:
     seconds = f"{row['seconds']:.1f}" if "seconds" in row else "-"
     figures = [interval_text(row["metrics"][key], DIGITS) if key in row["metrics"] else "-" for key in shown]
     return [row["candidate"], row.get("guarantee", "-"), *figures, seconds]
+
+
+def _short_row(row: JsonObject, shown: Sequence[str]) -> list[str]:
+    """A row for a terminal of 80 columns: intervals in brackets, no zero before a point, no guarantee."""
+    figures = [_short_interval(row["metrics"][key]) if key in row["metrics"] else "-" for key in shown]
+    seconds = row.get("seconds")
+    return [row["candidate"], *figures, "-" if seconds is None else f"{seconds:.{0 if seconds >= 99.95 else 1}f} s"]
+
+
+def _short_interval(figure: JsonObject) -> str:
+    if "value" not in figure:
+        return "-"
+    said = [
+        re.sub(r"^(-?)0\.", r"\1.", f"{figure[key]:.{DIGITS}f}") for key in ("value", "low", "high") if key in figure
+    ]
+    return said[0] if len(said) < 3 else f"{said[0]} ({said[1]}, {said[2]})"
+
+
+def _guarantees(members: Sequence[JsonObject]) -> str:
+    """The guarantee of all candidates, or each one's where they differ."""
+    if len({row["guarantee"] for row in members}) == 1:
+        return str(members[0]["guarantee"])
+    return ", ".join(f"{row['candidate']} {row['guarantee']}" for row in members)
 
 
 def charts(beside: Sequence[JsonObject], members: Sequence[JsonObject]) -> list[JsonObject]:

@@ -1,12 +1,14 @@
 """Rehearsals: candidates on invented or public rows, with intervals, resumable, and never a private row."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 
 import populace as pop
 from populace.cli.main import call
+from populace.cli.rehearse import _show
 from populace.errors import RunError, SpecError
 from populace.evaluation.marginals import association, co_occurrence
 from populace.papers.invented import invent
@@ -51,7 +53,12 @@ def test_invented_columns_depend_on_each_other_and_populations_differ():
 def test_the_default_candidates_are_those_of_advise():
     silos = make_rehearsal(SMALL, clients=3, records=800, epsilon=1.0)
     advice = pop.advise(clients=3, records=800, schema=SMALL)
-    assert [name for name, _ in silos.candidates] == [advice.method, *(one.method for one in advice.others)]
+    assert [advice.method, *(one.method for one in advice.others)] == ["census", "moments", "ufl-gan"]
+    assert [name for name, _ in silos.candidates] == ["census", "moments"]
+    (left_out,) = silos.notes
+    assert re.match(r"ufl-gan is left out: .* minutes a draw .* --methods census,moments,ufl-gan$", left_out)
+    named = make_rehearsal(SMALL, clients=3, records=800, epsilon=1.0, methods=("census", "moments", "ufl-gan"))
+    assert [len(named.candidates), len(named.notes)] == [3, 0]
     assert {trust for _, trust in silos.candidates} == {"silo"}
     people = make_rehearsal(SMALL, clients=5_000, epsilon=1.0)
     assert people.candidates[0] == ("poll", "local")
@@ -82,7 +89,7 @@ def test_sizes_are_capped_and_it_is_said():
     assert "capped" in large.notes[0]
     silos = make_rehearsal(SMALL, clients=4, records=10**6, epsilon=1.0)
     assert silos.clients * silos.records == MOST_ROWS
-    assert not make_rehearsal(SMALL, clients=4, records=1_000, epsilon=1.0).notes
+    assert not make_rehearsal(SMALL, clients=4, records=1_000, epsilon=1.0, methods=("census",)).notes
 
 
 def test_public_rows_are_drawn_from_the_file_and_none_is_tested_on_itself(tmp_path):
@@ -152,8 +159,35 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     said = capsys.readouterr().out
     for part in ("independent (trust local)", REAL, SHUFFLED, "2-LDP", "not your data", "rehearsal.html"):
         assert part in said, part
+    assert max(map(len, said.splitlines())) <= 80
     assert call([*words, "--draws", "1", "--rows", "200"]) == 2
     assert "other settings (rows)" in capsys.readouterr().err
+
+
+def test_a_table_of_figures_with_intervals_fits_80_columns(capsys):
+    """At the worst: intervals that pass zero and one, long names, guarantees that differ, a reason as long as they come."""
+    figure = {"value": -0.12345, "low": -1.23456, "high": 0.98765}
+    row = {"unit": "record", "trust": "silo", "seconds": 888.4, "draws": 3}
+    metrics = dict.fromkeys(("two_way", "worst_ks", "boosting_r2"), figure)
+    candidates = [{"candidate": name, "draws": 3, "metrics": metrics} for name in (REAL, SHUFFLED)]
+    candidates += [
+        {"candidate": "a-method-of-some-package", "guarantee": "(0.99946, 1e-05)-DP", "metrics": metrics, **row},
+        {"candidate": "census", "guarantee": "1-DP", "metrics": metrics, **row, "refused": "it took too long " * 9},
+    ]
+    document = {
+        "candidates": candidates, "on": "invented", "clients": 100_000, "records_per_client": 800, "columns": 11,
+        "epsilon": 1.0, "draws": 3, "synthetic_rows": 10_000, "notes": [],
+    }  # fmt: skip
+    _show(document, [])
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 80
+    for part in ("-.123", "(-1.235,", ".988)", "888 s", "a-method-of-some-package (0.99946, 1e-05)-DP, census 1-DP"):
+        assert part in " ".join(said.split()), part
+    figure |= {"value": 0.1234, "low": 0.0, "high": 0.98765}
+    _show({**document, "candidates": candidates[:2] + candidates[3:]}, [])
+    assert re.search(
+        r"^census  .*\.123 \(\.000, \.988\)  \.123 \(\.000, \.988\)  888 s$", capsys.readouterr().out, re.M
+    )
 
 
 def test_cells_of_the_first_draw_come_first():
