@@ -39,7 +39,8 @@ def encode_record(record: Mapping[str, object] | pa.Table | str | Path, schema: 
     broken, rule = codec.broken_rows(made.frame, made.codes, schema)
     if broken.any():
         raise DataError(f"your answers contradict a rule of this study, {rule!r}; correct them")
-    return made.codes[0].astype(np.int32)
+    codes: NumpyArray = made.codes[0].astype(np.int32)
+    return codes
 
 
 def _problem(frame: pa.Table, column: Column) -> str:
