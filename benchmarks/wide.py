@@ -29,6 +29,7 @@ CLASSES = 6
 SHARPNESS = 1.5  # of the classes' tables: 0 would be independent columns
 EPSILON = {"poll": 4.0, "census": 1.0}
 PAIRS = 200  # of columns, over which the distance is averaged
+AT_ONCE = 2**16  # rows that are made together
 
 
 def sizes_of(table: str) -> tuple[int, ...]:
@@ -47,7 +48,11 @@ def make(sizes: tuple[int, ...], rows: int, seed: int = 0) -> NumpyArray:
         logits = rng.normal(size=size) + SHARPNESS * rng.normal(size=(CLASSES, size))
         shares = np.exp(logits)
         steps = np.cumsum(shares / shares.sum(axis=1, keepdims=True), axis=1)
-        columns.append(np.minimum((rng.random(rows)[:, None] > steps[chosen]).sum(axis=1), size - 1))
+        drawn, codes = rng.random(rows), np.empty(rows, np.int32)
+        for start in range(0, rows, AT_ONCE):  # ten million rows are made too, and must not be what takes memory
+            some = slice(start, start + AT_ONCE)
+            codes[some] = np.minimum((drawn[some, None] > steps[chosen[some]]).sum(axis=1), size - 1)
+        columns.append(codes)
     return np.stack(columns, axis=1)
 
 

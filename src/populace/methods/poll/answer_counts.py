@@ -26,6 +26,9 @@ from populace.tables.schema import Schema
 from populace.types import Array, NumpyArray
 
 CLIPPED_AT = 4.0  # standard deviations beyond what honest answers can be
+PAIR_MATRIX = (
+    4  # entries for each cell, up to which computing all two positions is quicker than computing the cells alone
+)
 LEAST_LEVERAGE = 0.1  # of a standard deviation, below which a mean counts as zero
 
 
@@ -181,15 +184,20 @@ def fisher_informations(probability: Array, arrays: tuple[Array, ...], epsilon: 
 def value_probabilities(logs: Array, weights: Array, arrays: tuple[Array, ...], one_hot: Array | None) -> Array:
     """P of each reported value: products over a cell's columns, summed over classes and over the cells reported as one.
 
-    `logs` is log theta, [classes, positions]; `one_hot` has the dense one-hot rows of the cells where they fit in memory.
+    `logs` is log theta, [classes, positions]; `one_hot` has the dense one-hot rows of the cells where they fit in memory. Cells
+    of one or two columns are looked up among all two positions, which are one product of matrices; the position after the last
+    stands for no column.
     """
     cells, reported, counts, *_ = arrays
+    padded = jnp.concatenate([logs, jnp.zeros((len(logs), 1))], axis=1).T
     if one_hot is not None:
-        joint = jnp.exp(one_hot @ logs.T)
+        probabilities = jnp.exp(one_hot @ logs.T) @ weights
+    elif cells.shape[1] == 2 and len(padded) ** 2 <= PAIR_MATRIX * len(cells):
+        thetas = jnp.exp(padded)
+        pairs = jnp.matmul(thetas * weights, thetas.T, precision=jax.lax.Precision.HIGHEST)
+        probabilities = pairs[cells[:, 0], cells[:, 1]]
     else:
-        padded = jnp.concatenate([logs, jnp.zeros((len(logs), 1))], axis=1).T
-        joint = jnp.exp(sum(padded[cells[:, i]] for i in range(cells.shape[1])))
-    probabilities = joint @ weights
+        probabilities = jnp.exp(sum(padded[cells[:, i]] for i in range(cells.shape[1]))) @ weights
     if len(counts) < len(cells):
         return jax.ops.segment_sum(probabilities, reported, num_segments=len(counts))
     return probabilities
