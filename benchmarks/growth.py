@@ -165,7 +165,7 @@ def run_series(name: str, *, most_seconds: float, few: bool) -> dict[str, Any]:
     for size in sizes[:FEW] if few else sizes:
         if points:
             factor = size / points[-1]["size"]
-            slope = max(1.0, exponent(points[-2:])) if len(points) > 1 else 1.0
+            slope = min(2.0, max(1.0, exponent(points[-2:]))) if len(points) > 1 else 1.0
             if points[-1]["seconds"] * factor**slope > most_seconds:
                 stopped = f"{size:,} would take about {points[-1]['seconds'] * factor**slope:,.0f} s"
                 break
