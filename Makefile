@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo test test-slow test-browser drill fuzz check bench dist clean
+.PHONY: help demo test test-slow test-browser drill fuzz check docs docs-serve bench dist clean
 
 help:
 	@echo "make demo       set up, then synthetic data of three invented hospitals, with a report"
@@ -13,6 +13,8 @@ help:
 	@echo "make drill      a federation on loopback under kills, stops, wrong clocks, full disks, bad lines and liars (SECONDS=3600 SEED=1 SITES=5 OUT=FILE)"
 	@echo "make fuzz       damaged files, messages, requests and options, 100,000 of them (CASES=, SEED=); findings in fuzz-findings"
 	@echo "make check      lint, format, types, import rules"
+	@echo "make docs       the documentation site in site/, strict, without anything from elsewhere; open site/index.html"
+	@echo "make docs-serve the same on http://127.0.0.1:8000, built again when a page changes"
 	@echo "make dist       wheel, sources and a bill of materials (CycloneDX) in dist/, the same bytes each time"
 	@echo "make bench      speed, as ratios in one run (benchmarks.evaluation and benchmarks.poll need POPULACE_DATA)"
 
@@ -26,7 +28,7 @@ $(READY): requirements.lock pyproject.toml
 demo: $(READY)
 	$(BIN)/populace demo
 
-# Three processes for two cores: some wait for servers. In the order of the files, so that those that wait begin early.
+# Three processes for two cores: some wait for servers. In the order that tests/conftest.py gives the files: the longest begin early.
 # What they and their children import is compiled once, also where the environment says that Python keeps nothing.
 test test-slow: export PYTHONDONTWRITEBYTECODE =
 test: $(READY)
@@ -56,6 +58,15 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Material announces the next MkDocs on every build; this is no warning about the site.
+docs docs-serve: export NO_MKDOCS_2_WARNING = 1
+docs: $(READY)
+	$(BIN)/mkdocs build --strict
+	$(BIN)/python tools/check_site.py site
+
+docs-serve: $(READY)
+	$(BIN)/mkdocs serve --strict --dev-addr 127.0.0.1:8000
+
 bench: $(READY)
 	$(BIN)/python -m benchmarks.simulation
 	$(BIN)/python -m benchmarks.oracles
@@ -77,4 +88,4 @@ dist: $(READY)
 	$(BIN)/python tools/sbom.py --out dist
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .jax_cache .import_linter_cache demo-run demo-run-* demo-federation fuzz-findings
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .jax_cache .import_linter_cache demo-run demo-run-* demo-federation fuzz-findings site

@@ -55,6 +55,13 @@ def small_protocol(name: str, epsilon: float = 2.0, **settings: Any) -> Protocol
     return make_protocol(name, {"epsilon": epsilon, **small_settings(name), **settings})
 
 
+#: Options of `jax.jit` for the few functions of tests that compute much: code that runs fast, in spite of conftest's flags.
+FAST_CODE = {
+    "xla_backend_optimization_level": 3,
+    "xla_llvm_disable_expensive_passes": False,
+    "xla_cpu_use_fusion_emitters": True,
+}
+
 # Parameters
 
 

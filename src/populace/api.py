@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from populace.methods.base import Plan, Population, Protocol
 from populace.methods.blocks.settings import check_settings
 from populace.methods.registry import make_protocol, protocol_class
 from populace.report.statement import write_statement
-from populace.runs.given import Given, columns_named, deal_given, is_path, read_given
+from populace.runs.advise.advice import Advice, read_advice
+from populace.runs.given import Given, columns_named, deal_given, expanded, is_path, read_given
 from populace.runs.ledger.history import NOWHERE, Bookkeeping
 from populace.runs.run import Run, TemporaryFolder, asked_of
 from populace.runs.run import synthesize as run_synthesize
@@ -37,7 +38,12 @@ Method = str | Protocol
 
 
 def method(name: str, **settings: object) -> Protocol:
-    """A method by the name it has on the command line: `method("fl-gan", epsilon=4)`."""
+    """A method by the name it has on the command line: `method("fl-gan", epsilon=4)`.
+
+    Args:
+        name: one of those that `populace methods` lists.
+        settings: its parameters, by name; `populace methods NAME` lists them with their meaning.
+    """
     check_settings(protocol_class(name), settings)
     return make_protocol(name, settings)
 
@@ -53,8 +59,15 @@ def split(
 ) -> Clients:
     """Deal rows or images out to simulated clients: so many records each, or one client per value of a column.
 
-    A list of tables is a list of silos, a client each. Of one table every row is a client where nothing else is said. `person`
-    is the column that says whose each row is, for a method that protects persons: `methods.Census(unit="person", ...)`.
+    A list of tables is a list of silos, a client each. Of one table every row is a client where nothing else is said.
+
+    Args:
+        data: a pandas, polars or Arrow table, a file, a Table or Images, or a list of them.
+        records_per_client: deal so many consecutive records to each client.
+        client_column: one client for every value of this column.
+        most_records: the declared most records of one client, a public number; one with more is refused.
+        person: the column that says whose each row is, for methods that protect persons: `methods.Census(unit="person")`.
+        schema: a declared schema; without it one is read from the data.
     """
     given = read_given(data, schema=schema, without=columns_named(client_column, person))
     if given.listed and (records_per_client is not None or client_column is not None):
@@ -95,21 +108,39 @@ def synthesize(
 ) -> Run:
     """Simulate clients that hold these rows or images, and make synthetic ones with their privacy statement.
 
-    `data` is a pandas, polars or Arrow table, a file, a Table or Images. A list of them is a list of silos: one client each;
-    under local methods, which protect persons, every row is a client of its own. One table is one silo where the method
-    protects records and nothing else is said. Without `method` the default for the data is used (`census` for tables), which
-    `run.method` names and `run.remarks` explain; a method that was made already brings its own epsilon and settings. A table
-    without `schema` gets a proposed one, whose domains the statement marks as read from the data. `person` is the column that
-    says whose each row is: `census` then protects a person with all their rows at a silo, and the column is not synthesised.
+    A list of tables is a list of silos: one client each; under local methods, which protect persons, every row is a client of
+    its own. One table is one silo where the method protects records and nothing else is said. A run on files is booked in the
+    ledger beside them, as on the command line; rows in memory lie beside none, and the statement then says that the run was
+    not booked.
 
-    The run's files go to `out`, or to a temporary folder that lives as long as the run does: `run.save(path)` keeps them. A
-    run on files is booked in the ledger beside them, as on the command line; rows in memory lie beside none, and the
-    statement then says that the run was not booked. `ledger` names a file to book in, False books nowhere.
+    Args:
+        data: a pandas, polars or Arrow table, a file, a Table or Images, or a list of them.
+        epsilon: the privacy budget of one unit. A method that was made already brings its own.
+        target: the column that matters most.
+        method: a method, or its name. Without it the default for the data is used (`census` for tables), which `run.method`
+            names and `run.remarks` explain.
+        schema: a declared schema. Without it one is proposed, whose domains the statement marks as read from the data.
+        delta: for methods with an approximate guarantee; chosen below one divided by the records where it is left out.
+        trust: "silo", "secure-sum" or "central", where the method offers it.
+        settings: parameters of the method, by name.
+        records_per_client: simulate clients of so many records each.
+        client_column: simulate one client for every value of this column.
+        most_records: the declared most records of one client or silo, a public number.
+        person: the column that says whose each row is: `census` then protects a person with all their rows at a silo, and the
+            column is not synthesised.
+        rows: how many synthetic rows, or images, to write; 10,000.
+        seed: makes the run reproducible, and therefore not private.
+        out: a new folder for the run. Without it a temporary one lives as long as the run does; `run.save(path)` keeps it.
+        ledger: a file to book the run in; False books nowhere.
+        limit: the most epsilon that all runs on the same rows may cost; kept in the ledger.
+        other_people: why a table with the columns of an earlier one is about other people; kept in the ledger.
+        say: called with every remark, a sentence each.
     """
     named = _method_options(method, epsilon=epsilon, delta=delta, trust=trust, settings=settings)
+    data = expanded(data)
     given = read_given(data, schema=schema, without=columns_named(client_column, person), codes_only=True)
     label = _label(data, given)
-    facts = protocol_class(named["method"] or default_method(label)).facts
+    facts = protocol_class(named["method"] or default_method(label, trust=trust)).facts
     silos = silos_of(
         len(given.sizes), facts, listed=given.listed, records_per_client=records_per_client, client_column=client_column
     )
@@ -122,7 +153,7 @@ def synthesize(
         given, silos=silos, target=target, records_per_client=records_per_client, client_column=client_column,
         most_records=most_records, person=person,
     )  # fmt: skip
-    remarks = [default_in_words(label, person=person is not None)] if method is None else []
+    remarks = [default_in_words(label, trust=trust)] if method is None else []
     if say is not None:
         for remark in remarks:
             say(remark)
@@ -216,8 +247,13 @@ def plan(
 ) -> Plan:
     """What can be said before any data is touched: guarantee, rounds, bytes and predicted error.
 
-    `clients` is how many clients or silos there will be, each with at most so many records under this schema, or clients as
-    `split` makes them. Without `method` it is the plan of the default for tables.
+    Args:
+        method: a method, or its name; without it the default for tables.
+        clients: how many clients or silos there will be, or clients as `split` makes them.
+        schema: the declared schema of their records.
+        epsilon: the privacy budget of one unit.
+        records_per_client: the most records of one client.
+        settings: parameters of the method, by name.
     """
     method = default_method(TABLE_IN_MEMORY) if method is None else method
     options = _method_options(method, epsilon=epsilon, delta=None, trust=None, settings=settings)
@@ -233,11 +269,45 @@ def plan(
     return protocol.plan(Population(schema=shape, clients=int(clients), records=records_per_client))
 
 
+def advise(
+    data: object = None,
+    *,
+    clients: int | None = None,
+    records: int | None = None,
+    columns: int | Sequence[str] | None = None,
+    schema: Schema | str | Path | None = None,
+    epsilon: float = 1.0,
+    trust: str | None = None,
+    images: bool = False,
+    person: bool = False,
+) -> Advice:
+    """Which method and which trust to use, why, what to expect and what would do better; `print` it, or read its fields.
+
+    `data` is a file or a list of files, a silo each; or give `clients` with `records` each and `columns`. Public facts alone
+    are used: names, columns, numbers of rows, and the declared schema; no value is looked at. `synthesize` chooses by the same
+    rule.
+    """
+    files = () if data is None else tuple(data) if isinstance(data, list | tuple) else (data,)
+    if not all(is_path(file) for file in files):
+        raise InputError(
+            f"expected data as a file, or a list of files, got {type(data).__name__}; of rows in memory say clients, records "
+            "and columns"
+        )
+    return read_advice(
+        data=tuple(map(str, files)), clients=_plain(clients), records=_plain(records), columns=_plain(columns), schema=schema,
+        epsilon=_plain(epsilon), trust=trust, images=images, person=person,
+    )  # fmt: skip
+
+
 def audit(what: Method | Run, *, epsilon: float | None = None, **options: Any) -> JsonObject:
     """A lower bound on epsilon, measured over worst-case inputs, beside the claim; `document["flagged"]` if it is refuted.
 
-    `what` is a run, a method or its name, or a mechanism's name; options are those of `populace audit`. Reads no records. The
-    result of a run is also written into its folder.
+    Reads no records. The result of a run is also written into its folder.
+
+    Args:
+        what: a run, a method or its name, or a mechanism's name.
+        epsilon: the claim; a run has its own.
+        options: those of `populace audit`: samples, confidence, settings and others.
     """
     from populace.audits.request import AuditRequest, perform, write
 
@@ -252,8 +322,14 @@ def attack(
 ) -> JsonObject:
     """Try to tell from synthetic rows who is behind them: membership, attributes, nearest records.
 
-    `what` is a run, a method or its name, `real` are real rows (those the run was made from; several tables are several
-    silos), options are those of `populace attack`. The result of a run is also written into its folder; keep it with the data.
+    The result of a run is also written into its folder; keep it with the data.
+
+    Args:
+        what: a run, a method or its name.
+        real: real rows, those the run was made from; several tables are several silos.
+        epsilon: the budget of a method; a run has its own.
+        out: a folder for the shadow runs of a method.
+        options: those of `populace attack`: targets, shadows, holdout and others.
     """
     from populace.attacks.request import AttackRequest, perform
 

@@ -4,6 +4,8 @@
 """
 
 import base64
+import csv
+import hashlib
 import json
 import os
 import re
@@ -119,6 +121,7 @@ def _write_pages(folder):
     for name, epsilon, seed in (("first", 1.0, None), ("second", 2.0, None), ("third", 2.0, 3)):
         _write_run(folder / name, real, guarantee(epsilon=epsilon, seeded=seed is not None), seed)
     real.save(folder / "real.parquet")
+    evaluate_runs([folder / "first"], str(folder / "real.parquet"))
     evaluate_runs([folder / "first", folder / "second", folder / "third"], str(folder / "real.parquet"))
     evaluated = evaluate_tables({"synthetic": synthetic}, real, target="owns_home")["synthetic"]
     run = {
@@ -129,7 +132,7 @@ def _write_pages(folder):
     }  # fmt: skip
     (folder / "everything.html").write_text(render_run("everything <b>", run, real.schema), encoding="utf-8")
     _write_images(folder)
-    shutil.copy(folder / "first" / "report.html", folder / "comparison.html")
+    shutil.copy(folder / "first" / "comparison.html", folder / "comparison.html")
     return folder
 
 
@@ -200,7 +203,62 @@ def test_links_inside_the_page_lead_somewhere(browser, pages):
     inside = [target for target in targets if target.startswith("#")]
     assert len(inside) >= 10
     assert all(browser.evaluate(f"!!document.querySelector({json.dumps(target)})") for target in inside)
-    assert set(targets) - set(inside) == {"privacy.html"}  # the statement, beside the report
+    assert {target.partition(",")[0] for target in set(targets) - set(inside)} == {"data:text/csv;charset=utf-8;base64"}
+    for page, statements in (("report", {"privacy.html"}), ("comparison", {"privacy.html"})):
+        browser.open((pages / "first" / f"{page}.html").as_uri(), width=1280)
+        targets = browser.evaluate("[...document.querySelectorAll('a')].map(a => a.getAttribute('href'))")
+        outside = {target for target in targets if not target.startswith(("#", "data:"))}
+        assert outside == statements
+        assert all((pages / "first" / target).is_file() for target in outside)
+
+
+def test_what_is_behind_the_figures_is_saved_by_a_click_from_a_file(browser, pages, tmp_path):
+    browser.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    browser.open((pages / "everything.html").as_uri(), width=1280)
+    for name in ("values", "metrics", "columns", "pairs"):
+        browser.evaluate(f"document.querySelector('a[download=\"{name}.csv\"]').click()")
+        browser.wait_for("new Promise(done => setTimeout(() => done(true), 300))")
+    files = {
+        path.name: list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+        for path in tmp_path.glob("*.csv")
+    }
+    assert set(files) == {"values.csv", "metrics.csv", "columns.csv", "pairs.csv"}
+    assert len(files["pairs.csv"]) == 11 * 10 / 2
+    real = harbour().take(np.arange(400)).to_pandas()
+    shares = {row["value"]: float(row["real"]) for row in files["columns.csv"] if row["column"] == "district"}
+    assert shares == pytest.approx(dict(real["district"].value_counts(normalize=True)), abs=1e-5)
+    age = {row["rows"]: float(row["mean"]) for row in files["values.csv"] if row["column"] == "age"}
+    assert age["real"] == pytest.approx(real["age"].mean(), rel=1e-4)
+
+
+@pytest.mark.parametrize("page", ["report", "pictures"])
+def test_the_summary_is_copied_with_a_button_and_selected_by_a_click(browser, pages, page):
+    where = pages / "pictures/report.html" if page == "pictures" else pages / "first/report.html"
+    browser.open(where.as_uri(), width=1280)
+    boxes = browser.evaluate("[...document.querySelectorAll('.paste pre')].map(box => box.textContent)")
+    assert len(boxes) == 2
+    assert all(4 <= len(box.splitlines()) <= 10 for box in boxes)
+    assert "SHA-256" in boxes[0]
+    assert boxes[1].startswith("KEEP WITH THE DATA, do not publish")
+    buttons = browser.evaluate("[...document.querySelectorAll('.paste button')].map(b => b.checkVisibility())")
+    assert buttons == [True, True]
+    for number, box in enumerate(boxes):
+        browser.evaluate(f"document.querySelectorAll('.paste button')[{number}].click()")
+        assert browser.wait_for(f"document.querySelectorAll('.paste button')[{number}].textContent != 'Copy'")
+        assert browser.evaluate("getSelection().toString()").split() == box.split()
+    assert browser.evaluate("getComputedStyle(document.querySelector('.paste pre')).userSelect") == "all"
+
+
+def test_without_script_the_page_has_no_button_and_all_its_text(browser, pages):
+    browser.call("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        browser.open((pages / "first/report.html").as_uri(), width=375)
+        found = browser.call("DOM.getDocument", depth=0)["root"]["nodeId"]
+        text = browser.call("DOM.getOuterHTML", nodeId=found)["outerHTML"]
+    finally:
+        browser.call("Emulation.setScriptExecutionDisabled", value=False)
+    assert text.count('<button type="button" hidden=""') == 2
+    assert "KEEP WITH THE DATA" in text
 
 
 LONG = {
@@ -263,11 +321,15 @@ def test_the_browser_tests_can_fail(browser, tmp_path):
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_pages_are_one_file_without_script(pages, name):
-    """Needs no browser."""
+def test_pages_are_one_file_whose_only_script_copies(pages, name):
+    """Needs no browser. The page's own policy allows that script, by its digest, and nothing else."""
     text = (pages / f"{name}.html").read_text(encoding="utf-8")
     assert len(text.encode()) < MOST_BYTES
-    for word in ("<script", "@import", "http://", "https://", "url(", "undefined", ">None<"):
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'" in text
+    assert text.count("<script") == 1
+    for word in ("@import", "http://", "https://", "url(", "undefined", ">None<"):
         assert word not in text, word
     assert "<b>" not in text
     assert "proves nothing" in text

@@ -41,7 +41,11 @@ SECRET = (
 OUTSIDE = {"links.txt", "poll.ledger", "poll.ledger.head", "populace-ledger.sqlite"}
 
 
-@pytest.fixture(scope="module", params=[0o000, 0o022], ids=["umask 000", "umask 022"])
+#: What is open to others under the usual umask is so under none; `make test-slow` looks at both.
+USUAL = pytest.param(0o022, marks=pytest.mark.slow)
+
+
+@pytest.fixture(scope="module", params=[0o000, USUAL], ids=["umask 000", "umask 022"])
 def world(request, tmp_path_factory, small_table):
     """Everything that is written, and everything that was said while it was."""
     before = os.umask(request.param)

@@ -40,6 +40,9 @@ PATHS = (
 #: Commands that read files, with what they are given; {} is the folder, the file named first is damaged.
 READING = {
     "schema": ("rows.parquet", ["schema", "{}/rows.parquet", "-o", "{}/new.toml"]),
+    "advise": ("rows.parquet", ["advise", "--data", "{}/rows.parquet", "--schema", "{}/rows.toml"]),
+    "advise under": ("rows.toml", ["advise", "--clients", "3", "--records", "900", "--schema", "{}/rows.toml", "--json"]),
+    "advise pictures": ("pictures.npz", ["advise", "--data", "{}/pictures.npz"]),
     "plan": ("rows.toml", ["plan", "--schema", "{}/rows.toml", "--clients", "9", "--epsilon", "1", "--method", "independent"]),
     "synthesize": ("rows.parquet", ["synthesize", "{}/rows.parquet", "--schema", "{}/rows.toml", "--method",
     "independent", "--epsilon", "1",

@@ -14,6 +14,7 @@ import pytest
 from scipy import stats
 from scipy.special import ndtr
 
+from builders import FAST_CODE
 from populace.privacy.keyed_normal import levels_of, look_up, rounded_normal, table_of, threefry
 
 DRAWS = 4_000_000
@@ -22,14 +23,24 @@ ACCEPT, REJECT = 1e-6, 1e-12
 FAR = 3.0
 
 
+@functools.partial(jax.jit, static_argnums=1, compiler_options=FAST_CODE)
+def drawn(key, deviation):
+    return rounded_normal(key, deviation, (DRAWS,))
+
+
+@functools.partial(jax.jit, compiler_options=FAST_CODE)
+def float_drawn(key, deviation):
+    return jnp.round(jax.random.normal(key, (DRAWS,)) * deviation)
+
+
 @functools.cache
 def draws(deviation):
-    return np.asarray(rounded_normal(jax.random.key(11), deviation, (DRAWS,)), np.int64)
+    return np.asarray(drawn(jax.random.key(11), deviation), np.int64)
 
 
 def float_noise(deviation):
     """What must be rejected: rounded float32 normals, of 2^23 values."""
-    return np.asarray(jnp.round(jax.random.normal(jax.random.key(11), (DRAWS,)) * deviation), np.int64)
+    return np.asarray(float_drawn(jax.random.key(11), deviation), np.int64)
 
 
 @functools.cache
@@ -131,7 +142,7 @@ def test_remainder_and_quotient_of_a_draw_are_independent():
 def test_coordinates_and_keys_are_independent(deviation):
     found = draws(deviation) / deviation
     keys = jax.random.split(jax.random.key(4), 2)
-    first, second = (np.asarray(rounded_normal(key, deviation, (DRAWS,))) / deviation for key in keys)
+    first, second = (np.asarray(drawn(key, deviation)) / deviation for key in keys)
     bound = 5 / np.sqrt(DRAWS)
 
     def correlation(one, other):

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from builders import FAST_CODE
 from populace.privacy.randomizers.several_signds import SeveralSignDS
 from populace.privacy.randomizers.signds import mark_top
 
@@ -28,7 +29,9 @@ def frequencies(face, least):
     mechanism = SeveralSignDS(**SETTINGS, least=least)
     if face == "simulate":
         keys = jax.random.split(jax.random.key(3), REPORTS[face])
-        reports = np.asarray(jax.jit(jax.vmap(lambda key: mechanism.simulate(VECTOR, key)))(keys))
+        reports = np.asarray(
+            jax.jit(jax.vmap(lambda key: mechanism.simulate(VECTOR, key)), compiler_options=FAST_CODE)(keys)
+        )
     else:
         reports = np.array([mechanism.release(VECTOR) for _ in range(REPORTS[face])])
     codes = [PLACES[a // 2, b // 2] + len(PLACES) * (a % 2) for a, b in reports.tolist()]

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from builders import FAST_CODE
 from populace.evaluation.audit import audit
 from populace.privacy.randomizers.signds import SignDS, gain, mark_top, matched_share, rotate, rotate_back
 
@@ -30,7 +31,9 @@ def frequencies(face):
     mechanism = SignDS(size=SIZE, epsilon=EPSILON, chosen=CHOSEN)
     if face == "simulate":
         keys = jax.random.split(jax.random.key(3), USERS[face])
-        reports = np.asarray(jax.jit(jax.vmap(lambda key: mechanism.simulate(VECTOR, key)))(keys))
+        reports = np.asarray(
+            jax.jit(jax.vmap(lambda key: mechanism.simulate(VECTOR, key)), compiler_options=FAST_CODE)(keys)
+        )
     else:
         reports = np.array([mechanism.release(VECTOR) for _ in range(USERS[face])])
     return np.bincount(reports, minlength=2 * SIZE) / len(reports)
@@ -59,7 +62,9 @@ def told_along(epsilon, filled, turns=1):
     rng = np.random.default_rng(0)
     size, users, found = 1024, 20_000, []
     mechanism = SignDS(size=size, epsilon=epsilon, chosen=max(1, round(matched_share(epsilon) * size)))
-    many = jax.jit(lambda vector, keys: jax.vmap(lambda key: mechanism.simulate(vector, key))(keys))
+    many = jax.jit(
+        lambda vector, keys: jax.vmap(lambda key: mechanism.simulate(vector, key))(keys), compiler_options=FAST_CODE
+    )
     for turn in range(8):
         vector = np.zeros(size, np.float32)
         vector[:filled] = rng.exponential(size=filled)
@@ -90,7 +95,9 @@ def test_of_a_vector_with_few_coordinates_one_turn_tells_less_and_two_tell_all()
 
 def audited(mechanism, claimed):
     vectors = [VECTOR, -VECTOR]
-    many = jax.jit(lambda vector, keys: jax.vmap(lambda key: mechanism.simulate(vector, key))(keys))
+    many = jax.jit(
+        lambda vector, keys: jax.vmap(lambda key: mechanism.simulate(vector, key))(keys), compiler_options=FAST_CODE
+    )
 
     def draw(pair, count, part):
         roots = jax.random.split(jax.random.key(100 + part), 2)

@@ -9,7 +9,7 @@ import populace
 def test_public_names():
     assert set(populace.__all__) == {
         "BudgetError", "Clients", "Column", "Device", "Evaluation", "Guarantee", "Images", "InputError", "Plan",
-        "PopulaceError", "Protocol", "Run", "Schema", "SpecError", "Table", "attack", "audit", "evaluate", "load_run",
+        "PopulaceError", "Protocol", "Run", "Schema", "SpecError", "Table", "advise", "attack", "audit", "evaluate", "load_run",
         "load_schema", "make_table", "method", "methods", "plan", "read_images", "read_table", "simulate", "split",
         "split_by_column", "synthesize",
     }  # fmt: skip

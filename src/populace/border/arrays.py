@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -35,13 +36,30 @@ class _ForgedError(ValueError):
 
 def read_arrays(path: Path, *, choose: Choose = tuple, error: type[PopulaceError] = RunError) -> dict[str, NumpyArray]:
     """The arrays of an npz file, or those of them that are chosen; never anything that would have to be unpickled."""
+    with _opened(path, error) as archive:
+        members = _members(archive)
+        chosen = [members[name] for name in choose(tuple(members))]
+        _check_total(chosen)
+        return {member.filename.removesuffix(".npy"): _read(archive, member) for member in chosen}
+
+
+def array_shapes(path: Path, *, error: type[PopulaceError] = RunError) -> dict[str, tuple[int, ...]]:
+    """The shapes that the headers of an npz file's arrays announce; no number of theirs is read."""
+    shapes = {}
+    with _opened(path, error) as archive:
+        for name, member in _members(archive).items():
+            with archive.open(member) as stream:
+                shapes[name] = _header(stream)[0]
+    return shapes
+
+
+@contextlib.contextmanager
+def _opened(path: Path, error: type[PopulaceError]) -> Iterator[zipfile.ZipFile]:
+    """An npz file; whatever the libraries say of a damaged one becomes one sentence."""
     with open_regular(path, error=error) as file:
         try:
             with zipfile.ZipFile(file) as archive:
-                members = _members(archive)
-                chosen = [members[name] for name in choose(tuple(members))]
-                _check_total(chosen)
-                return {member.filename.removesuffix(".npy"): _read(archive, member) for member in chosen}
+                yield archive
         except PopulaceError:
             raise
         except DAMAGED as reason:

@@ -71,7 +71,7 @@ def arrow_batches(path: Path, *, columns: Sequence[str] | None = None) -> Iterat
                 batch = reader.get_batch(number)
                 cells += batch.num_rows * max(1, batch.num_columns)
                 _check_cells(cells, size)
-                _validate(batch)
+                validate(batch)
                 yield batch if columns is None else batch.select(list(columns))
 
 
@@ -95,7 +95,7 @@ def parquet_batches(
     """The rows of a Parquet file, at most `rows` at a time, validated; text of `dictionaries` as codes and their list."""
     with sentence(path), _opened_parquet(path, read_dictionary=list(dictionaries)) as file:
         for batch in file.iter_batches(rows, columns=None if columns is None else list(columns)):
-            _validate(batch)
+            validate(batch)
             yield batch if columns is None else batch.select(list(columns))
 
 
@@ -103,7 +103,7 @@ def read_parquet(path: Path) -> pa.Table:
     """All of a Parquet file, validated."""
     with sentence(path), _opened_parquet(path) as file:
         table = file.read()
-        _validate(table)
+        validate(table)
         return table
 
 
@@ -128,7 +128,7 @@ def _opened_parquet(path: Path, **options: Any) -> Iterator[Any]:
         yield file
 
 
-def _validate(rows: pa.RecordBatch | pa.Table) -> None:
+def validate(rows: pa.RecordBatch | pa.Table) -> None:
     """Look at every offset, length, code and text, and at dates: those beyond the calendar are no dates."""
     rows.validate(full=True)
     for name, column in zip(rows.schema.names, rows.columns, strict=True):

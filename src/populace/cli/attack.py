@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from populace.cli import completion
+from populace.cli.sources import KINDS, QUERY, TABLE
 from populace.types import JsonObject
 
 if TYPE_CHECKING:  # nothing of it is imported to show the help
@@ -22,10 +24,12 @@ SECONDS_BETWEEN_LINES = 5.0
 
 def command(
     what: str = typer.Argument(
-        metavar="RUN|METHOD", help="The folder of a run, a method, or `memorise` (repeats its rows: calibration)."
+        metavar="RUN|METHOD",
+        help="The folder of a run, a method, or `memorise` (repeats its rows: calibration).",
+        autocompletion=completion.runs_and_methods,
     ),
     data: list[str] = typer.Argument(
-        None, metavar="[DATA]...", help="Real rows: CSV, Parquet or Arrow, a silo each; the same as --real."
+        None, metavar="[DATA]...", help=f"Real rows, a silo each ({KINDS}); the same as --real."
     ),
     real: list[str] = typer.Option(
         [], "--real", help="Real rows; for a run those it was made from. Again for each further file."
@@ -55,6 +59,8 @@ def command(
     sensitive: str | None = typer.Option(
         None, "--sensitive", help="The column to infer; default the schema's target, or the last."
     ),
+    table: str | None = TABLE,
+    query: str | None = QUERY,
     jobs: int = typer.Option(0, "--jobs", help="Processes; default one per core."),
     seed: int = typer.Option(0, "--seed", help="Seed of the targets and of all randomness of the attack."),
     out: Path | None = typer.Option(None, "--out", help="Folder; default the run's own, or attack-METHOD."),
@@ -62,11 +68,12 @@ def command(
 ) -> None:
     """Attack synthetic rows: membership inference, attribute inference, nearest records. Give the command again to resume."""
     from populace.attacks.request import AttackRequest, perform
+    from populace.border.databases.address import locate
     from populace.cli import show
     from populace.errors import SpecError
     from populace.runs.given import read_frames
 
-    files = [*(data or ()), *real]
+    files = locate([*(data or ()), *real], table=table, query=query)
     if not files or (data and real):
         raise SpecError("give the real rows once: `populace attack METHOD DATA`, or `populace attack RUN --real FILE`")
     if jobs < 0:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import typer
 
+from populace.cli import completion
 from populace.types import JsonObject
 
 EXAMPLE = "Example:  populace audit fl-gan --epsilon 2 --images"
@@ -19,6 +20,7 @@ def command(
         metavar="METHOD",
         help="A method, a mechanism (grr, subset, oue, sue, olh, hadamard, rappor, gaussian), `all`, the folder of a run, or "
         "`canaries`.",
+        autocompletion=completion.runs_and_methods,
     ),
     epsilon: float | None = typer.Option(None, "--epsilon", help="The claim; default 2, or the run's."),
     schema: str | None = typer.Option(

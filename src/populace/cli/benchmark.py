@@ -7,6 +7,7 @@ from pathlib import Path
 
 import typer
 
+from populace.cli import completion
 from populace.papers.registry import BENCHMARKS, find_benchmark
 from populace.types import JsonObject
 
@@ -14,7 +15,7 @@ EXAMPLE = "Example:  POPULACE_DATA=data populace benchmark local-adult9 --quick"
 
 
 def command(
-    name: str = typer.Argument(help=f"One of: {', '.join(BENCHMARKS)}."),
+    name: str = typer.Argument(help=f"One of: {', '.join(BENCHMARKS)}.", autocompletion=completion.benchmarks),
     quick: bool = typer.Option(False, "--quick", help="Fewer cells; they count for the full run too."),
     as_json: bool = typer.Option(False, "--json", help="Print the result document as JSON."),
     out: Path | None = typer.Option(None, "--out", help="Folder of the cells and results; default benchmark-NAME."),

@@ -6,28 +6,35 @@ from pathlib import Path
 
 import typer
 
+from populace.cli import completion
+from populace.cli.sources import KINDS, QUERY, TABLE
 from populace.types import JsonObject
 
 EXAMPLE = "Example:  populace evaluate run --real adult_test.parquet --target income"
 
 
 def command(
-    runs: list[Path] = typer.Argument(help="Folders of finished runs; the report goes into the first."),
+    runs: list[Path] = typer.Argument(
+        help="Folders of finished runs; what is written goes into the first.", autocompletion=completion.runs
+    ),
     real: list[str] = typer.Option(
-        ..., "--real", help="Real rows: CSV, Parquet or Arrow; again for each further file. For images .npz."
+        ..., "--real", help=f"Real rows: {KINDS}; again for each further one. For images .npz."
     ),
     target: str | None = typer.Option(None, "--target", help="The column to predict."),
+    table: str | None = TABLE,
+    query: str | None = QUERY,
     as_json: bool = typer.Option(False, "--json", help="Print the metrics as JSON."),
 ) -> None:
     """Write metrics.json and report.html. Computed on real rows without noise: keep them with the data.
 
-    Several runs make one page that compares them.
+    Several runs make one page that compares them, comparison.html (and comparison.json); their own reports stay as they are.
     """
+    from populace.border.databases.address import locate
     from populace.cli import show
     from populace.report.page import evaluate_runs
 
     with show.progress("evaluate") as report:
-        documents = evaluate_runs(list(runs), real, target=target, doing=report.doing)
+        documents = evaluate_runs(list(runs), locate(real, table=table, query=query), target=target, doing=report.doing)
     if as_json:
         show.say_json(documents[0] if len(documents) == 1 else documents)
         return
@@ -42,7 +49,8 @@ def command(
             show.say(f"{_mark(mark)} left out: {reason}")
         show.say("")
     show.say("95 % intervals and everything else:")
-    show.say(f"{runs[0] / 'metrics.json'}\n{runs[0] / 'report.html'}")
+    written = ("metrics.json", "report.html") if len(runs) == 1 else ("comparison.json", "comparison.html")
+    show.say("\n".join(str(runs[0] / name) for name in written))
 
 
 def _flags(document: JsonObject) -> list[str]:

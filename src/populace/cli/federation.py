@@ -6,6 +6,7 @@ from pathlib import Path
 
 import typer
 
+from populace.cli import completion
 from populace.types import JsonObject
 
 EXAMPLE = (
@@ -26,10 +27,17 @@ def init(
     name: str = typer.Option(..., "--name", help="The federation's name: small letters, digits, dashes."),
     schema: str = typer.Option(..., "--schema", help="The declared schema (TOML) proposed to the sites."),
     epsilon: float = typer.Option(..., "--epsilon", help="Privacy budget of one client (or record) for one run."),
-    method: str | None = typer.Option(None, "--method", help="A method; see `populace methods`."),
+    method: str | None = typer.Option(
+        None, "--method", help="A method; see `populace methods`.", autocompletion=completion.methods
+    ),
     delta: float | None = typer.Option(None, "--delta", help="Only for methods with an approximate guarantee."),
     target: str | None = typer.Option(None, "--target", help="The column that matters most."),
-    trust: str | None = typer.Option(None, "--trust", help="silo, secure-sum or central, where the method offers it."),
+    trust: str | None = typer.Option(
+        None,
+        "--trust",
+        help="silo, secure-sum or central, where the method offers it.",
+        autocompletion=completion.trust,
+    ),
     sum_keys: list[str] = typer.Option(
         [], "--sum-key", help="For secure-sum: a site and its key, as its request showed it.", metavar="NAME=KEY"
     ),

@@ -12,6 +12,7 @@ from typing import NoReturn, TextIO
 import typer
 
 from populace.cli import (
+    advise,
     attack,
     audit,
     benchmark,
@@ -31,9 +32,9 @@ from populace.cli import (
     site,
     synthesize,
     verify,
+    versions,
 )
 from populace.errors import PopulaceError, readable
-from populace.version import __version__
 
 #: What typer raises for a wrong option; typer may carry click inside itself, so it is found through a public name.
 UsageProblem: type[Exception] = typer.BadParameter.__mro__[2]
@@ -44,11 +45,10 @@ app = typer.Typer(
     name="populace",
     help="Synthetic data from records that never leave their owners, with a privacy statement an expert would sign.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (demo, methods, schema, plan, synthesize, sample, evaluate, verify, audit, attack, benchmark):
+for module in (demo, advise, methods, schema, plan, synthesize, sample, evaluate, verify, audit, attack, benchmark):
     app.command(name=module.__name__.rpartition(".")[2], epilog=module.EXAMPLE)(module.command)
 for group in (ledger, poll, collector, device, federation, site):
     app.add_typer(group.app, name=group.__name__.rpartition(".")[2], epilog=group.EXAMPLE)
@@ -56,17 +56,23 @@ for group in (ledger, poll, collector, device, federation, site):
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"populace {__version__}")
+        typer.echo("\n".join(versions.version_lines()))
         raise typer.Exit
 
 
 @app.callback()
 def options(
-    version: bool = typer.Option(False, "--version", help="Print the version.", is_eager=True, callback=_version),
+    version: bool = typer.Option(
+        False,
+        "--version",
+        help="Print the versions that matter for a report of a bug.",
+        is_eager=True,
+        callback=_version,
+    ),
     cache: bool = typer.Option(
         True,
         "--cache/--no-cache",
-        help="Keep compiled programs in the user's cache folder, or do not (POPULACE_CACHE=off).",
+        help="Keep compiled programs: in the user's cache folder, in the one that POPULACE_CACHE names, or nowhere (off).",
     ),
 ) -> None:
     """Synthetic data from records that never leave their owners, with a privacy statement an expert would sign."""

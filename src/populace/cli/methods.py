@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from populace.cli import completion
+
 if TYPE_CHECKING:
     from populace.methods.base import Facts, Protocol
 
@@ -20,7 +22,9 @@ PAGES = "docs/methods"
 
 
 def command(
-    name: str | None = typer.Argument(None, metavar="[METHOD]", help="Show this one in full, with its settings."),
+    name: str | None = typer.Argument(
+        None, metavar="[METHOD]", help="Show this one in full, with its settings.", autocompletion=completion.methods
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
     """List every method: the data it takes, what one unit of its guarantee is, who adds the noise, and what it is."""
@@ -38,7 +42,8 @@ def command(
 def _show_all() -> None:
     """One line for each method; those of other packages by name only, because none is imported to be listed."""
     from populace.cli import show
-    from populace.methods.registry import DEFAULTS, built_in_facts, offered
+    from populace.methods.registry import built_in_facts, offered
+    from populace.runs.advise.rule import defaults
 
     others = [one for one in offered() if not one.problem]
     show.table(
@@ -47,7 +52,7 @@ def _show_all() -> None:
         + [[one.name, "", "", "", f"from package {one.package}"] for one in others],
         width=WIDTH,
     )
-    show.say("\ndefault for " + ", for ".join(f"{PLURAL[kind]}: {name}" for kind, name in DEFAULTS.items()))
+    show.say("\ndefault for " + ", for ".join(f"{PLURAL[kind]}: {name}" for kind, name in defaults().items()))
     show.say("one in full, with its settings: populace methods NAME")
     for one in offered():
         if one.problem:

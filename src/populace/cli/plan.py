@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from populace.cli import completion
+
 if TYPE_CHECKING:
     from populace.methods.base import Costs
 
@@ -21,7 +23,10 @@ def command(
         ..., "--epsilon", help="Privacy budget of one client (or record; see `populace methods`)."
     ),
     method: str | None = typer.Option(
-        None, "--method", help="A method; see `populace methods`. Default: census, for silos."
+        None,
+        "--method",
+        help="A method; see `populace methods`. Default: census, for silos.",
+        autocompletion=completion.methods,
     ),
     records: int | None = typer.Option(
         None, "--records-per-client", help="The most records one client holds: 1 by default; needed for silos."
@@ -50,7 +55,7 @@ def command(
             "poll asks every row as a client of its own"
         )
     if method is None and not as_json:
-        show.say(default_in_words(spec.data, person=person))
+        show.say(default_in_words(spec.data))
     with show.progress("plan") as report:
         report.doing("computing the guarantee and the costs")
         predicted, seconds = plan(make_method(spec), population)

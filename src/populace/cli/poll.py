@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from populace.cli.sources import KINDS, QUERY, TABLE
+
 EXAMPLE = (
     "Example:  populace poll collect people.parquet --schema people.toml --epsilon 4 --out monday.parquet && "
     "populace poll fit monday.parquet --schema people.toml --out run"
@@ -24,17 +26,20 @@ app = typer.Typer(
 
 @app.command(epilog=COLLECT_EXAMPLE)
 def collect(
-    data: str = typer.Argument(
-        help="Records of the clients to act for: CSV, Parquet or Arrow; read a piece at a time."
-    ),
+    data: str = typer.Argument(help=f"Records of the clients to act for, read a piece at a time: {KINDS}."),
     schema: str = typer.Option(..., "--schema", help="The declared schema (TOML) all clients agreed to."),
     epsilon: float = typer.Option(..., "--epsilon", help="Privacy budget of one client, for all it holds."),
     out: Path = typer.Option(..., "--out", help="File of answers to write, .parquet."),
     target: str | None = typer.Option(None, "--target", help="The column that matters most."),
     records_per_client: int = typer.Option(1, "--records-per-client", help="Rows of each client, in their order."),
     client_column: str | None = typer.Option(
-        None, "--client-column", help="One client per value of this column; a client's rows must stand together."
+        None,
+        "--client-column",
+        help="One client per value of this column; a client's rows must stand together. Of a database it is needed: rows have "
+        "no order there that stays.",
     ),
+    table: str | None = TABLE,
+    query: str | None = QUERY,
     pairs: list[str] = typer.Option([], "--set", help="A parameter of poll, name=value.", metavar="NAME=VALUE"),
     clients: int | None = typer.Option(
         None, "--clients", help="Clients of the whole poll, over all files; default those up to this file's last."
@@ -57,11 +62,16 @@ def collect(
     Answers are drawn exactly, from the operating system's generator, and stand in the clients' ledgers before they are written.
     Given again, the command writes the same answers again and spends nothing.
     """
+    from populace.border.databases.address import locate
     from populace.cli import show
+    from populace.errors import InputError
     from populace.runs.poll import collect as work
 
+    files = locate([data], table=table, query=query)
+    if len(files) > 1:
+        raise InputError(f"expected one file of records, and {len(files)} match {data!r}; collect from each by itself")
     wanted = work.Collection(
-        data=data, schema_file=schema, epsilon=epsilon, target=target, settings=show.settings(pairs),
+        data=files[0], schema_file=schema, epsilon=epsilon, target=target, settings=show.settings(pairs),
         records_per_client=records_per_client, client_column=client_column, clients=clients, first_client=first_client,
         coin=coin, ledger=ledger, seed=seed,
     )  # fmt: skip

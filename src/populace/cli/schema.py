@@ -7,14 +7,19 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from populace.cli.sources import KINDS, QUERY, TABLE
+
 if TYPE_CHECKING:
     from populace.tables.proposal import Proposal
 
-EXAMPLE = "Example:  populace schema ward-a.csv ward-b.csv -o wards.toml --id patient --drop remarks"
+EXAMPLE = (
+    "Example:  populace schema ward-a.csv ward-b.csv -o wards.toml --id patient --drop remarks, and from a database:  populace "
+    "schema postgresql://db.clinic/ward --table patients -o ward.toml"
+)
 
 
 def command(
-    data: list[Path] | None = typer.Argument(None, help="Tables of one form: CSV, Parquet or Arrow."),
+    data: list[str] | None = typer.Argument(None, help=f"Tables of one form: {KINDS}; 'ward-*.csv' for several."),
     output: Path = typer.Option(
         ..., "--output", "-o", help="Where to write the schema: .toml, or .json for SDV metadata."
     ),
@@ -28,12 +33,15 @@ def command(
         None, "--public", help="Take the domains from this public table; DATA is only checked against it."
     ),
     target: str | None = typer.Option(None, "--target", help="The column that matters most."),
+    table: str | None = TABLE,
+    query: str | None = QUERY,
 ) -> None:
     """Propose a schema, marking what was read from the data.
 
     Edit the file: replace what was read by what is publicly known, set domain = "declared" and say in `source` who declares
     it. Only then does a privacy statement cover the domains. docs/schema.md describes the format.
     """
+    from populace.border.databases.address import locate
     from populace.cli import show
     from populace.errors import InputError, RunError
     from populace.tables.checking import misfits
@@ -48,11 +56,12 @@ def command(
         raise RunError(f"{output} exists; choose another name, or remove it")
     if not data and public is None:
         raise InputError("expected at least one table, or --public FILE")
+    named = locate(data or (), table=table, query=query)
     overruled = _pairs(kinds)
     _named_once(drop, ids, overruled)
     with show.progress("schema") as report:
         report.doing("reading rows")
-        frames = [read_frame(path) for path in data or []]
+        frames = [read_frame(path) for path in named]
         read = [read_frame(public)] if public else frames
         report.doing("proposing kinds and domains")
         proposed = propose(

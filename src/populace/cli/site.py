@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from populace.cli.sources import KINDS, QUERY, TABLE
 from populace.types import JsonObject
 
 if TYPE_CHECKING:
@@ -60,11 +61,13 @@ def join(
     proposal: Path | None = typer.Option(
         None, "--proposal", help="What is proposed; joining with it means agreeing to it."
     ),
-    data: Path | None = typer.Option(
+    data: str | None = typer.Option(
         None,
         "--data",
-        help="The site's own table (or images), read here only; to restart: where it is now, if it moved.",
+        help=f"The site's own table ({KINDS}) or images, read here only; to restart: where it is now, if it moved.",
     ),
+    table: str | None = TABLE,
+    query: str | None = QUERY,
     epsilon: float | None = typer.Option(
         None,
         "--epsilon",
@@ -74,7 +77,12 @@ def join(
     records_per_client: int | None = typer.Option(
         None, "--records-per-client", help="Number of consecutive rows that make one client; default: see --whole."
     ),
-    client_column: str | None = typer.Option(None, "--client-column", help="One client per value of this column."),
+    client_column: str | None = typer.Option(
+        None,
+        "--client-column",
+        help="One client per value of this column, and an account: it stays theirs when the table grows. Rows of a database "
+        "have no other account that stays.",
+    ),
     whole: bool = typer.Option(False, "--whole", help=WHOLE),
     person: str | None = typer.Option(
         None, "--person", help="The column that says whose each row is; needed where the proposal protects persons."
@@ -108,6 +116,7 @@ def join(
 
     if records_per_client is not None and records_per_client < 1:
         raise InputError(f"expected records-per-client of at least 1, got {records_per_client}")
+    data = _one_table(data, table, query)
     place = SiteFolder(folder)
     if revoked is not None:
         listed = place.take_list(revoked)
@@ -136,6 +145,17 @@ def join(
     process = place.start()
     show.say(f"{place.document['name']} answers requests of {place.document['federation']} (process {process})")
     show.say(f"`populace site status {folder}` shows what left; `populace site stop {folder}` ends it")
+
+
+def _one_table(data: str | None, table: str | None, query: str | None) -> str | None:
+    """The site's table as one text; a site has one."""
+    from populace.border.databases.address import locate
+    from populace.errors import InputError
+
+    files = locate([] if data is None else [data], table=table, query=query)
+    if len(files) > 1:
+        raise InputError(f"a site has one table, and {len(files)} files match {data!r}; put them into one")
+    return files[0] if files else None
 
 
 def _usual(proposal: Path) -> Hosts:

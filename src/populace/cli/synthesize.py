@@ -7,16 +7,22 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from populace.cli import completion
+from populace.cli.sources import KINDS, QUERY, TABLE
+
 if TYPE_CHECKING:
     from populace.runs.run import Run
 
 LEDGER = "populace-ledger.sqlite"
-EXAMPLE = "Example:  populace synthesize north.csv south.csv --schema patients.toml --epsilon 1 --target died --out run"
+EXAMPLE = (
+    "Example:  populace synthesize north.csv south.csv --schema patients.toml --epsilon 1 --target died --out run, and from a "
+    "database:  populace synthesize postgresql://db.clinic/ward --table patients --epsilon 1 --ledger ward.sqlite --out run"
+)
 
 
 def command(
     data: list[str] = typer.Argument(
-        help="Tables (CSV, Parquet, Arrow; a folder of Parquet files is one) or images (.npz with x and y); each is a silo."
+        help=f"Tables ({KINDS}), or images (.npz with x and y); each is a silo, and so is each file that 'ward-*.csv' matches."
     ),
     epsilon: float = typer.Option(
         ..., "--epsilon", help="Privacy budget of one client (or record; see `populace methods`)."
@@ -25,12 +31,20 @@ def command(
         ..., "--out", help="Folder of the run; an unfinished one with the same options is resumed."
     ),
     method: str | None = typer.Option(
-        None, "--method", help="A method; see `populace methods`. Default: census for tables, moments for images."
+        None,
+        "--method",
+        help="A method; see `populace methods`. Default, as `populace advise` explains: census for tables, moments for images.",
+        autocompletion=completion.methods,
     ),
     delta: float | None = typer.Option(None, "--delta", help="Only for methods with an approximate guarantee."),
     schema: str | None = typer.Option(None, "--schema", help="A declared schema (TOML), or SDV metadata (JSON)."),
     target: str | None = typer.Option(None, "--target", help="The column that matters most."),
-    trust: str | None = typer.Option(None, "--trust", help="silo, secure-sum or central, where the method offers it."),
+    trust: str | None = typer.Option(
+        None,
+        "--trust",
+        help="silo, secure-sum or central, where the method offers it.",
+        autocompletion=completion.trust,
+    ),
     records_per_client: int | None = typer.Option(
         None,
         "--records-per-client",
@@ -43,6 +57,8 @@ def command(
     most_records: int | None = typer.Option(
         None, "--most-records", help="The declared most rows of one client or silo, a public number."
     ),
+    table: str | None = TABLE,
+    query: str | None = QUERY,
     person: str | None = typer.Option(
         None, "--person", help="The column that names persons: protect a person with all their rows (census)."
     ),
@@ -50,7 +66,9 @@ def command(
     rows: int = typer.Option(10_000, "--rows", help="How many synthetic rows, or images, to write."),
     seed: int | None = typer.Option(None, "--seed", help="Makes the run reproducible, and therefore not private."),
     ledger: Path | None = typer.Option(
-        None, "--ledger", help=f"Book the run in this file; default: {LEDGER} beside DATA. See `populace ledger`."
+        None,
+        "--ledger",
+        help=f"Book the run in this file; default: {LEDGER} beside DATA; needed for a database on a server.",
     ),
     no_ledger: bool = typer.Option(False, "--no-ledger", help="Book the run nowhere; the statement says so."),
     limit: float | None = typer.Option(
@@ -73,6 +91,7 @@ def command(
 
     Every run is booked in a ledger before it begins, so that runs on the same rows add up (docs/ledger.md).
     """
+    from populace.border.databases.address import locate
     from populace.cli import show
     from populace.errors import InputError
     from populace.report.statement import write_statement
@@ -81,7 +100,8 @@ def command(
     from populace.runs.spec import default_in_words, make_spec
 
     spec = make_spec(
-        data=tuple(data), epsilon=epsilon, method=method, delta=delta, schema_file=schema, target=target, trust=trust,
+        data=locate(data, table=table, query=query), epsilon=epsilon, method=method, delta=delta, schema_file=schema,
+        target=target, trust=trust,
         records_per_client=records_per_client, client_column=client_column, most_records=most_records,
         person=person, settings=show.settings(pairs), rows=rows, seed=seed,
     )  # fmt: skip
@@ -91,7 +111,7 @@ def command(
         raise InputError("--other-people wants words: who is in this table, or why they are others")
     keeping = Bookkeeping(ledger=ledger, limit=limit, kept=not no_ledger, other_people=other_people or "")
     if method is None:
-        show.say(default_in_words(spec.data, person=person is not None))
+        show.say(default_in_words(spec.data, trust=trust))
     with show.progress(spec.method_name) as report:
         run = synthesize(spec, out, progress=report, say=show.say, keeping=keeping, doing=report.doing)
         report.doing("writing the statement")

@@ -6,13 +6,17 @@ from pathlib import Path
 
 import typer
 
+from populace.cli import completion
+
 EXAMPLE = "Example:  populace verify run"
 MARKS = {"holds": "holds", "fails": "FAILS", "not checked": "?    ", "left out": "-    "}
 INCOMPLETE = 3
 
 
 def command(
-    run: Path = typer.Argument(help="Folder of a finished run, or of what was published of one."),
+    run: Path = typer.Argument(
+        help="Folder of a finished run, or of what was published of one.", autocompletion=completion.runs
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON document."),
 ) -> None:
     """Recompute a run's claim from its method and from its events, and compare text, numbers, files and page.

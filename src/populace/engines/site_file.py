@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from populace.border.databases.address import file_of, moved_to
 from populace.border.models import check_document, interpreting, read_document
 from populace.border.regular import open_output, read_bytes
 from populace.engines.agreement import Agreement, agreement_from_json, schema_digest
@@ -109,20 +110,22 @@ def read_site_file(path: Path) -> SiteFile:
 
 
 def _from_folder(path: str | None, folder: Path | None) -> str | None:
-    if path is None or folder is None or not Path(path).is_relative_to(folder):
+    file = None if path is None else file_of(path)
+    if path is None or folder is None or file is None or not file.is_relative_to(folder):
         return path
-    return str(Path(path).relative_to(folder))
+    return moved_to(path, file.relative_to(folder))
 
 
 def _here(path: str | None, file: Path) -> str | None:
     """Where a file of the site is now: as the site's file names it, or under that name in the folder that was moved."""
-    if path is None or len(file.parents) < 3:
+    place = None if path is None else file_of(path)
+    if path is None or place is None or len(file.parents) < 3:
         return path
     folder = file.absolute().parents[2]  # of FOLDER/kit/local/populace.json
-    named = folder / path  # an absolute path stays what it is
+    named = folder / place  # an absolute path stays what it is
     in_folder = folder / named.name
     moved = os.path.exists(in_folder) and not os.path.exists(named)  # a name that no file can have is simply not there
-    return str(in_folder if moved else named)
+    return moved_to(path, in_folder if moved else named)
 
 
 def read_agreements(path: Path) -> dict[str, Agreement]:

@@ -16,6 +16,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+from populace.border.databases.address import file_of, is_database, resolved
 from populace.border.models import read_document
 from populace.border.regular import read_bytes
 from populace.engines.agreement import Agreement
@@ -55,7 +56,7 @@ NEW_REQUEST = "request.new"
 class Hosting:
     """The clients a site answers for, and the limit of their budget."""
 
-    data: Path
+    data: str | Path
     by: Hosts
     records_per_client: int = 1
     client_column: str | None = None
@@ -143,14 +144,14 @@ class SiteFolder:
         kits.renew_site(self.path, signed, folder)
         self._keep_key(folder)
 
-    def find_data(self, data: Path) -> None:
+    def find_data(self, data: str | Path) -> None:
         """Say where the site's data are now; refuses others than those whose accounts the ledger keeps."""
         who = self.document
         if not self.joined:
             raise InputError(f"site {who['name']} has not joined; give the signed request and the proposal as well")
         if processes.alive(self.kit) is not None:
             raise RunError(f"site {who['name']} is running; stop it before its data move")
-        file = dataclasses.replace(read_site_file(self.file_path), data=str(data.resolve()))
+        file = dataclasses.replace(read_site_file(self.file_path), data=resolved(data))
         hosted = read_hosted(file, next(iter(file.agreements().values())).schema)
         check_data(file, hosted)
         own_accounts(file, hosted)
@@ -286,10 +287,15 @@ class SiteFolder:
                 f"the proposal protects one {unit}, not persons with several rows; leave --person out, or ask the coordinator "
                 "for another proposal"
             )
+        if hosting.by == "rows" and is_database(hosting.data):
+            raise InputError(
+                "every row is a client here, and rows of a database have no numbers that stay, by which their accounts could "
+                "be kept: say which column names the client of each row, with --client-column"
+            )
         earlier = read_site_file(self.file_path) if self.joined else None
         new = agreement.to_json()
         return SiteFile(
-            name=who["name"], federation=who["federation"], data=str(hosting.data.resolve()),
+            name=who["name"], federation=who["federation"], data=resolved(hosting.data),
             ledger=str(self.path / "ledger.sqlite"), log=str(self.path / "site.log"), by=hosting.by,
             records_per_client=hosting.records_per_client, client_column=hosting.client_column,
             records=hosting.records if hosting.records is not None else 2**31 - 1, epsilon=hosting.epsilon,
@@ -305,8 +311,9 @@ class SiteFolder:
         if not self.joined:
             raise InputError(f"site {who['name']} has not joined; give the signed request, the proposal and the data")
         policy.check_site_policy(self.kit)
-        if not (data := Path(read_site_file(self.file_path).data)).exists():
-            raise RunError(f"the data {data} are not there; put them back, or say with --data where they are now")
+        data = read_site_file(self.file_path).data
+        if (place := file_of(data)) is not None and not place.exists():
+            raise RunError(f"the data {place} are not there; put them back, or say with --data where they are now")
         certificate = self.certificate
         members.check_not_over(certificate, what=f"site {who['name']}", cure=self._cure())
         if certificate is not None and self.revoked.holds(certificate.name, certificate.serial):

@@ -25,7 +25,7 @@ import pydantic
 
 from populace.border.models import Form, interpreting, read_document
 from populace.errors import RunError, SpecError
-from populace.methods.facts import Facts, Kind, read_facts
+from populace.methods.facts import Facts, read_facts
 from populace.types import JsonObject
 
 if TYPE_CHECKING:
@@ -57,7 +57,6 @@ BUILT_IN: dict[str, str] = {
     "dp-fl": "populace.methods.genfl.protocol:DpFl",
     "moments": "populace.methods.moments.protocol:Moments",
 }
-DEFAULTS: dict[Kind, str] = {"table": "census", "images": "moments"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -39,6 +39,7 @@ class Bracket:
     renyi: float | None
 
 
+@functools.lru_cache(maxsize=256)
 def bracket(event: Event, *, delta: float) -> Bracket:
     """Bounds on what `event` costs at `delta`.
 

@@ -17,9 +17,6 @@ import functools
 import math
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-from scipy.stats import binom
-
 from populace.errors import SpecError, out_of_range
 from populace.privacy import events
 from populace.privacy.accounting import contains_non_private
@@ -128,10 +125,9 @@ def _changed_loss(event: Event, change: Change, steps: int = 1) -> PrivacyLossDi
             return pld.from_gaussian_mechanism(inner.noise_multiplier / change, **grid)
         if change == 1:
             return pld.from_gaussian_mechanism(inner.noise_multiplier, sampling_prob=probability, **grid)
-        entering = np.arange(change + 1)
-        return pld.from_mixture_gaussian_mechanism(
-            inner.noise_multiplier, entering.tolist(), binom.pmf(entering, change, probability).tolist(), **grid
-        )
+        entering = range(change + 1)
+        chances = [math.comb(change, k) * probability**k * (1 - probability) ** (change - k) for k in entering]
+        return pld.from_mixture_gaussian_mechanism(inner.noise_multiplier, list(entering), chances, **grid)
     raise SpecError(f"the accountant does not know the event {event} for groups")
 
 

@@ -17,7 +17,6 @@ import math
 
 import numpy as np
 from scipy.special import bdtrc
-from scipy.stats import binom
 
 from populace.errors import out_of_range
 from populace.privacy.bisection import bisect
@@ -35,6 +34,8 @@ BINS = 128
 
 def shuffled_delta(*, local_epsilon: float, clients: int, epsilon: float) -> float:
     """An upper bound on the delta that goes with `epsilon`."""
+    from scipy.stats import binom  # takes half a second, which other methods need not wait for
+
     check_epsilon(local_epsilon)
     if clients < 1:
         raise out_of_range("clients", "at least 1", clients)

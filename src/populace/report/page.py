@@ -16,10 +16,11 @@ from populace.evaluation.baselines import SYNTHETIC
 from populace.evaluation.evaluate import evaluate_read, evaluate_tables
 from populace.evaluation.traffic import cost
 from populace.methods.registry import load_generator
-from populace.report import attack_results, comparison, pictures, sections, tiles, value_sections
+from populace.report import attack_results, comparison, figure_data, pictures, sections, tiles, value_sections
 from populace.report.attack_results import real_options
 from populace.report.plain_language import in_plain_language
 from populace.report.statement import PAGE, todays_words, write_statement
+from populace.report.summary import figures_of_table, statement_beside, summary_of
 from populace.report.templating import environment
 from populace.runs.folder import RunFolder
 from populace.runs.given import open_data, read_frames, read_given
@@ -34,6 +35,7 @@ from populace.tables.widening import widened
 from populace.types import Doing, JsonObject
 
 TITLE = "Quality of the synthetic rows"
+COMPARISON = "comparison.html"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,13 +43,13 @@ class Evaluation:
     """Metrics of synthetic rows, or images, against real ones, and the page that shows them."""
 
     metrics: JsonObject
-    render: Callable[[], str] = dataclasses.field(repr=False)
+    render: Callable[[Path | None], str] = dataclasses.field(repr=False)  # for the place where the page will lie
 
     def save(self, path: str | Path) -> None:
         """Write the page, one self-contained HTML file. Computed on real rows without noise: keep it with the data."""
         if not isinstance(path, str | Path):
             raise InputError(f"expected the path of an HTML file, got {path!r}")
-        write_text(Path(path), self.render())
+        write_text(Path(path), self.render(Path(path)))
 
 
 def evaluate(what: object, *, real: object, target: str | None = None, seed: int = 0) -> Evaluation:
@@ -55,6 +57,12 @@ def evaluate(what: object, *, real: object, target: str | None = None, seed: int
 
     A run is judged by the rows in its folder, and its page has the privacy statement; one that was simulated in memory by as
     many rows as there are real ones. Under different schemas rows compare by the columns that the synthetic ones have.
+
+    Args:
+        what: a run, or synthetic rows.
+        real: real rows; a list of tables is taken as one.
+        target: the column to predict.
+        seed: for rows drawn from a run in memory.
     """
     opened = open_data(real) if not isinstance(real, list | tuple) else read_given(real).data
     if isinstance(what, Run) and what.folder is not None:
@@ -73,7 +81,7 @@ def _evaluated_tables(synthetic: Table, real: Table, *, target: str | None, seed
         synthetic, real = make_table(synthetic.frame, schema), make_table(real.frame, schema)
     found = evaluate_tables({SYNTHETIC: synthetic}, real, target=target, seed=seed)[SYNTHETIC]
     run = {"name": SYNTHETIC, "metrics": found.document, "pairs": found.pairs, "values": found.values}
-    return Evaluation(metrics=found.document, render=lambda: render_run(TITLE, run, real.schema))
+    return Evaluation(metrics=found.document, render=lambda page: render_run(TITLE, run, real.schema, page=page))
 
 
 def _evaluated_run(path: Path, real: pa.Table | Table | Images, target: str | None, *, name: str) -> Evaluation:
@@ -83,20 +91,20 @@ def _evaluated_run(path: Path, real: pa.Table | Table | Images, target: str | No
         made, other = ("images", "a table") if run["kind"] == "images" else ("a table", "images")
         raise InputError(f"the run made {made}, and the real data are {other}")
     if isinstance(real, Images):
-        document, page = pictures.evaluate_run(run, real, environment())
-        return Evaluation(metrics=document, render=lambda: page)
+        document, render = pictures.evaluate_run(run, real, environment())
+        return Evaluation(metrics=document, render=render)
     frame = real.frame if isinstance(real, Table) else real
     _measure([run], lambda: frame, target)
-    return Evaluation(metrics=run["metrics"], render=lambda: render_run(_title(run), run, run["wide"]))
+    return Evaluation(metrics=run["metrics"], render=lambda page: render_run(_title(run), run, run["wide"], page=page))
 
 
 def evaluate_runs(
     folders: Sequence[Path], real: Files, *, target: str | None = None, doing: Doing = lambda _: None
 ) -> list[JsonObject]:
-    """metrics.json and report.html into the first run's folder; returns one document per run.
+    """metrics.json and report.html of one run; of several comparison.json and comparison.html, which compare them.
 
-    `real` is a file of real rows, or several. Several runs make one page that compares them. Runs under the same schema share
-    the baselines.
+    They go into the first run's folder, whose own report stays as it is. `real` is a file of real rows, or several. Runs under
+    the same schema share the baselines. Returns one document per run.
     """
     doing("reading rows")
     files = files_of(real)
@@ -114,11 +122,16 @@ def evaluate_runs(
     documents = [run["metrics"] for run in runs]
     first = RunFolder(folders[0])
     if len(runs) == 1:
-        page = render_run(_title(runs[0]), runs[0], runs[0]["wide"], evaluated_by=shlex.join(again), real=files)
+        place = first / pictures.REPORT
+        page = render_run(
+            _title(runs[0]), runs[0], runs[0]["wide"], evaluated_by=shlex.join(again), real=files, page=place
+        )
+        write_json(first / "metrics.json", documents[0])
     else:
-        page = render_comparison(runs, runs[0]["wide"], evaluated_by=shlex.join(again))
-    write_json(first / "metrics.json", documents[0] if len(documents) == 1 else {"format": 3, "runs": documents})
-    write_text(first / "report.html", page)
+        place = first / COMPARISON
+        page = render_comparison(runs, runs[0]["wide"], evaluated_by=shlex.join(again), page=place)
+        write_json(place.with_suffix(".json"), {"format": 3, "runs": documents})
+    write_text(place, page)
     return documents
 
 
@@ -205,15 +218,28 @@ def _privacy(folder: RunFolder) -> JsonObject:
         return todays_words(document)
 
 
-def render_run(title: str, run: JsonObject, schema: Schema, *, evaluated_by: str = "", real: Files = "FILE") -> str:
-    """The page of one run, or of two tables alone (a run without details); `schema` is the one they were compared under."""
+def render_run(
+    title: str,
+    run: JsonObject,
+    schema: Schema,
+    *,
+    evaluated_by: str = "",
+    real: Files = "FILE",
+    page: Path | None = None,
+) -> str:
+    """The page of one run, or of two tables alone (a run without details).
+
+    `schema` is the one they were compared under, `page` where the page will lie: it leads to the statement from there.
+    """
     document = run["metrics"]
     declared = run.get("schema", schema)
     target = document["prediction"].get("target")
-    privacy = run.get("privacy")
+    privacy, shown = run.get("privacy"), tiles.make_tiles(run)
     return environment().get_template("run.html").render(
         title=title, run=run, document=document, plain=in_plain_language(privacy) if privacy else None, privacy=privacy,
-        tiles=tiles.make_tiles(run), flags=value_sections.flag_box(document), values=value_sections.value_table(document),
+        page=statement_beside(run, page), data=figure_data.downloads(run, schema),
+        summary=summary_of(run, figures_of_table(shown, document["red_flags_in_words"])),
+        tiles=shown, flags=value_sections.flag_box(document), values=value_sections.value_table(document),
         correlations=value_sections.correlation_maps(run["values"]), group_means=value_sections.group_table(document),
         table=sections.metric_table(document), width_chart=sections.width_chart(document),
         columns=sections.column_cards(run, schema), overview=sections.pair_overview(run, schema),
@@ -224,13 +250,16 @@ def render_run(title: str, run: JsonObject, schema: Schema, *, evaluated_by: str
     )  # fmt: skip
 
 
-def render_comparison(runs: Sequence[JsonObject], schema: Schema, *, evaluated_by: str) -> str:
+def render_comparison(
+    runs: Sequence[JsonObject], schema: Schema, *, evaluated_by: str, page: Path | None = None
+) -> str:
     return environment().get_template("comparison.html").render(
         title=f"{len(runs)} runs compared", runs=runs, groups=comparison.groups(runs), charts=comparison.charts(runs),
         seeds=comparison.repeated_seeds(runs), columns=comparison.column_table(runs, schema),
         flags={run["name"]: value_sections.flag_box(run["metrics"]) for run in runs}, values=comparison.value_table(runs),
         gaps=comparison.gap_maps(runs, schema), plain={run["name"]: in_plain_language(run["privacy"]) for run in runs},
         table={run["name"]: sections.metric_table(run["metrics"]) for run in runs}, evaluated_by=evaluated_by,
-        first=runs[0]["metrics"], in_bytes=tiles.in_bytes,
+        first=runs[0]["metrics"], in_bytes=tiles.in_bytes, data={"metrics": figure_data.metric_download(runs)},
+        pages={run["name"]: statement_beside(run, page) for run in runs},
         how={run["name"]: attack_results.commands(run, "FILE") for run in runs},
     )  # fmt: skip

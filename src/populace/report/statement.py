@@ -85,8 +85,9 @@ MAY_READ = (
 MAY_UNPROTECTED = "privacy.html and privacy.json"
 UNPROTECTED = "synthetic.* and generator.*, which nothing protects; "
 MAY_NOT = (
-    "metrics.json, report.html and attacks.json (computed on real rows without noise); checkpoint.npz and resume.json of an "
-    "unfinished run (they hold its keys and its state); run.json and the ledger, which say which runs share records"
+    "metrics.json, report.html, comparison.* and attacks.json (computed on real rows without noise); checkpoint.npz and "
+    "resume.json of an unfinished run (they hold its keys and its state); run.json and the ledger, which say "
+    "which runs share records"
 )
 
 
@@ -112,11 +113,11 @@ def statement(privacy: JsonObject, *, digest: str = "") -> str:
     plain, said = in_plain_language(privacy), meaning.sentences() if meaning else ()
     return environment().get_template(PAGE).render(
         alarm=plain.alarm and plain.short, short=plain.short, guarantee=guarantee, neighbours=guarantee.neighbours_in_words,
-        run=run, made=_made(privacy, run), strength=dict(plain.answers).get("How well?", "Nothing is guaranteed."),
+        run=run, made=made_in_words(privacy, run), strength=dict(plain.answers).get("How well?", "Nothing is guaranteed."),
         slack=_slack(guarantee, meaning), sentences=[line for line in said if not line.startswith(DELTA)],
         persons=_persons(guarantee, run, meaning), trust=trust_of(guarantee) if meaning else TRUST["not-private"],
         sees=_sees(guarantee, bool(meaning)), limits=_limits(guarantee), domains=_domains(guarantee),
-        before=_before(privacy), history=_history(privacy), renamed=_renamed(privacy, guarantee),
+        before=total_in_words(privacy), history=_history(privacy), renamed=_renamed(privacy, guarantee),
         event="" if event is None else str(event),
         files=privacy.get("files") or {}, digest=digest, version=__version__,
         may=_may(guarantee, plain.private), may_not=MAY_NOT if plain.private else UNPROTECTED + MAY_NOT,
@@ -157,7 +158,7 @@ def check_page(papers: Papers) -> Check:
     return Check(PAGE, "holds", "is the page of this privacy.json, word for word")
 
 
-def _made(privacy: JsonObject, run: JsonObject) -> str:
+def made_in_words(privacy: JsonObject, run: JsonObject) -> str:
     """Where and how, in one sentence."""
     if not run:
         return "Made by populace 0.1.0, whose files say less than today's." if _old(privacy) else ""
@@ -305,7 +306,7 @@ def _domains(guarantee: Guarantee) -> tuple[tuple[str, str, bool], ...]:
     return tuple(found)
 
 
-def _before(privacy: JsonObject) -> str:
+def total_in_words(privacy: JsonObject) -> str:
     """The total with earlier runs, where the bound stands, so that nobody reads the bound alone."""
     history = privacy.get("history") or {}
     if not history.get("runs_before") or "epsilon_added" not in history:

@@ -5,7 +5,7 @@ privacy.json     the guarantee, the events it follows from, and the SHA-256 of w
 privacy.html     the same for people: a statement without any figure from real rows
 generator.*      the model
 synthetic.parquet, or synthetic.npz for images
-metrics.json, report.html     from `populace evaluate`
+metrics.json, report.html     from `populace evaluate`; comparison.json, comparison.html where it compares several runs
 generator.schema.json   the schema of the run, where the model's is smaller: without cells that nothing falls into
 resume.json, checkpoint.npz, booking.json, lists.json   only while unfinished; private, removed at the end
 """
@@ -17,7 +17,9 @@ import datetime
 import fcntl
 import hashlib
 import hmac
+import importlib.metadata
 import os
+import platform
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,6 +49,18 @@ ASKED = ("epsilon", "delta", "records_per_client", "client_column", "most_record
 MAY_BE_ASKED = ("silos", "person")
 #: Whose versions a run keeps, beside Python's.
 VERSIONS = ("populace", "jax", "numpy", "pyarrow", "dp-accounting")
+
+
+def versions() -> dict[str, str]:
+    """What ran: this code by its own word, libraries by what is installed."""
+    found = {"python": platform.python_version(), "populace": __version__}
+    for name in VERSIONS:
+        if name not in found:
+            try:
+                found[name] = importlib.metadata.version(name)
+            except importlib.metadata.PackageNotFoundError:
+                found[name] = "not installed"
+    return found
 
 
 def digests(folder: Path) -> dict[str, str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from populace.border.databases.address import locate
 from populace.errors import DataError, InputError
 from populace.runs.sources import EMBEDDED, PrivateData, deal_rows, read_rows, with_person_column
 from populace.runs.spec import Files, files_of
@@ -41,6 +42,16 @@ def is_path(data: object) -> bool:
     return isinstance(data, str | Path)
 
 
+def expanded(data: object) -> object:
+    """The same data, with patterns (`ward-*.csv`) replaced by the files they match: several are several silos."""
+    if isinstance(data, str | Path):
+        files = locate([data])
+        return data if len(files) == 1 and files[0] == str(data) else files[0] if len(files) == 1 else list(files)
+    if isinstance(data, list | tuple):
+        return [file for part in data for file in (locate([part]) if isinstance(part, str | Path) else (part,))]
+    return data
+
+
 def read_given(
     data: object,
     *,
@@ -54,6 +65,7 @@ def read_given(
     own beside the one it is read from.
     """
     _check_schema(schema)
+    data = expanded(data)
     listed = isinstance(data, list | tuple)
     parts = list(data) if isinstance(data, list | tuple) else [data]
     if not parts:

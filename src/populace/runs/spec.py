@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import pydantic
 
+from populace.border.databases.address import is_database, parse_address, resolved
 from populace.border.models import interpreting
 from populace.errors import SpecError
 from populace.methods.base import Facts, Kind, Protocol
 from populace.methods.blocks.settings import in_words
-from populace.methods.registry import DEFAULTS, make_protocol, parameters, protocol_class, settings_from_file
+from populace.methods.registry import make_protocol, parameters, protocol_class, settings_from_file
 from populace.privacy.randomizers.base import check_epsilon
+from populace.runs.advise.rule import choice_in_words, choose
 from populace.types import JsonObject
 from populace.version import __version__
 
@@ -31,13 +33,13 @@ ANY_COLUMN = "any"
 
 #: The defaults up to version 0.2.0, whose run folders leave a default method unnamed.
 FORMER_DEFAULTS: dict[Kind, str] = {"table": "poll", "images": "moments"}
-REASONS: dict[Kind, str] = {
-    "table": "each file is a silo, and the statement says who adds the noise and who is protected; --method poll asks every "
-    "row as a person of its own, who trusts nobody",
-    "images": "each file is a silo, which sends one noisy sum, and one image is protected",
-}
-
 Files = str | Sequence[str]
+
+#: Why rows of a database are not dealt out by their numbers.
+NO_ROW_NUMBERS = (
+    "rows of a database have no order that stays, so that rows which follow one another make no client: say which column names "
+    "the client of each row, with --client-column"
+)
 
 
 def files_of(data: Files) -> tuple[str, ...]:
@@ -51,16 +53,14 @@ def kind_of(data: Files) -> Kind:
     return "images" if images else "table"
 
 
-def default_method(data: Files) -> str:
-    """The method for data of this kind, where none is asked for."""
-    return DEFAULTS[kind_of(data)]
+def default_method(data: Files, *, trust: str | None = None) -> str:
+    """The method for data of this kind, where none is asked for: the rule that `populace advise` explains."""
+    return choose(kind_of(data), trust=trust).method
 
 
-def default_in_words(data: Files, *, person: bool = False) -> str:
+def default_in_words(data: Files, *, trust: str | None = None) -> str:
     """Which method is used where none was asked for, and why."""
-    kind = kind_of(data)
-    why = REASONS[kind].replace("one record is", "one person with all their rows is") if person else REASONS[kind]
-    return f"method: {DEFAULTS[kind]}, the default for {'images' if kind == 'images' else 'tables'}: {why}"
+    return choice_in_words(kind_of(data), trust=trust)
 
 
 def silos_of(
@@ -114,7 +114,7 @@ class RunSpec(pydantic.BaseModel):
 
     @property
     def method_name(self) -> str:
-        return default_method(self.data) if self.method is None else self.method
+        return default_method(self.data, trust=self.trust) if self.method is None else self.method
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -171,6 +171,10 @@ def _resolved(spec: RunSpec, records_per_client: int | None) -> RunSpec:
     method, files = spec.method_name, spec.files
     if not files:
         raise SpecError("a run needs data: a file, or several")
+    for file in filter(is_database, files):
+        parse_address(file)  # refuses a password before anything is written
+    if spec.records_per_client != 1 and any(map(is_database, files)):
+        raise SpecError(NO_ROW_NUMBERS)
     if (twice := _named_twice(files)) is not None:
         raise SpecError(f"the file {twice} is given twice; each file is a silo of its own: name it once")
     silos = spec.silos
@@ -185,9 +189,9 @@ def _resolved(spec: RunSpec, records_per_client: int | None) -> RunSpec:
 def _named_twice(files: tuple[str, ...]) -> str | None:
     """A file that is named twice, whatever links lead there, or once beside its folder: its records would count twice, and be
     protected half as well."""
-    places = [Path(file).resolve() for file in files]
-    for number, (file, place) in enumerate(zip(files, places, strict=True)):
-        if place in places[:number] or place.parent in places:
+    names = [resolved(file) for file in files]
+    for number, (file, name) in enumerate(zip(files, names, strict=True)):
+        if name in names[:number] or (not is_database(file) and str(Path(name).parent) in names):
             return file
     return None
 

@@ -1,4 +1,4 @@
-"""Reading and writing data files: CSV (all text), Parquet, Arrow; and folders of Parquet files, which are one table."""
+"""Reading and writing tables: CSV (all text), Parquet, Arrow; folders of Parquet files, which are one table; databases."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import pyarrow.feather
 import pyarrow.parquet
 
 from populace.border.columnar import DAMAGED, read_arrow, read_parquet
+from populace.border.databases.address import SUFFIXES as DATABASES
+from populace.border.databases.address import is_database
+from populace.border.databases.reading import read_database
 from populace.border.delimited import csv_names, odd_line, sniffed_delimiter
 from populace.border.regular import check_regular, first_line
 from populace.errors import DataError, InputError
@@ -25,7 +28,10 @@ def check_file(path: str | Path) -> Path:
     if path.is_dir():
         return path
     if path.suffix not in SUFFIXES:
-        raise InputError(f"expected a table in one of {', '.join(SUFFIXES)}, got {(path.name or str(path))!r}")
+        raise InputError(
+            f"expected a table in one of {', '.join((*SUFFIXES, *DATABASES))}, a folder of Parquet files, or postgresql://..., "
+            f"got {(path.name or str(path))!r}"
+        )
     if not check_regular(path, error=InputError).st_size:
         raise DataError(f"{path} is empty; expected a header and at least one row")
     return path
@@ -60,7 +66,9 @@ def check_same_columns(first: Path, names: list[str], other: Path, others: list[
 
 
 def read_frame(path: str | Path) -> pa.Table:
-    """Read CSV, Parquet, Arrow or a folder. What a CSV holds is text, null where a field is empty and not in quotes."""
+    """Read CSV, Parquet, Arrow, a folder or a database. What a CSV holds is text, null where a field is empty and unquoted."""
+    if is_database(path):
+        return distinct_names(read_database(str(path)))
     path = check_file(path)
     if path.is_dir():
         return _read_folder(path)

@@ -1,5 +1,5 @@
-"""A data file or folder a piece at a time, so that its size does not matter: row groups of Parquet, blocks of CSV, batches of
-Arrow."""
+"""A table a piece at a time, so that its size does not matter: row groups of Parquet, blocks of CSV, batches of Arrow, of a
+folder's files or of what a database sends."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pyarrow as pa
 import pyarrow.csv
 
 from populace.border.columnar import DAMAGED, arrow_batches, arrow_schema, parquet_batches, parquet_facts
+from populace.border.databases.address import is_database, short_name
+from populace.border.databases.reading import database_batches, database_columns
 from populace.border.delimited import csv_names, sniffed_delimiter
 from populace.errors import DataError
 from populace.tables.reading import (
@@ -28,7 +30,13 @@ CSV_BLOCK = 2**23  # bytes
 def stream_frames(
     path: str | Path, schema: Schema, *, also: tuple[str, ...] = (), rows: int = ROWS
 ) -> Iterator[pa.Table]:
-    """The schema's columns, and those in `also`, at most `rows` rows at a time. Values are those `read_frame` gives."""
+    """The schema's columns, and those in `also`, at most `rows` rows at a time. Values are those `read_frame` gives.
+
+    Rows come in the order of the file. A database has none that stays: its rows come in the order of the columns in `also`.
+    """
+    if is_database(path):
+        yield from _database(str(path), schema, also, rows)
+        return
     files = files_in(check_file(path))
     for file in files:
         reader = {".csv": _csv, ".parquet": _parquet}.get(file.suffix, _arrow)
@@ -41,13 +49,15 @@ def stream_frames(
 
 def rows_of(path: str | Path) -> int | None:
     """How many rows a table has, where its files say it without being read."""
+    if is_database(path):
+        return None
     files = files_in(check_file(path))
     if any(file.suffix != ".parquet" for file in files):
         return None
     return sum(parquet_facts(file)[1] for file in files)
 
 
-def _wanted(found: list[str], schema: Schema, also: tuple[str, ...], path: Path) -> list[str]:
+def _wanted(found: list[str], schema: Schema, also: tuple[str, ...], path: Path | str) -> list[str]:
     for name in (*schema.names, *also):
         if found.count(name) > 1:
             raise DataError(f"{path} has two columns named {name!r}; rename or drop one")
@@ -55,6 +65,12 @@ def _wanted(found: list[str], schema: Schema, also: tuple[str, ...], path: Path)
             what = "client or person column" if name in also else "column"
             raise DataError(f"no {what} {name!r} in {path}; its columns are {', '.join(found)}")
     return list(dict.fromkeys((*schema.names, *also)))
+
+
+def _database(data: str, schema: Schema, also: tuple[str, ...], rows: int) -> Iterator[pa.Table]:
+    names = _wanted(database_columns(data), schema, also, short_name(data))
+    for batch in database_batches(data, columns=names, order=also, rows=rows):
+        yield pa.Table.from_batches([batch])
 
 
 def _parquet(path: Path, schema: Schema, also: tuple[str, ...]) -> Iterator[pa.Table]:

@@ -18,7 +18,7 @@ READERS = {
 OF_MODULES = {
     ("json", "loads"), ("json", "load"), ("tomllib", "loads"), ("tomllib", "load"), ("np", "load"), ("csv", "reader"),
     ("csv", "DictReader"), ("pickle", "load"), ("pickle", "loads"), ("os", "open"), ("gzip", "open"), ("bz2", "open"),
-    ("io", "open"), ("tarfile", "open"),
+    ("io", "open"), ("tarfile", "open"), ("sqlite3", "connect"), ("duckdb", "connect"),
 }  # fmt: skip
 BORDER = {
     "read_text",
@@ -28,10 +28,12 @@ BORDER = {
 ALLOWED = {
     "tables/reading.py": {"read_csv": "the border has looked at the file and its header (csv_options)"},
     "tables/stream.py": {"open_csv": "the border has looked at the file and its header (csv_options)"},
+    "tables/facts.py": {"open_csv": "the border has looked at the file and its header (csv_options)"},
     "tables/images.py": {"ZipFile": "writes images"},
     "tables/hospitals/records.py": {"read_text": "a file of this package"},
     "methods/facts.py": {"read_text": "the source of a method of this package", "literal_eval": "the same"},
     "runs/plan.py": {"read_text": "a file of this package", "json.loads": "the same"},
+    "runs/advise/expectations.py": {"read_text": "a file of this package", "json.loads": "the same"},
     "cli/compilation_cache.py": {"read_text": "what the kernel says of the processor"},
     "tables/datasets/loaders.py": {
         "ParquetFile": "bytes of a public data set, whose SHA-256 is compared", "np.load": "the same", "read_csv": "the same",
@@ -40,9 +42,13 @@ ALLOWED = {
     "federation/sum_keys.py": {"os.open": "makes a new key, O_EXCL"},
     "engines/agreement.py": {"json.loads": "what was dumped in the same line"},
     "engines/flare/kits.py": {"ZipFile": "of an open file from the border, with a limit on what is unpacked"},
-    "privacy/ledger_file.py": {"os.open": "makes ledgers and heads; what is no file is refused before"},
+    "collector/sqlite_store.py": {"sqlite3.connect": "the collector's own store"},
+    "privacy/ledger_file.py": {
+        "os.open": "makes ledgers and heads; what is no file is refused before", "sqlite3.connect": "ledgers, which it writes",
+    },
     "privacy/sqlite_ledger.py": {"open_file": "the ledger's own function of that name"},
-    "privacy/run_ledger.py": {"os.open": "makes a new ledger, O_EXCL", "read_bytes": "of the file it has just made"},
+    "privacy/run_ledger.py": {"os.open": "makes a new ledger, O_EXCL", "read_bytes": "of the file it has just made",
+                              "sqlite3.connect": "ledgers, which it writes"},
     "runs/poll/sorting.py": {"OSFile": "files in a temporary folder of this process", "open_stream": "the same"},
     "runs/verify/method.py": {"json.loads": "what was dumped in the same line"},
 }  # fmt: skip

@@ -19,7 +19,18 @@ def commands():
 
 def test_the_readme_shows_the_commands_people_start_with():
     shown = {words[1] for words in commands() if words[0] == "populace"}
-    assert shown == {"methods", "schema", "plan", "synthesize", "sample", "audit", "attack", "evaluate", "verify"}
+    assert shown == {
+        "advise",
+        "methods",
+        "schema",
+        "plan",
+        "synthesize",
+        "sample",
+        "audit",
+        "attack",
+        "evaluate",
+        "verify",
+    }
 
 
 @pytest.mark.slow

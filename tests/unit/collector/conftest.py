@@ -3,16 +3,8 @@
 import shutil
 
 import pytest
-from benchmarks.collector_load import postgres, postgres_folder
 
-
-@pytest.fixture(scope="session")
-def database():
-    """A PostgreSQL that runs during the tests of one process."""
-    if postgres_folder() is None:
-        pytest.skip("no PostgreSQL is installed here (postgres, initdb): tests of that store are left out")
-    with postgres() as running:
-        yield running
+from databases_for_tests import new_database
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -22,17 +14,6 @@ def store_url(request, tmp_path):
         return None
     running = request.getfixturevalue("database")
     return new_database(running, tmp_path.name)
-
-
-def new_database(running, name):
-    """An empty database of that name in a running PostgreSQL."""
-    import psycopg
-
-    plain = "t_" + "".join(letter if letter.isalnum() else "_" for letter in name.lower())[:50]
-    with psycopg.connect(running.url, autocommit=True) as connection:
-        connection.execute(f"DROP DATABASE IF EXISTS {plain} WITH (FORCE)")
-        connection.execute(f"CREATE DATABASE {plain}")
-    return running.url.replace("/postgres?", f"/{plain}?")
 
 
 @pytest.fixture

@@ -128,8 +128,8 @@ def test_runs_side_by_side_have_their_flags_and_a_number_may_be_the_target(folde
     paths = [folder / "good", folder / "bad"]
     documents = evaluate_runs(paths, str(folder / "real.parquet"), target="cost")
     assert [bool(document["red_flags"]) for document in documents] == [False, True]
-    assert "R², boosting" in (folder / "good" / "report.html").read_text()
-    assert json.loads((folder / "good" / "metrics.json").read_text())["runs"][1]["red_flags"]
+    assert "R², boosting" in (folder / "good" / "comparison.html").read_text()
+    assert json.loads((folder / "good" / "comparison.json").read_text())["runs"][1]["red_flags"]
 
 
 def test_tables_under_different_schemas_compare(tmp_path):

@@ -137,7 +137,9 @@ def test_without_a_schema_domains_are_read_from_the_data(tmp_path: Path) -> None
 
 
 def test_files_that_cannot_be_read_are_explained(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"expected a table in one of .csv, .parquet, .arrow, .feather, got 't.xlsx'"):
+    with pytest.raises(
+        InputError, match=r"expected a table in one of .csv, .parquet, .arrow, .feather, .* got 't.xlsx'"
+    ):
         read_frame(tmp_path / "t.xlsx")
     with pytest.raises(InputError, match=r"no file .*t.csv"):
         read_frame(tmp_path / "t.csv")

@@ -18,6 +18,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
+from populace.border.databases.address import file_of
 from populace.engines.agreement import Agreement
 from populace.engines.flare.policy import SITE_FILE, check_site_policy
 from populace.engines.flare.session import TASK
@@ -66,7 +67,7 @@ class SiteExecutor(Executor):  # type: ignore[misc]
         if self._site is None or self._read_at != _stands(file, self._data):
             check_site_policy(kit)
             self._site = None  # what cannot be read any more does not answer
-            self._data = Path(read_site_file(file).data)
+            self._data = file_of(read_site_file(file).data)
             stands = _stands(file, self._data)  # before reading: what changes meanwhile is read again
             self._site, self._read_at = open_site(file), stands
         return self._site

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+from populace.border.databases.address import file_of, short_name
 from populace.border.models import read_document
 from populace.errors import BudgetError, InputError, RunError, SpecError
 from populace.methods.base import Population, Protocol
@@ -32,6 +33,10 @@ from populace.types import JsonObject
 
 LEDGER = "populace-ledger.sqlite"  # beside the data
 TOKEN = "booking.json"  # noqa: S105 -- a file's name
+NO_FOLDER = (
+    "a database on a server has no folder to keep a ledger in: name one with --ledger FILE, the same file for every run on "
+    "this database, so that what they spend adds up; or give --no-ledger, which the statement will say"
+)
 TOLERANCE = 1 + 1e-12  # of sums
 
 
@@ -62,7 +67,10 @@ NOWHERE = Bookkeeping(kept=False)
 def beside(data: Files | Path) -> Path:
     """Where the ledger of data files is by default: one for all files of the folder they lie in, whatever links lead there."""
     files = (data,) if isinstance(data, str | Path) else data
-    folders = {Path(file).resolve().parent for file in files}
+    places = [file_of(file) for file in files]
+    if None in places:
+        raise InputError(NO_FOLDER)
+    folders = {place.resolve().parent for place in places if place is not None}
     if len(folders) != 1:
         raise InputError("the files lie in several folders, each with a ledger of its own: name one with --ledger FILE")
     return folders.pop() / LEDGER
@@ -184,7 +192,7 @@ class History:
             self.document = self._document(ledger, standing)
             ledger.book(
                 booking=self.booking, folder=str(folder.path.absolute()),
-                data=", ".join(Path(file).name for file in self.spec.files), rows=len(self.data.clients.data),
+                data=", ".join(map(short_name, self.spec.files)), rows=len(self.data.clients.data),
                 method=self.method, cost=self.cost, history=self.document, used=standing.used,
             )  # fmt: skip
 

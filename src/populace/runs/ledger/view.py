@@ -6,9 +6,10 @@ import datetime
 from pathlib import Path
 from typing import Any
 
+from populace.border.databases.address import file_of, is_database
 from populace.border.models import interpreting, read_document
 from populace.errors import InputError, RunError
-from populace.privacy.run_ledger import Booked, RunLedger
+from populace.privacy.run_ledger import Booked, RunLedger, is_ledger
 from populace.runs.folder import RunFolder
 from populace.runs.forms import TokenForm
 from populace.runs.ledger.history import LEDGER, TOKEN, beside
@@ -22,17 +23,26 @@ def find_ledger(named: Path) -> Path:
 
     Edge cases: a run whose ledger is gone, or does not know it, is refused in words: what it cost is then forgotten.
     """
+    if str(named).startswith(("postgresql:", "postgres:")):
+        raise InputError(
+            "the ledger of a database on a server lies where --ledger said: name that file, or a run booked in it"
+        )
     if (named / "run.json").is_file():
         return _of_run(RunFolder(named))
     if named.is_dir():
         found = named / LEDGER
-    elif named.suffix in (".csv", ".parquet", ".arrow", ".feather", ".npz"):
+    elif named.suffix in (".csv", ".parquet", ".arrow", ".feather", ".npz") or _is_data(named):
         found = beside(named)
     else:
         found = named
     if not found.is_file():
         raise InputError(f"no ledger {found}; `populace synthesize DATA ...` begins one beside the data")
     return found
+
+
+def _is_data(named: Path) -> bool:
+    """Whether this is a database with records: a ledger is an SQLite file too."""
+    return is_database(named) and named.is_file() and not is_ledger(named)
 
 
 def _of_run(folder: RunFolder) -> Path:
@@ -43,7 +53,8 @@ def _of_run(folder: RunFolder) -> Path:
     path = Path(booked["ledger"])
     if not path.is_file():
         with interpreting(str(folder / "run.json")):
-            moved = [Path(file).resolve().parent / LEDGER for file in files_of(document["spec"]["data"])]
+            places = [file_of(file) for file in files_of(document["spec"]["data"])]
+            moved = [place.resolve().parent / LEDGER for place in places if place is not None]
         path = next((found for found in moved if found.is_file()), path)
     if not path.is_file():
         raise RunError(

@@ -7,13 +7,14 @@ import dataclasses
 import hashlib
 import itertools
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from populace.border.databases.address import is_database, short_name
 from populace.errors import DataError, InputError, out_of_range
 from populace.runs.sources import EMBEDDED
+from populace.runs.spec import NO_ROW_NUMBERS
 from populace.tables import embedded
 from populace.tables.codec import plain
 from populace.tables.schema import Schema
@@ -55,7 +56,8 @@ class ClientStream:
     """The clients of a data file: so many rows each, in their order, or the rows with one value of `client_column`.
 
     Edge cases: rows of one client must stand together, so that one block of clients is all that is ever held; a row that does
-    not fit the schema is found by `census`, before anybody is asked.
+    not fit the schema is found by `census`, before anybody is asked. A database has no order of rows that stays: there a client
+    column is needed, and rows come in its order.
     """
 
     data: str
@@ -68,6 +70,8 @@ class ClientStream:
             raise out_of_range("records-per-client", "of at least 1", self.records_per_client)
         if self.client_column is not None and self.records_per_client != 1:
             raise InputError("give --records-per-client or --client-column, not both")
+        if self.client_column is None and is_database(self.data):
+            raise InputError(NO_ROW_NUMBERS)
         if self.client_column in self.schema.names:
             raise DataError(
                 f"the client column {self.client_column!r} is also a column of the schema; take it out of the schema"
@@ -123,7 +127,7 @@ class ClientStream:
             if self.client_column is None:
                 owner = number // self.records_per_client
                 begun = range(-(-start // self.records_per_client), int(owner[-1]) + 1)
-                yield codes, owner, [f"{Path(self.data).name} {client}" for client in begun]
+                yield codes, owner, [f"{short_name(self.data)} {client}" for client in begun]
             else:
                 values = self._values(frame, start)
                 changed = np.array([a != b for a, b in zip([last, *values[:-1]], values, strict=True)])

@@ -11,6 +11,7 @@ ledgers end with the command.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
@@ -21,6 +22,8 @@ import jax
 import numpy as np
 import pyarrow as pa
 
+from populace.border.databases.address import file_of, is_database, short_name
+from populace.border.databases.reading import one_snapshot
 from populace.engines.runtime import Keys, Progress, Report
 from populace.errors import BudgetError, RunError, SpecError, out_of_range
 from populace.methods.base import Ask, Population, Shard
@@ -94,7 +97,17 @@ class Collection:
     @property
     def ledger_file(self) -> Path:
         """Beside the data, so that a second collection from them finds it wherever it writes."""
-        return Path(self.ledger if self.ledger is not None else f"{self.data.replace(':', '-')}.ledger")
+        if self.ledger is not None:
+            return Path(self.ledger)
+        if not is_database(self.data):
+            return Path(f"{self.data.replace(':', '-')}.ledger")
+        file = file_of(self.data)
+        if file is None:
+            raise SpecError(
+                "a database on a server has no folder to keep the clients' ledgers in: name a file with --ledger FILE, the "
+                "same for every collection from this database"
+            )
+        return Path(f"{file}.ledger")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,8 +123,12 @@ class Collected:
 def collect(
     wanted: Collection, out: str | Path, *, progress: Report | None = None, say: Say = lambda _: None
 ) -> Collected:
-    """Answers of all clients of the data, into a new file."""
-    out = Path(out)
+    """Answers of all clients of the data, into a new file; of a database at one moment, however often it is passed over."""
+    with one_snapshot(wanted.data) if is_database(wanted.data) else contextlib.nullcontext():
+        return _collect(wanted, Path(out), progress, say)
+
+
+def _collect(wanted: Collection, out: Path, progress: Report | None, say: Say) -> Collected:
     protocol = wanted.protocol()
     plain = load_schema(wanted.schema_file)
     schema = plain.with_target(wanted.target)
@@ -209,10 +226,10 @@ class _Exact:
         column = wanted.client_column
         whose = f"{wanted.records_per_client} rows each" if column is None else f"rows by {column}"
         try:
-            self.ledger.keep_terms(f"clients of {Path(wanted.data).name}", whose)
+            self.ledger.keep_terms(f"clients of {short_name(wanted.data)}", whose)
         except BudgetError:
             raise BudgetError(
-                f"the clients of {Path(wanted.data).name} were other ones when they answered, by the ledger "
+                f"the clients of {short_name(wanted.data)} were other ones when they answered, by the ledger "
                 f"{wanted.ledger_file}; give --records-per-client or --client-column as then"
             ) from None
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
+from populace.border.databases.address import short_name
 from populace.errors import BudgetError
 from populace.privacy import secure_random
 from populace.privacy.sqlite_ledger import Begun, SqliteLedger
@@ -22,7 +21,7 @@ def kept_numbers(ledger: SqliteLedger, run: str, stream: ClientStream, census: C
     Edge cases: a file whose clients are others than when they were numbered, or stand in another order, is refused; so are
     clients that answered this poll under other numbers: their answers would come with numbers that were not theirs.
     """
-    name = Path(stream.data).name
+    name = short_name(stream.data)
     where = f"{run} of {name}"
     kept = ledger.begun(where)
     if kept is None:

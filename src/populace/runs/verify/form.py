@@ -32,8 +32,8 @@ IMAGES = ("shape", "classes", "read_from_data", "domain_sources")
 VERSION = re.compile(r"[0-9A-Za-z.+!_-]+|not installed")
 STATEMENT = ("privacy.json", "privacy.html", "audit.json")
 PRIVATE = (
-    "metrics.json", "report.html", "attacks.json", "checkpoint.npz", "resume.json", "booking.json", "lists.json",
-    "run.json",
+    "metrics.json", "report.html", "comparison.json", "comparison.html", "attacks.json", "checkpoint.npz", "resume.json",
+    "booking.json", "lists.json", "run.json",
 )  # fmt: skip
 RELEASE = ("generator.json", "generator.npz")
 
