@@ -299,6 +299,46 @@ def advise(
     )  # fmt: skip
 
 
+def rehearse(
+    schema: Schema | str | Path,
+    *,
+    clients: int,
+    epsilon: float,
+    records_per_client: int = 1,
+    methods: Sequence[str] = (),
+    trust: str | None = None,
+    public: str | Path | None = None,
+    rows: int = DEFAULT_ROWS,
+    draws: int = 3,
+    seed: int = 0,
+    out: str | Path | None = None,
+) -> JsonObject:
+    """Compare candidates on public rows, or on invented rows of the schema's shape; no private row is touched.
+
+    Without `methods` they are what `advise` recommends and the next two. The document has figures with intervals over draws for
+    each of `document["candidates"]`. With `out` the folder keeps every finished cell, goes on after an interruption, and gets
+    `rehearsal.json` and `rehearsal.html`.
+    """
+    from populace.papers.rehearsal import make_rehearsal
+    from populace.papers.rehearsal import rehearse as run_rehearsal
+    from populace.report.rehearsal import write_page
+
+    if not isinstance(schema, Schema | str | Path):
+        raise InputError(f"expected schema as a Schema or the path of a TOML file, got {type(schema).__name__}")
+    if isinstance(methods, str) or not all(isinstance(name, str) for name in methods):
+        raise InputError(f"expected methods as a list of names, got {methods!r}")
+    rehearsal = make_rehearsal(
+        schema if isinstance(schema, Schema) else load_schema(schema), clients=_plain(clients), epsilon=_plain(epsilon),
+        records=_plain(records_per_client), methods=tuple(methods), trust=trust, public=None if public is None else str(public),
+        rows=_plain(rows), draws=_plain(draws), seed=_plain(seed),
+    )  # fmt: skip
+    temporary = TemporaryFolder("populace-rehearsal-") if out is None else None
+    folder = _path(out, "out") if temporary is None else temporary.path
+    document = run_rehearsal(rehearsal, folder)
+    write_page(document, folder)
+    return document
+
+
 def audit(what: Method | Run, *, epsilon: float | None = None, **options: Any) -> JsonObject:
     """A lower bound on epsilon, measured over worst-case inputs, beside the claim; `document["flagged"]` if it is refuted.
 
