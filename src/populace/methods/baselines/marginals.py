@@ -32,7 +32,12 @@ class Marginals(Generator):
             if table.shape != (column.size,) or (table < 0).any() or not np.isclose(table.sum(), 1, atol=1e-6):
                 raise DataError(f"the table of column {column.name!r} is not a distribution over {column.size} values")
 
+    def exact_conditions(self, conditions: Mapping[int, int]) -> Mapping[int, int]:
+        return conditions
+
     def sample_codes(self, count: int, key: Array, conditions: Mapping[int, int]) -> Array:
+        if any(not self.tables[column][code] > 0 for column, code in conditions.items()):
+            raise DataError("the model gives the conditions no probability; drop one of them")
         width = max(len(table) for table in self.tables)
         cumulative = np.ones((len(self.tables), width), np.float32)
         for row, table in zip(cumulative, self.tables, strict=True):
