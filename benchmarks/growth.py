@@ -1,11 +1,13 @@
 """`python -m benchmarks.growth`: how the cost of methods grows with clients, rows, columns, categories and sites.
 
-    python -m benchmarks.growth [--small] [--seconds N] [--series NAME ...] [--out docs/results]
+    python -m benchmarks.growth [--small] [--seconds N] [--series NAME ...] [--at-once N] [--out docs/results]
 
-Every size runs in a process of its own, twice: the first run compiles, the processor time of the second counts. A series ends
-where its next size would take longer than `--seconds` of processor time. Its exponent is the slope of the logarithm of time
-against that of size, by least squares; `last` is the slope between the two largest sizes alone, where constant costs hide
-least. Writes growth.json and growth.svg.
+Every size runs in a process of its own, twice: the first run compiles, the processor time of the second counts (of all threads,
+from the first message to the generator; reading files and sampling rows are not in it). A series ends where its next size
+would take longer than `--seconds` of processor time. Three slopes of the logarithm of time against that of size are stored:
+`exponent`, by least squares over all sizes, constant costs included; `marginal`, of what both are beyond the smallest size,
+which is 1 where time is a constant and a multiple of size, whatever the constant; and `last`, between the two largest sizes.
+The peak of memory is that of the whole process, with the rows in it. Writes growth.json and growth.svg.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +49,7 @@ SERIES: dict[str, tuple[str, str, tuple[int, ...]]] = {
     "census, sites": ("census", "sites", SITES),
 }
 MOST = {"rows": 1.1, "sites": 1.1}  # what the exponents of these may be
+CLEAR = 1.1  # times the smallest size's time, below which a run's is taken for noise about a constant
 FEW = 3  # sizes of each series with --small
 SECONDS = 300.0
 
@@ -142,6 +146,17 @@ def exponent(points: list[dict[str, float]]) -> float:
     return float(np.polyfit(sizes, seconds, 1)[0])
 
 
+def marginal(points: list[dict[str, float]]) -> float | None:
+    """The slope of time beyond that of the smallest size, against size beyond it; None where time hardly grows."""
+    least = points[0]
+    beyond = [
+        {name: point[name] - least[name] for name in ("size", "seconds")}
+        for point in points[1:]
+        if point["seconds"] > CLEAR * least["seconds"]
+    ]
+    return exponent(beyond) if len(beyond) > 1 else None
+
+
 def run_series(name: str, *, most_seconds: float, few: bool) -> dict[str, Any]:
     """The points of a series, as far as time allows, and their exponents."""
     method, grows, sizes = SERIES[name]
@@ -150,7 +165,7 @@ def run_series(name: str, *, most_seconds: float, few: bool) -> dict[str, Any]:
     for size in sizes[:FEW] if few else sizes:
         if points:
             factor = size / points[-1]["size"]
-            slope = max(1.0, exponent(points[-2:])) if len(points) > 1 else 1.0
+            slope = min(2.0, max(1.0, exponent(points[-2:]))) if len(points) > 1 else 1.0
             if points[-1]["seconds"] * factor**slope > most_seconds:
                 stopped = f"{size:,} would take about {points[-1]['seconds'] * factor**slope:,.0f} s"
                 break
@@ -162,16 +177,18 @@ def run_series(name: str, *, most_seconds: float, few: bool) -> dict[str, Any]:
         points.append(json.loads(done.stdout.splitlines()[-1]))
     found: dict[str, Any] = {"method": method, "grows": grows, "points": points, "stopped": stopped}
     if len(points) > 1:
-        found |= {"exponent": exponent(points), "last": exponent(points[-2:])}
+        found |= {"exponent": exponent(points), "marginal": marginal(points), "last": exponent(points[-2:])}
     return found
 
 
 def show(name: str, series: dict[str, Any]) -> None:
     times = "  ".join(f"{point['size']:,}: {point['seconds']:.3g} s" for point in series["points"])
-    slopes = f"exponent {series['exponent']:.2f}, last {series['last']:.2f}" if "exponent" in series else ""
+    slopes = {kind: series[kind] for kind in ("exponent", "marginal", "last") if series.get(kind) is not None}
     most = MOST.get(series["grows"])
-    held = "" if most is None or not slopes else f" (at most {most}: {'yes' if series['exponent'] <= most else 'NO'})"
-    print(f"{name:24} {slopes}{held}  {times}  {series['stopped']}", flush=True)
+    held = "" if most is None or not slopes else f" (at most {most}: {'yes' if max(slopes.values()) <= most else 'NO'})"
+    said = ", ".join(f"{kind} {slope:.2f}" for kind, slope in slopes.items())
+    peak = f"peak {series['points'][-1]['peak_megabytes']:,.0f} MB" if series["points"] else ""
+    print(f"{name:24} {said}{held}  {times}  {peak}  {series['stopped']}", flush=True)
 
 
 def draw(found: dict[str, dict[str, Any]], path: Path) -> None:
@@ -187,7 +204,7 @@ def draw(found: dict[str, dict[str, Any]], path: Path) -> None:
         drawn = [(name, one) for name, one in found.items() if one["grows"] == grows and "exponent" in one]
         for number, (name, one) in enumerate(drawn):
             x, y = ([point[key] for point in one["points"]] for key in ("size", "seconds"))
-            label = f"{name.partition(',')[0]}, exponent {one['exponent']:.2f}"
+            label = f"{name.partition(',')[0]}, exponent {one['exponent']:.2f}, last {one['last']:.2f}"
             axes.loglog(x, y, color=COLOURS[number], marker=MARKS[number], ms=4, lw=1.3, label=label)
         axes.set_xlabel(title)
         axes.set_ylabel("processor seconds")
@@ -202,18 +219,28 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help=f"the first {FEW} sizes of each series")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of processor time, that one run may take")
     parser.add_argument("--series", nargs="*", default=list(SERIES), choices=list(SERIES), metavar="NAME")
+    parser.add_argument("--at-once", type=int, default=1, help="series; each should have cores of its own (taskset)")
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     arguments = parser.parse_args()
     if arguments.one:
         print(json.dumps(measure(*json.loads(arguments.one))))
         return
-    found: dict[str, dict[str, Any]] = {}
-    for name in arguments.series:
+    machine, found = describe(), dict[str, dict[str, Any]]()  # its load before the work begins
+
+    def work(name: str) -> None:
         found[name] = run_series(name, most_seconds=arguments.seconds, few=arguments.small)
         show(name, found[name])
-        document = {"command": "python -m benchmarks.growth", "machine": describe(), "series": found}
+        ordered = {known: found[known] for known in SERIES if known in found}
+        document = {
+            "command": " ".join(["python -m benchmarks.growth", *sys.argv[1:]]),
+            "machine": machine,
+            "series": ordered,
+        }
         (arguments.out / "growth.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    draw(found, arguments.out / "growth.svg")
+
+    with ThreadPoolExecutor(arguments.at_once) as pool:
+        list(pool.map(work, arguments.series))
+    draw({known: found[known] for known in SERIES if known in found}, arguments.out / "growth.svg")
 
 
 if __name__ == "__main__":

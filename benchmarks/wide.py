@@ -1,8 +1,9 @@
 """`python -m benchmarks.wide`: what `poll` and `census` take on wide tables, through `populace synthesize`.
 
-Two tables of 30,000 rows whose columns depend on each other through a few latent classes: `wide` has 120 columns of 2 to 59
-values, `binary` has 500 of 0 and 1. Each method runs in a process of its own, one after the other; processor seconds, the peak
-of its memory and the mean distance of the two-way tables of its rows (over pairs drawn at random) are said and stored.
+Tables of 30,000 rows whose columns depend on each other through a few latent classes: `wide` has 120 columns of 2 to 59 values,
+`binary` has 500 of 0 and 1, `words` the same 500 written as two words, which `census` has to find. Each method runs in its own
+process, one after the other; processor seconds, the peak of its memory and the mean distance of the two-way tables of its
+rows (over pairs drawn at random) are said and stored.
 """
 
 from __future__ import annotations
@@ -24,16 +25,18 @@ import pyarrow.parquet as pq
 from benchmarks.machine import describe
 from populace.types import NumpyArray
 
+TABLES = ("wide", "binary", "words")
 ROWS = 30_000
 CLASSES = 6
 SHARPNESS = 1.5  # of the classes' tables: 0 would be independent columns
 EPSILON = {"poll": 4.0, "census": 1.0}
 PAIRS = 200  # of columns, over which the distance is averaged
+AT_ONCE = 2**16  # rows that are made together
 
 
 def sizes_of(table: str) -> tuple[int, ...]:
     """How many values each column has."""
-    if table == "binary":
+    if table != "wide":
         return (2,) * 500
     return tuple(int(size) for size in np.rint(np.geomspace(2, 59, 120)))
 
@@ -47,7 +50,11 @@ def make(sizes: tuple[int, ...], rows: int, seed: int = 0) -> NumpyArray:
         logits = rng.normal(size=size) + SHARPNESS * rng.normal(size=(CLASSES, size))
         shares = np.exp(logits)
         steps = np.cumsum(shares / shares.sum(axis=1, keepdims=True), axis=1)
-        columns.append(np.minimum((rng.random(rows)[:, None] > steps[chosen]).sum(axis=1), size - 1))
+        drawn, codes = rng.random(rows), np.empty(rows, np.int32)
+        for start in range(0, rows, AT_ONCE):  # ten million rows are made too, and must not be what takes memory
+            some = slice(start, start + AT_ONCE)
+            codes[some] = np.minimum((drawn[some, None] > steps[chosen[some]]).sum(axis=1), size - 1)
+        columns.append(codes)
     return np.stack(columns, axis=1)
 
 
@@ -72,7 +79,7 @@ def measure(table: str, method: str, folder: Path, *, rows: int) -> dict[str, An
     data, out = folder / f"{table}.parquet", folder / f"{table}-{method}"
     names = [f"c{number}" for number in range(len(sizes))]
     values = {
-        name: pa.array([written(code, size) for code in codes[:, i]])
+        name: pa.array([written(code, size, table) for code in codes[:, i]])
         for i, (name, size) in enumerate(zip(names, sizes, strict=True))
     }
     pq.write_table(pa.table(values), data)
@@ -96,24 +103,27 @@ def measure(table: str, method: str, folder: Path, *, rows: int) -> dict[str, An
         return result | {"failed": (folder / "stderr.txt").read_text(encoding="utf-8").strip().splitlines()[-1]}
     made = pq.read_table(out / "synthetic.parquet")
     # What is missing, or no value of the file, is counted as one more value.
-    synthetic = np.stack([_codes(made.column(name), size) for name, size in zip(names, sizes, strict=True)], axis=1)
+    columns = [_codes(made.column(name), size, table) for name, size in zip(names, sizes, strict=True)]
+    synthetic = np.stack(columns, axis=1)
     wider = tuple(size + 1 for size in sizes)
     return result | {"two_way_distance": distance(codes, synthetic, wider)}
 
 
-def written(code: int, size: int) -> int | str:
+def written(code: int, size: int, table: str) -> int | str:
     """A value as it stands in the file: 0 and 1, or words."""
+    if table == "words":
+        return ("with", "without")[code]
     return int(code) if size == 2 else f"v{code:02d}"
 
 
-def _codes(column: pa.ChunkedArray, size: int) -> NumpyArray:
-    known = {written(code, size): code for code in range(size)}
+def _codes(column: pa.ChunkedArray, size: int, table: str) -> NumpyArray:
+    known = {written(code, size, table): code for code in range(size)}
     return np.array([known.get(value, size) for value in column.to_pylist()])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tables", nargs="*", default=["wide", "binary"], choices=["wide", "binary"])
+    parser.add_argument("--tables", nargs="*", default=list(TABLES), choices=TABLES)
     parser.add_argument("--methods", nargs="*", default=["poll", "census"], choices=["poll", "census"])
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--json", metavar="FILE")

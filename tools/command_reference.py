@@ -14,6 +14,14 @@ import typer.main
 from populace.cli.main import app
 
 PROGRAM = "populace"
+EXIT_CODES = (
+    "| exit code | |", "|---|---|",
+    "| 0 | success |",
+    "| 1 | `audit` refutes a claim, or `verify` finds something that does not hold |",
+    "| 2 | bad input: one sentence says what was expected, what was found and what to do |",
+    "| 3 | `verify` finds nothing wrong, but could not check everything (a run of 0.1.0, files left out) |",
+    "| 130 | interrupted; give the same command again to go on |",
+)  # fmt: skip
 KINDS = {float: "NUMBER", int: "N", str: "TEXT", Path: "PATH"}
 
 
@@ -32,6 +40,7 @@ def reference() -> str:
     lines = [
         "# The command line", "",
         "Written from the commands themselves when this site is built; `populace COMMAND --help` says the same.", "",
+        *EXIT_CODES, "",
         "| command | |", "|---|---|",
         *(f"| [`{name}`](#{_anchor(name)}) | {_cell(_first(one.help))} |" for name, one in found[1:]), "",
     ]  # fmt: skip

@@ -20,7 +20,7 @@ from populace.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from populace import methods as methods
-    from populace.api import advise, attack, audit, method, plan, split, synthesize
+    from populace.api import advise, attack, audit, method, plan, rehearse, split, synthesize
     from populace.collector.device import Device
     from populace.errors import BudgetError, InputError, PopulaceError, SpecError
     from populace.methods.base import Plan, Protocol
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from populace.tables.table import Table, make_table, read_table
 
 _HOMES = {
-    "api": ("advise", "attack", "audit", "method", "plan", "split", "synthesize"),
+    "api": ("advise", "attack", "audit", "method", "plan", "rehearse", "split", "synthesize"),
     "collector.device": ("Device",),
     "errors": ("BudgetError", "InputError", "PopulaceError", "SpecError"),
     "methods.base": ("Plan", "Protocol"),
@@ -50,7 +50,7 @@ _WHERE = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "BudgetError", "Clients", "Column", "Device", "Evaluation", "Guarantee", "Images", "InputError", "Plan", "PopulaceError",
     "Protocol", "Run", "Schema", "SpecError", "Table", "advise", "attack", "audit", "evaluate", "load_run", "load_schema",
-    "make_table", "method", "methods", "plan", "read_images", "read_table", "simulate", "split", "split_by_column",
+    "make_table", "method", "methods", "plan", "read_images", "read_table", "rehearse", "simulate", "split", "split_by_column",
     "synthesize",
 ]  # fmt: skip
 

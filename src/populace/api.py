@@ -38,7 +38,12 @@ Method = str | Protocol
 
 
 def method(name: str, **settings: object) -> Protocol:
-    """A method by the name it has on the command line: `method("fl-gan", epsilon=4)`."""
+    """A method by the name it has on the command line: `method("fl-gan", epsilon=4)`.
+
+    Args:
+        name: one of those that `populace methods` lists.
+        settings: its parameters, by name; `populace methods NAME` lists them with their meaning.
+    """
     check_settings(protocol_class(name), settings)
     return make_protocol(name, settings)
 
@@ -54,8 +59,15 @@ def split(
 ) -> Clients:
     """Deal rows or images out to simulated clients: so many records each, or one client per value of a column.
 
-    A list of tables is a list of silos, a client each. Of one table every row is a client where nothing else is said. `person`
-    is the column that says whose each row is, for a method that protects persons: `methods.Census(unit="person", ...)`.
+    A list of tables is a list of silos, a client each. Of one table every row is a client where nothing else is said.
+
+    Args:
+        data: a pandas, polars or Arrow table, a file, a Table or Images, or a list of them.
+        records_per_client: deal so many consecutive records to each client.
+        client_column: one client for every value of this column.
+        most_records: the declared most records of one client, a public number; one with more is refused.
+        person: the column that says whose each row is, for methods that protect persons: `methods.Census(unit="person")`.
+        schema: a declared schema; without it one is read from the data.
     """
     given = read_given(data, schema=schema, without=columns_named(client_column, person))
     if given.listed and (records_per_client is not None or client_column is not None):
@@ -96,16 +108,33 @@ def synthesize(
 ) -> Run:
     """Simulate clients that hold these rows or images, and make synthetic ones with their privacy statement.
 
-    `data` is a pandas, polars or Arrow table, a file, a Table or Images. A list of them is a list of silos: one client each;
-    under local methods, which protect persons, every row is a client of its own. One table is one silo where the method
-    protects records and nothing else is said. Without `method` the default for the data is used (`census` for tables), which
-    `run.method` names and `run.remarks` explain; a method that was made already brings its own epsilon and settings. A table
-    without `schema` gets a proposed one, whose domains the statement marks as read from the data. `person` is the column that
-    says whose each row is: `census` then protects a person with all their rows at a silo, and the column is not synthesised.
+    A list of tables is a list of silos: one client each; under local methods, which protect persons, every row is a client of
+    its own. One table is one silo where the method protects records and nothing else is said. A run on files is booked in the
+    ledger beside them, as on the command line; rows in memory lie beside none, and the statement then says that the run was
+    not booked.
 
-    The run's files go to `out`, or to a temporary folder that lives as long as the run does: `run.save(path)` keeps them. A
-    run on files is booked in the ledger beside them, as on the command line; rows in memory lie beside none, and the
-    statement then says that the run was not booked. `ledger` names a file to book in, False books nowhere.
+    Args:
+        data: a pandas, polars or Arrow table, a file, a Table or Images, or a list of them.
+        epsilon: the privacy budget of one unit. A method that was made already brings its own.
+        target: the column that matters most.
+        method: a method, or its name. Without it the default for the data is used (`census` for tables), which `run.method`
+            names and `run.remarks` explain.
+        schema: a declared schema. Without it one is proposed, whose domains the statement marks as read from the data.
+        delta: for methods with an approximate guarantee; chosen below one divided by the records where it is left out.
+        trust: "silo", "secure-sum" or "central", where the method offers it.
+        settings: parameters of the method, by name.
+        records_per_client: simulate clients of so many records each.
+        client_column: simulate one client for every value of this column.
+        most_records: the declared most records of one client or silo, a public number.
+        person: the column that says whose each row is: `census` then protects a person with all their rows at a silo, and the
+            column is not synthesised.
+        rows: how many synthetic rows, or images, to write; 10,000.
+        seed: makes the run reproducible, and therefore not private.
+        out: a new folder for the run. Without it a temporary one lives as long as the run does; `run.save(path)` keeps it.
+        ledger: a file to book the run in; False books nowhere.
+        limit: the most epsilon that all runs on the same rows may cost; kept in the ledger.
+        other_people: why a table with the columns of an earlier one is about other people; kept in the ledger.
+        say: called with every remark, a sentence each.
     """
     named = _method_options(method, epsilon=epsilon, delta=delta, trust=trust, settings=settings)
     data = expanded(data)
@@ -218,8 +247,13 @@ def plan(
 ) -> Plan:
     """What can be said before any data is touched: guarantee, rounds, bytes and predicted error.
 
-    `clients` is how many clients or silos there will be, each with at most so many records under this schema, or clients as
-    `split` makes them. Without `method` it is the plan of the default for tables.
+    Args:
+        method: a method, or its name; without it the default for tables.
+        clients: how many clients or silos there will be, or clients as `split` makes them.
+        schema: the declared schema of their records.
+        epsilon: the privacy budget of one unit.
+        records_per_client: the most records of one client.
+        settings: parameters of the method, by name.
     """
     method = default_method(TABLE_IN_MEMORY) if method is None else method
     options = _method_options(method, epsilon=epsilon, delta=None, trust=None, settings=settings)
@@ -265,11 +299,67 @@ def advise(
     )  # fmt: skip
 
 
+def rehearse(
+    schema: Schema | str | Path,
+    *,
+    clients: int,
+    epsilon: float,
+    records_per_client: int = 1,
+    methods: Sequence[str] = (),
+    trust: str | None = None,
+    public: str | Path | None = None,
+    rows: int = DEFAULT_ROWS,
+    draws: int = 3,
+    seed: int = 0,
+    out: str | Path | None = None,
+) -> JsonObject:
+    """Compare candidates before a private row is touched, in simulation; `document["candidates"]` has figures with intervals.
+
+    Invented rows are not your data: compare the candidates by them, and do not read the figures as what your data will give.
+
+    Args:
+        schema: The declared schema, or the path of its TOML file.
+        clients: How many silos, or people, will take part.
+        epsilon: The privacy budget of one client or record.
+        records_per_client: How many records each of them holds.
+        methods: Names of candidates; otherwise what `advise` recommends and the next two, without those that take minutes.
+        trust: `local`, `silo`, `secure-sum` or `central`; otherwise as `advise` recommends.
+        public: A table of public rows under the schema; without one, rows of its shape are invented.
+        rows: How many synthetic rows each candidate makes.
+        draws: How many draws of rows each candidate is tried on; the intervals are over them.
+        seed: Of the draws and of the noise; nothing private is protected by it.
+        out: A folder that keeps every finished cell, so that an interrupted rehearsal goes on, and gets `rehearsal.json` and
+            `rehearsal.html`.
+    """
+    from populace.papers.rehearsal import make_rehearsal
+    from populace.papers.rehearsal import rehearse as run_rehearsal
+    from populace.report.rehearsal import write_page
+
+    if not isinstance(schema, Schema | str | Path):
+        raise InputError(f"expected schema as a Schema or the path of a TOML file, got {type(schema).__name__}")
+    if isinstance(methods, str) or not all(isinstance(name, str) for name in methods):
+        raise InputError(f"expected methods as a list of names, got {methods!r}")
+    rehearsal = make_rehearsal(
+        schema if isinstance(schema, Schema) else load_schema(schema), clients=_plain(clients), epsilon=_plain(epsilon),
+        records=_plain(records_per_client), methods=tuple(methods), trust=trust, public=None if public is None else str(public),
+        rows=_plain(rows), draws=_plain(draws), seed=_plain(seed),
+    )  # fmt: skip
+    temporary = TemporaryFolder("populace-rehearsal-") if out is None else None
+    folder = _path(out, "out") if temporary is None else temporary.path
+    document = run_rehearsal(rehearsal, folder)
+    write_page(document, folder)
+    return document
+
+
 def audit(what: Method | Run, *, epsilon: float | None = None, **options: Any) -> JsonObject:
     """A lower bound on epsilon, measured over worst-case inputs, beside the claim; `document["flagged"]` if it is refuted.
 
-    `what` is a run, a method or its name, or a mechanism's name; options are those of `populace audit`. Reads no records. The
-    result of a run is also written into its folder.
+    Reads no records. The result of a run is also written into its folder.
+
+    Args:
+        what: a run, a method or its name, or a mechanism's name.
+        epsilon: the claim; a run has its own.
+        options: those of `populace audit`: samples, confidence, settings and others.
     """
     from populace.audits.request import AuditRequest, perform, write
 
@@ -284,8 +374,14 @@ def attack(
 ) -> JsonObject:
     """Try to tell from synthetic rows who is behind them: membership, attributes, nearest records.
 
-    `what` is a run, a method or its name, `real` are real rows (those the run was made from; several tables are several
-    silos), options are those of `populace attack`. The result of a run is also written into its folder; keep it with the data.
+    The result of a run is also written into its folder; keep it with the data.
+
+    Args:
+        what: a run, a method or its name.
+        real: real rows, those the run was made from; several tables are several silos.
+        epsilon: the budget of a method; a run has its own.
+        out: a folder for the shadow runs of a method.
+        options: those of `populace attack`: targets, shadows, holdout and others.
     """
     from populace.attacks.request import AttackRequest, perform
 

@@ -48,19 +48,17 @@ def main() -> int:
         if given.demo is None:
             subprocess.run([*POPULACE, "demo", "--out", str(demo)], check=True)
         for name, page, start, height in OF_A_RUN:
-            browser.open((demo / "census" / page).resolve().as_uri(), width=WIDTH)
-            top = browser.evaluate(f"Math.max(0, document.querySelector('{start}').getBoundingClientRect().top - 12)")
-            save(browser.picture(), given.out / f"{name}.webp", box=(0, top, WIDTH, top + height))
+            browser.open((demo / "census" / page).resolve().as_uri(), width=WIDTH, height=height)
+            browser.evaluate(f"scrollTo(0, document.querySelector('{start}').getBoundingClientRect().top - 12)")
+            save(browser.picture(whole=False), given.out / f"{name}.webp")
         with survey(Path(scratch) / "study") as link:
             photograph_survey(browser, link, given.out)
     return 0
 
 
-def save(png: bytes, path: Path, *, box: tuple[float, float, float, float] | None = None) -> None:
-    """Keep a part of a picture, as small as it can be without showing it."""
+def save(png: bytes, path: Path) -> None:
+    """Keep a picture, as small as it can be without showing it."""
     picture = Image.open(io.BytesIO(png)).convert("RGB")
-    if box is not None:
-        picture = picture.crop((int(box[0]), int(box[1]), int(box[2]), min(int(box[3]), picture.height)))
     picture.save(path, "WEBP", quality=82, method=6)
     if path.stat().st_size > MOST_BYTES:
         raise SystemExit(f"{path} has {path.stat().st_size} bytes, more than {MOST_BYTES}")

@@ -55,6 +55,8 @@ def schema_file(small_schema, tmp_path):
         (["site", "status", "nowhere"], "is not a site's folder"),
         (["site", "stop", "nowhere"], "is not a site's folder"),
         (["site", "join", "nowhere"], "is not a site's folder"),
+        (["site", "join", "nowhere", "--data", "x.csv", "--epsilon", "2"], "--epsilon changes what was agreed"),
+        (["site", "join", "nowhere", "--restored"], "--restored changes what was agreed"),
         (["site", "join", "nowhere", "x.signed.zip"], "give --fingerprint, --proposal, --data, --epsilon"),
         (["site", "request", "s", "--name", "UPPER", "--org", "o", "--federation", "f"], "a site's name"),
         (["site", "request", "SCHEMA", "--name", "a", "--org", "o", "--federation", "f"], "s.toml: File exists"),

@@ -20,8 +20,8 @@ from populace.cli.main import app, call
 CODES = (0, 1, 2, 3)
 #: What is never called with options that could be right: it would serve, train, wait for sites, or start processes.
 RESTRAINED = (
-    "demo", "benchmark", "collector serve", "federation start", "federation run", "federation stop", "federation init",
-    "federation demo",
+    "demo", "rehearse", "benchmark", "collector serve", "federation start", "federation run", "federation stop",
+    "federation init", "federation demo",
     "federation approve", "site request", "site join", "site stop", "device answer", "attack", "audit", "collector fit",
 )  # fmt: skip
 WRONG = (
@@ -42,6 +42,8 @@ READING = {
     "schema": ("rows.parquet", ["schema", "{}/rows.parquet", "-o", "{}/new.toml"]),
     "advise": ("rows.parquet", ["advise", "--data", "{}/rows.parquet", "--schema", "{}/rows.toml"]),
     "advise under": ("rows.toml", ["advise", "--clients", "3", "--records", "900", "--schema", "{}/rows.toml", "--json"]),
+    "rehearse": ("rows.toml", ["rehearse", "--schema", "{}/rows.toml", "--clients", "300", "--epsilon", "1", "--methods",
+    "independent", "--draws", "1", "--rows", "50", "--out", "{}/rehearsed"]),
     "advise pictures": ("pictures.npz", ["advise", "--data", "{}/pictures.npz"]),
     "plan": ("rows.toml", ["plan", "--schema", "{}/rows.toml", "--clients", "9", "--epsilon", "1", "--method", "independent"]),
     "synthesize": ("rows.parquet", ["synthesize", "{}/rows.parquet", "--schema", "{}/rows.toml", "--method",

@@ -10,7 +10,7 @@ def test_public_names():
     assert set(populace.__all__) == {
         "BudgetError", "Clients", "Column", "Device", "Evaluation", "Guarantee", "Images", "InputError", "Plan",
         "PopulaceError", "Protocol", "Run", "Schema", "SpecError", "Table", "advise", "attack", "audit", "evaluate", "load_run",
-        "load_schema", "make_table", "method", "methods", "plan", "read_images", "read_table", "simulate", "split",
+        "load_schema", "make_table", "method", "methods", "plan", "read_images", "read_table", "rehearse", "simulate", "split",
         "split_by_column", "synthesize",
     }  # fmt: skip
     for name in populace.__all__:

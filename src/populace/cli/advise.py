@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from populace.cli import completion
+
 EXAMPLE = "Example:  populace advise --data north.csv --data south.csv --epsilon 1"
 
 
@@ -19,7 +21,10 @@ def command(
     schema: str | None = typer.Option(None, "--schema", help="A declared schema (TOML)."),
     epsilon: float = typer.Option(1.0, "--epsilon", help="Privacy budget of one client (or record)."),
     trust: str | None = typer.Option(
-        None, "--trust", help="local, silo, secure-sum or central. Default: silo for files and silos, local for people."
+        None,
+        "--trust",
+        help="local, silo, secure-sum or central. Default: silo for files and silos, local for people.",
+        autocompletion=completion.trust,
     ),
     images: bool = typer.Option(False, "--images", help="The records are images; with --clients."),
     person: bool = typer.Option(False, "--person", help="Protect a person with all their rows at a silo."),

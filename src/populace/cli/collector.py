@@ -163,7 +163,7 @@ def status(
     for column in found["columns"]:
         if column["shares"]:
             parts = zip(column["labels"], column["shares"], column["half_widths"], strict=True)
-            said = ", ".join(f"{label} {share:.1%} ± {width:.1%}" for label, share, width in parts)
+            said = ", ".join(f"{label} {min(1.0, max(0.0, share)):.1%} ± {width:.1%}" for label, share, width in parts)
             show.say(f"{column['name']}: {said}")
     if found["answers_needed"] is not None:
         enough = "are enough" if found["enough"] else f"are not enough, {found['answers_needed']:,} would be"

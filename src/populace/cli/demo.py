@@ -29,10 +29,12 @@ def command(
     synthesize.command(
         data=[str(file) for file in files], epsilon=epsilon, out=census, method=None, delta=None, schema=str(schema),
         target=TARGET, trust=None, records_per_client=None, client_column=None, most_records=None, person=None, pairs=[],
-        rows=ROWS, seed=seed, ledger=None, no_ledger=False, limit=None, other_people=None,
+        rows=ROWS, seed=seed, ledger=None, no_ledger=False, limit=None, other_people=None, table=None, query=None,
     )  # fmt: skip
     show.say("")
-    evaluate.command(runs=[census], real=[str(file) for file in files], target=TARGET, as_json=False)
+    evaluate.command(
+        runs=[census], real=[str(file) for file in files], target=TARGET, table=None, query=None, as_json=False
+    )
     show.say(
         "\nThe same people, polled one by one: each answers one question, at random, and no hospital is trusted.\n"
     )

@@ -286,7 +286,7 @@ def demo(
     show.say("")
     show.say_lines(made.run.guarantee.lines)
     show.say("")
-    evaluate.command(runs=[made.folder], real=[str(made.all_rows)], target=None, as_json=False)
+    evaluate.command(runs=[made.folder], real=[str(made.all_rows)], target=None, table=None, query=None, as_json=False)
     for place in made.sites:
         show.say("")
         site.print_status(place.status())

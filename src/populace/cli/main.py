@@ -27,6 +27,7 @@ from populace.cli import (
     methods,
     plan,
     poll,
+    rehearse,
     sample,
     schema,
     site,
@@ -48,7 +49,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (demo, advise, methods, schema, plan, synthesize, sample, evaluate, verify, audit, attack, benchmark):
+for module in (
+    demo,
+    advise,
+    rehearse,
+    methods,
+    schema,
+    plan,
+    synthesize,
+    sample,
+    evaluate,
+    verify,
+    audit,
+    attack,
+    benchmark,
+):
     app.command(name=module.__name__.rpartition(".")[2], epilog=module.EXAMPLE)(module.command)
 for group in (ledger, poll, collector, device, federation, site):
     app.add_typer(group.app, name=group.__name__.rpartition(".")[2], epilog=group.EXAMPLE)

@@ -140,11 +140,30 @@ def join(
             other_clients=other_clients, restored=restored, seed=seed, person=person,
         )  # fmt: skip
         _agree(place, signed, proposal, hosting, fingerprint)
-    elif data is not None:
-        place.find_data(data)
+    else:
+        _only_restarts(
+            {"--fingerprint": fingerprint, "--proposal": proposal, "--epsilon": epsilon, "--delta": delta, "--person": person,
+             "--records-per-client": records_per_client, "--client-column": client_column, "--whole": whole,
+             "--records": records, "--change-limit": change_limit, "--trust-coordinator": trust_coordinator,
+             "--other-clients": other_clients, "--restored": restored, "--seed": seed}
+        )  # fmt: skip
+        if data is not None:
+            place.find_data(data)
     process = place.start()
     show.say(f"{place.document['name']} answers requests of {place.document['federation']} (process {process})")
     show.say(f"`populace site status {folder}` shows what left; `populace site stop {folder}` ends it")
+
+
+def _only_restarts(options: dict[str, object]) -> None:
+    """A site that restarts has agreed already: what would change that is refused, and not passed over."""
+    from populace.errors import InputError
+
+    given = [name for name, value in options.items() if value is not None and value is not False and value != 0.0]
+    if given:
+        raise InputError(
+            f"a site that restarts takes --data and --revoked alone; {', '.join(given)} changes what was agreed: give the "
+            "signed request and all options of a new join, or leave it out"
+        )
 
 
 def _one_table(data: str | None, table: str | None, query: str | None) -> str | None:

@@ -18,7 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 import pyarrow as pa
 
-from populace.border.documents import read_json
 from populace.collector.documents import MOST_NUMBER, NONCE_BYTES, Sent, answer_from, answer_message
 from populace.collector.exchange import (
     BAD,
@@ -37,6 +36,7 @@ from populace.collector.exchange import (
     read_sentence,
     read_token,
 )
+from populace.collector.record import encode_record
 from populace.collector.reports import reports_of
 from populace.collector.study import (
     METHODS,
@@ -50,7 +50,7 @@ from populace.collector.study import (
 )
 from populace.engines import wire
 from populace.engines.agreement import Agreement, frozen, shapes_of
-from populace.errors import DataError, InputError, SpecError, WireError
+from populace.errors import InputError, SpecError, WireError
 from populace.methods.base import Ask, Population, Protocol, Shard
 from populace.methods.registry import make_protocol
 from populace.privacy.guarantee import Guarantee
@@ -58,9 +58,7 @@ from populace.privacy.ledger import Budget, Charge
 from populace.privacy.relation import relation_of
 from populace.privacy.source import Source, System
 from populace.privacy.sqlite_ledger import SqliteLedger, kept_budget
-from populace.tables.reading import read_frame
 from populace.tables.schema import Schema, schema_from_dict
-from populace.tables.table import make_table
 from populace.types import ArrayTree, JsonObject
 
 ACCOUNT = "this device"
@@ -291,33 +289,6 @@ def _read_question(terms: Terms, body: bytes) -> tuple[JsonObject, ArrayTree, Ar
     if survey is not None and not 0 <= int(own) < len(survey.groups):
         raise WireError("the study has no such question")
     return fields, common, own
-
-
-def encode_record(record: Mapping[str, object] | pa.Table | str | Path, schema: Schema) -> Any:
-    """One record as codes; raises DataError unless it is exactly one and fits the schema."""
-    frame = _frame(record)
-    if frame.num_rows != 1:
-        raise DataError(f"expected one record, got {frame.num_rows}; a device answers for one person")
-    return make_table(frame, schema).codes[0].astype(np.int32)
-
-
-def _frame(record: Mapping[str, object] | pa.Table | str | Path) -> pa.Table:
-    if isinstance(record, pa.Table):
-        return record
-    if isinstance(record, Mapping):
-        return pa.table({str(name): [value] for name, value in record.items()})
-    path = Path(record)
-    if path.suffix != ".json":
-        return read_frame(str(path))
-    if not path.exists():
-        raise InputError(f"no file {path}")
-    document = read_json(path, error=DataError)
-    if not isinstance(document, dict):
-        raise DataError(f'expected one record in {path}, as {{"column": value, ...}}')
-    try:
-        return pa.table({str(name): [value] for name, value in document.items()})
-    except (pa.ArrowException, TypeError, OverflowError) as error:
-        raise DataError(f"expected one value for each column in {path}: {error}") from error
 
 
 def _schema(terms: Terms) -> Schema:

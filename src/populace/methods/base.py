@@ -160,7 +160,10 @@ class Costs:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What can be said before any data is touched; without `costs`, how long a run takes is in a stored model."""
+    """What can be said before any data is touched; without `costs`, how long a run takes is in a stored model.
+
+    `bytes_up` and `bytes_down` go from and to one client, `errors` are the predicted ones by name, `notes` are sentences.
+    """
 
     guarantee: Guarantee
     rounds: int

@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pydantic
+
 from populace.border.models import Form, read_document
 from populace.errors import RunError, out_of_range
 from populace.runs.run import versions
@@ -67,7 +69,8 @@ class Benchmark:
     """An experiment: its cells, what one cell measures, and how the results are shown.
 
     `prepare` raises if the data are not there, before any work. `revision` goes up when the meaning of a cell changes: cells of
-    another revision are not reused.
+    another revision are not reused. `settings` are what a cell does not say and its meaning depends on: a folder that was begun
+    with others is refused.
     """
 
     name: str
@@ -80,6 +83,7 @@ class Benchmark:
     views: Callable[[Sequence[Result]], Sequence[View]]
     charts: Callable[[Sequence[Result]], Sequence[Chart]]
     pictures: Callable[[Sequence[Result]], Sequence[Picture]] = lambda _: ()
+    settings: JsonObject = dataclasses.field(default_factory=dict)
 
 
 def benchmark_of(
@@ -91,7 +95,7 @@ def benchmark_of(
     """
     home = sys.modules[module]
     parts = ("cells", "measure", "views", "charts", *(("pictures",) if hasattr(home, "pictures") else ()))
-    functions = {part: functools.partial(getattr(home, part), *first) for part in parts}
+    functions: dict[str, Any] = {part: functools.partial(getattr(home, part), *first) for part in parts}
     return Benchmark(name=name, title=title, reference=reference, revision=revision, prepare=prepare, **functions)
 
 
@@ -228,6 +232,7 @@ class _Result(Form):
 
 class _Mark(Form):
     benchmark: str
+    settings: JsonObject = pydantic.Field(default_factory=dict)
 
 
 def _measured(benchmark: Benchmark, cell: Cell) -> JsonObject:
@@ -242,15 +247,19 @@ def _claim(folder: Path, benchmark: Benchmark) -> None:
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file; expected a folder for the benchmark")
     if mark.is_file():
-        found = read_document(mark, _Mark, advice="choose another --out")["benchmark"]
-        if found != benchmark.name:
+        document = read_document(mark, _Mark, advice="choose another --out")
+        if (found := document["benchmark"]) != benchmark.name:
             raise RunError(f"{folder} holds the benchmark {found!r}, not {benchmark.name!r}; choose another --out")
+        kept, asked = document.get("settings", {}), benchmark.settings
+        if differ := sorted(name for name in {*kept, *asked} if kept.get(name) != asked.get(name)):
+            raise RunError(f"{folder} was begun with other settings ({', '.join(differ)}); choose another --out")
     elif folder.is_dir() and _holds_files(folder) and not mark.is_file():  # it may have been claimed meanwhile
         raise RunError(f"the folder {folder} is not empty and holds no benchmark; choose another --out")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not mark.is_file():
-            write_json(mark, {"benchmark": benchmark.name})
+            settings = {"settings": benchmark.settings} if benchmark.settings else {}
+            write_json(mark, {"benchmark": benchmark.name, **settings})
         (folder / "cells").mkdir(exist_ok=True)
     except OSError as error:
         raise RunError(f"cannot make the folder {folder}: {error.strerror or error}") from error

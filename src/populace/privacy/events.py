@@ -139,8 +139,8 @@ def to_json(event: Event) -> JsonObject:
 
 
 def from_json(document: JsonObject) -> Event:
-    name = document.get("kind", "")
-    kind = KNOWN.get(name)
+    name = document.get("kind", "") if isinstance(document, dict) else document
+    kind = KNOWN.get(name) if isinstance(name, str) and isinstance(document, dict) else None
     if kind is None:
         raise SpecError(f"expected an event in {', '.join(KNOWN)}, got {name!r}")
     values: JsonObject = {}

@@ -13,7 +13,6 @@ from populace.evaluation.baselines import PRODUCT, REAL, SYNTHETIC
 from populace.evaluation.estimate import over_seeds
 from populace.evaluation.marginals import association
 from populace.report import figures, maps
-from populace.report.svg import WIDTH, chart, short, tag, text, title
 from populace.tables.schema import Schema
 from populace.types import JsonObject
 
@@ -30,7 +29,6 @@ OF_A_NUMBER = (
     ("r2: gradient boosting", "R², boosting"), ("r2: ridge regression", "R², ridge"), ("r2: random forest", "R², forest"),
     ("r2: MLP", "R², MLP"),
 )  # fmt: skip
-COLOURS = 6  # series-1 to series-6 in the style sheet
 
 
 def shown_columns(runs: Sequence[Run]) -> list[tuple[str, str]]:
@@ -82,7 +80,7 @@ def _best(runs: Sequence[Run], key: str) -> float | None:
 def charts(runs: Sequence[Run]) -> JsonObject:
     """AVD by number of columns for all runs, and dots with intervals for single figures."""
     first = runs[0]["metrics"]["metrics"]
-    classes = {run["name"]: f"series-{i % COLOURS + 1}" for i, run in enumerate(runs)}
+    classes = {run["name"]: f"series-{i % figures.COLOURS + 1}" for i, run in enumerate(runs)}
     classes |= {REAL: "real", PRODUCT: "product"}
     lines = {run["name"]: _widths(run["metrics"]["metrics"], SYNTHETIC) for run in runs}
     lines |= {name: _widths(first, name) for name in (REAL, PRODUCT)}
@@ -102,36 +100,8 @@ def _widths(metrics: JsonObject, name: str) -> JsonObject:
 def _dots(runs: Sequence[Run], key: str, metric: JsonObject) -> Markup:
     """One line per run, with real data and independent columns as upright lines."""
     values = {run["name"]: run["metrics"]["metrics"][key]["values"][SYNTHETIC] for run in runs}
-    beside = {name: metric["values"][name] for name in (REAL, PRODUCT) if "value" in metric["values"][name]}
-    every = [
-        v[k] for v in (*values.values(), *beside.values()) if "value" in v for k in ("value", "low", "high") if k in v
-    ]
-    low, high = (0.0 if metric["better"] == "lower" else min(every)), max(every)
-    left, right = 120.0, WIDTH - 14.0
-    scale = (right - left) / ((high - low) or 1.0)
-    bottom = 20.0 * len(values) + 6
-    parts = []
-    for name, v in beside.items():
-        x = left + (v["value"] - low) * scale
-        said = title(f"{name}: {figures.interval_text(v)}")
-        kind = "real" if name == REAL else "product"
-        parts.append(tag("line", said, x1=x, x2=x, y1=2, y2=bottom, class_=f"{kind}-line thick"))
-    for number, (name, v) in enumerate(values.items()):
-        y = 20.0 * number + 14
-        parts.append(text(left - 8, y + 4, short(name, 18), anchor="end", class_="small"))
-        if "value" not in v:
-            parts.append(text(left, y + 4, short(v["left_out"], 36), class_="small"))
-            continue
-        series = f"series-{number % COLOURS + 1}"
-        x = left + (v["value"] - low) * scale
-        ends = [left + (v.get(k, v["value"]) - low) * scale for k in ("low", "high")]
-        parts.append(tag("line", x1=ends[0], x2=ends[1], y1=y, y2=y, class_=f"{series}-line thick"))
-        parts.append(tag("circle", title(f"{name}: {figures.interval_text(v)}"), cx=x, cy=y, r=5, class_=series))
-    for value in (low, high):
-        x = left + (value - low) * scale
-        anchor = "start" if value == low else "end"
-        parts.append(text(x, bottom + 14, f"{value:.3g}", anchor=anchor, class_="small"))
-    return chart(bottom + 20, parts, label=str(metric["title"]))
+    beside = {kind: (name, metric["values"][name]) for kind, name in (("real", REAL), ("product", PRODUCT))}
+    return figures.rows_of_dots(values, beside, from_zero=metric["better"] == "lower", label=str(metric["title"]))
 
 
 def repeated_seeds(runs: Sequence[Run]) -> list[JsonObject]:

@@ -11,6 +11,7 @@ from populace.report.svg import LETTER, WIDTH, chart, percent, polyline, short, 
 from populace.tables.schema import Column
 from populace.types import JsonObject, NumpyArray
 
+COLOURS = 6  # series-1 to series-6 in the style sheet
 Values = Mapping[str, JsonObject]  # name -> {"value", "low", "high"} or {"left_out"}
 
 MOST_BARS = 16
@@ -125,6 +126,45 @@ def dot_chart(rows: Sequence[tuple[str, Values]], classes: Mapping[str, str], lo
     for tick in (low, (1 + low) / 2, 1.0):
         parts.append(text(left + (tick - low) * scale, height, f"{tick:g}", anchor="middle", class_="small"))
     return chart(height + 8, parts, label="scores by model, with intervals")
+
+
+def rows_of_dots(
+    values: Values, beside: Mapping[str, tuple[str, JsonObject]], *, from_zero: bool, label: str
+) -> markupsafe.Markup:
+    """One line with a dot and its interval for each figure; `beside`, by their class, are upright lines across all."""
+    known = {kind: (name, v) for kind, (name, v) in beside.items() if "value" in v}
+    every = [
+        v[k]
+        for v in (*values.values(), *(v for _, v in known.values()))
+        if "value" in v
+        for k in ("value", "low", "high")
+        if k in v
+    ]
+    low, high = (0.0 if from_zero else min(every)), max(every)
+    left, right = 120.0, WIDTH - 14.0
+    scale = (right - left) / ((high - low) or 1.0)
+    bottom = 20.0 * len(values) + 6
+    parts = []
+    for kind, (name, v) in known.items():
+        x = left + (v["value"] - low) * scale
+        said = title(f"{name}: {interval_text(v)}")
+        parts.append(tag("line", said, x1=x, x2=x, y1=2, y2=bottom, class_=f"{kind}-line thick"))
+    for number, (name, v) in enumerate(values.items()):
+        y = 20.0 * number + 14
+        parts.append(text(left - 8, y + 4, short(name, 18), anchor="end", class_="small"))
+        if "value" not in v:
+            parts.append(text(left, y + 4, short(v["left_out"], 36), class_="small"))
+            continue
+        series = f"series-{number % COLOURS + 1}"
+        x = left + (v["value"] - low) * scale
+        ends = [left + (max(low, v[k] if k in v else v["value"]) - low) * scale for k in ("low", "high")]
+        parts.append(tag("line", x1=ends[0], x2=ends[1], y1=y, y2=y, class_=f"{series}-line thick"))
+        parts.append(tag("circle", title(f"{name}: {interval_text(v)}"), cx=x, cy=y, r=5, class_=series))
+    for value in (low, high):
+        x = left + (value - low) * scale
+        anchor = "start" if value == low else "end"
+        parts.append(text(x, bottom + 14, f"{value:.3g}", anchor=anchor, class_="small"))
+    return chart(bottom + 20, parts, label=label)
 
 
 def scale_chart(values: Values, classes: Mapping[str, str], *, label: str) -> markupsafe.Markup:

@@ -57,6 +57,12 @@ def evaluate(what: object, *, real: object, target: str | None = None, seed: int
 
     A run is judged by the rows in its folder, and its page has the privacy statement; one that was simulated in memory by as
     many rows as there are real ones. Under different schemas rows compare by the columns that the synthetic ones have.
+
+    Args:
+        what: a run, or synthetic rows.
+        real: real rows; a list of tables is taken as one.
+        target: the column to predict.
+        seed: for rows drawn from a run in memory.
     """
     opened = open_data(real) if not isinstance(real, list | tuple) else read_given(real).data
     if isinstance(what, Run) and what.folder is not None:

@@ -17,7 +17,9 @@ import datetime
 import fcntl
 import hashlib
 import hmac
+import importlib.metadata
 import os
+import platform
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,6 +49,18 @@ ASKED = ("epsilon", "delta", "records_per_client", "client_column", "most_record
 MAY_BE_ASKED = ("silos", "person")
 #: Whose versions a run keeps, beside Python's.
 VERSIONS = ("populace", "jax", "numpy", "pyarrow", "dp-accounting")
+
+
+def versions() -> dict[str, str]:
+    """What ran: this code by its own word, libraries by what is installed."""
+    found = {"python": platform.python_version(), "populace": __version__}
+    for name in VERSIONS:
+        if name not in found:
+            try:
+                found[name] = importlib.metadata.version(name)
+            except importlib.metadata.PackageNotFoundError:
+                found[name] = "not installed"
+    return found
 
 
 def digests(folder: Path) -> dict[str, str]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import math
-import platform
 import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +34,13 @@ from populace.runs.domains import (
     refuse_lists,
     save_schema,
 )
-from populace.runs.folder import VERSIONS, RunFolder
+from populace.runs.folder import RunFolder
+from populace.runs.folder import versions as versions
 from populace.runs.given import read_private, who_takes_part
 from populace.runs.ledger.history import BESIDE, NOT_BOOKED, Bookkeeping, History
 from populace.runs.ledger.wording import said_alone
 from populace.runs.restated import simulated_population
+from populace.runs.sampling import Where, condition_texts, draw
 from populace.runs.sources import PrivateData
 from populace.runs.spec import (
     DEFAULT_ROWS,
@@ -56,7 +56,6 @@ from populace.tables.images import Images
 from populace.tables.partition import Clients
 from populace.tables.table import Table
 from populace.types import Doing, JsonObject
-from populace.version import __version__
 
 Say = Callable[[str], None]
 
@@ -117,14 +116,28 @@ class Run:
         """The same as text."""
         return aligned(self.lines)
 
-    def sample(self, rows: int, *, seed: int | None = None, conditions: Mapping[str, object] | None = None) -> Any:
-        """A Table or Images, whichever the run was about; costs no privacy."""
+    def sample(
+        self,
+        rows: int,
+        *,
+        seed: int | None = None,
+        where: Where = (),
+        balance: str | Sequence[str] = (),
+        conditions: Mapping[str, object] | None = None,
+    ) -> Any:
+        """A Table or Images, whichever the run was about; costs no privacy.
+
+        Args:
+            rows: how many.
+            seed: gives the same rows again.
+            where: conditions that all hold: `"age>=40"`, a list of them, or columns and their values; of images `"label=3"`.
+            balance: a column whose values are to be equally frequent, or shares: `"died=yes:0.3"`.
+            conditions: the former name of `where`.
+        """
         check_count("rows", rows)
         check_seed(seed)
-        if conditions is not None and not isinstance(conditions, Mapping):
-            raise SpecError(f"expected conditions as a mapping of columns to values, got {conditions!r}")
-        texts = None if conditions is None else {name: str(value) for name, value in conditions.items()}
-        return self.generator.sample(rows, Keys(make_key(seed)).sample(), texts)
+        every = [*condition_texts(where), *condition_texts({} if conditions is None else conditions)]
+        return draw(self.generator, rows, Keys(make_key(seed)).sample(), where=every, balance=balance)
 
     def save(self, path: str | Path, *, rows: int = DEFAULT_ROWS) -> None:
         """Keep the run in a new folder, as `populace synthesize` writes one; after `simulate` with so many synthetic rows."""
@@ -143,7 +156,11 @@ class Run:
 
 
 def simulate(protocol: Protocol, clients: Clients, *, seed: int | None = None, progress: Report | None = None) -> Run:
-    """Run a method on simulated clients, in memory. Nothing is booked in a ledger, which `details["history"]` says."""
+    """Run a method on simulated clients, in memory. Nothing is booked in a ledger, which `details["history"]` says.
+
+    `protocol` is a method, `methods.Moments(epsilon=4)`; `split` makes `clients`. A `seed` makes the run reproducible, and
+    therefore not private.
+    """
     if not isinstance(protocol, Protocol):
         raise SpecError(f"expected a method, as populace.methods has them, got {protocol!r}")
     if not isinstance(clients, Clients):
@@ -174,11 +191,8 @@ def asked_of(protocol: Protocol) -> JsonObject:
     asked = {"method": registered_name(protocol), "epsilon": float(settings.pop("epsilon", math.inf))}
     if settings.get("delta") == 0:
         settings.pop("delta")
-    return {
-        **asked,
-        **{name: settings.pop(name) for name in ("delta", "trust") if name in settings},
-        "settings": settings,
-    }
+    own: JsonObject = {name: settings.pop(name) for name in ("delta", "trust") if name in settings}
+    return {**asked, **own, "settings": settings}
 
 
 def _parameters(protocol: Protocol) -> JsonObject:
@@ -203,7 +217,7 @@ def _save_simulated(run: Run, path: Path, rows: int) -> None:
 
 
 def load_run(path: str | Path) -> Run:
-    """A finished run from its folder."""
+    """Open a finished run; a folder whose generator is not the one that its privacy.json lists is refused."""
     if not isinstance(path, str | Path):
         raise RunError(f"expected the path of a run's folder, got {path!r}")
     folder = RunFolder(path)
@@ -352,18 +366,6 @@ def _details(outcome: Outcome, clients: Clients) -> JsonObject:
         "rounds": outcome.rounds, "traffic": outcome.traffic.to_json(), "ledger": outcome.ledger.spent(),
         "population": simulated_population(population_of(clients), clients, answered=_answered(outcome)),
     }  # fmt: skip
-
-
-def versions() -> dict[str, str]:
-    """What ran: this code by its own word, libraries by what is installed."""
-    found = {"python": platform.python_version(), "populace": __version__}
-    for name in VERSIONS:
-        if name not in found:
-            try:
-                found[name] = importlib.metadata.version(name)
-            except importlib.metadata.PackageNotFoundError:
-                found[name] = "not installed"
-    return found
 
 
 def asked_budget(spec: RunSpec, protocol: Protocol, population: Population) -> Budget | None:

@@ -68,7 +68,7 @@ class Images:
         return dataclasses.replace(self, x=self.x[rows], y=self.y[rows])
 
     def save(self, path: str | Path) -> None:
-        """See `write_images`."""
+        """Write the images and labels to a `.npz` file, as `read_images` reads it."""
         write_images(self, path)
 
 

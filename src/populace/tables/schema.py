@@ -171,6 +171,7 @@ class Schema:
         return folded(tomli_w.dumps(document))
 
     def save(self, path: str | Path) -> None:
+        """Write the schema to a TOML file."""
         write_text(Path(path), self.to_toml())
 
 

@@ -95,11 +95,24 @@ def sdv_columns(path: Path) -> JsonObject:
     return dict(columns)
 
 
+def sdv_of_rows(schema: Schema) -> JsonObject:
+    """SDV metadata of rows as they are written: without the columns that are left out; a single id is the primary key."""
+    document = to_sdv(schema)
+    ids = [other.name for other in schema.others if other.kind == "id"]
+    written = {*schema.names, *ids}
+    document["columns"] = {name: entry for name, entry in document["columns"].items() if name in written}
+    return document | ({"primary_key": ids[0]} if len(ids) == 1 else {})
+
+
 def to_sdv(schema: Schema) -> JsonObject:
-    """SDV metadata of a schema: kinds alone, the domains are not kept."""
+    """SDV metadata of a schema: kinds alone, the domains are not kept.
+
+    To SDV, boolean columns hold true and false; those with two other words are categorical.
+    """
     entries: dict[str, JsonObject] = {}
     for column in schema.columns:
-        entries[column.name] = {"sdtype": SDTYPES[column.kind]}
+        words = column.kind == "boolean" and column.dtype != "boolean"
+        entries[column.name] = {"sdtype": "categorical" if words else SDTYPES[column.kind]}
         if column.kind in FORMS:
             entries[column.name]["datetime_format"] = column.format or FORMS[column.kind]
     for other in schema.others:

@@ -59,6 +59,8 @@ def test_the_shell_completes_commands_methods_benchmarks_trust_and_runs(folder):
     ]
     assert complete("populace evaluate run oth", folder) == ["other"]
     assert "--epsilon" in complete("populace plan --eps", folder)
+    assert complete("populace advise --trust s", folder) == ["silo", "secure-sum"]
+    assert complete("populace rehearse --trust s", folder) == ["silo", "secure-sum"]
 
 
 def test_a_description_stands_beside_each_method_where_the_shell_shows_one(folder):

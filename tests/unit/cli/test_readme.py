@@ -20,6 +20,7 @@ def commands():
 def test_the_readme_shows_the_commands_people_start_with():
     shown = {words[1] for words in commands() if words[0] == "populace"}
     assert shown == {
+        "rehearse",
         "advise",
         "methods",
         "schema",

@@ -12,8 +12,9 @@ import pytest
 import populace as pop
 from collector_for_tests import client_of, make_study, opened, tokens, turn
 from populace.cli.main import call
-from populace.collector.device import ACCOUNT, AwayError, NotTakenError, encode_record, read_terms
+from populace.collector.device import ACCOUNT, AwayError, NotTakenError, read_terms
 from populace.collector.documents import study_document
+from populace.collector.record import encode_record
 from populace.errors import BudgetError, DataError, InputError, PopulaceError, SpecError, WireError
 from populace.privacy.ledger import Budget
 from populace.privacy.sqlite_ledger import SqliteLedger
@@ -279,6 +280,31 @@ def test_a_record_that_does_not_fit_costs_nothing(place, link, tmp_path, name):
         assert not wire.sent()
         with SqliteLedger(tmp_path / "ledger", Budget(epsilon=2.0, unit="client")) as ledger:
             assert ledger.entries(ACCOUNT) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"district": "nowhere"}, r"^your answer to 'district' is none of the choices; choose one of [^;]*, [^;]*$"),
+        ({"age": 4_000}, r"^your answer to 'age' is none that the study can take; give a whole number from \d+ to \d+"),
+        ({"age": "ninety"}, r"^your answer to 'age' is none that the study can take; give a whole number"),
+        ({"district": None}, r"^your answer to 'district' is empty; choose one of"),
+        (
+            {"district": "nowhere", "age": 4_000},
+            r"^2 problems: \(1\) your answer to 'age' .*\(2\) your answer to 'district'",
+        ),
+    ],
+)
+def test_what_is_wrong_with_an_answer_is_said_to_a_person(change, words):
+    """No row, no schema, no cells: those are words for an analyst; and the answer itself is not repeated."""
+    with pytest.raises(DataError, match=words) as said:
+        encode_record({**RECORD, **change}, harbour_schema())
+    for word in ("row", "schema", "column", "cells", "nullable", "nowhere", "4000", "ninety"):
+        assert word not in str(said.value), word
+    with pytest.raises(DataError, match=r"^there is no answer to 'age' in your record; give a whole number from"):
+        encode_record({name: value for name, value in RECORD.items() if name != "age"}, harbour_schema())
+    with pytest.raises(DataError, match=r"^there is no answer to 'age', .* and 'owns_home' in your record; add them$"):
+        encode_record({"what": 1}, harbour_schema())
 
 
 def test_records_from_files(tmp_path):

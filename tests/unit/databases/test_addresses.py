@@ -38,6 +38,18 @@ def test_a_password_is_refused_and_not_repeated(address, what):
         locate([address], table="patients")
 
 
+@pytest.mark.parametrize("scheme", ["mysql", "postgresq", "POSTGRESQL", "https"])
+def test_other_addresses_are_refused_and_not_repeated(scheme):
+    with pytest.raises(InputError, match="the address of something else") as refused:
+        locate([f"{scheme}://reader:{SECRET}@host/db"])
+    assert SECRET not in str(refused.value)
+
+
+def test_names_that_no_file_can_have_are_left_to_their_reader():
+    for odd in ("a\0b.csv", "a\ud800.csv", "a\ud800.sqlite#table=t"):
+        assert resolved(odd) == odd
+
+
 def test_a_table_or_query_is_for_databases_and_said_once():
     assert locate(["a.duckdb", "b.csv"], table="t") == ("a.duckdb#table=t", "b.csv")
     assert locate(["postgresql://h/d"], query="SELECT 1") == ("postgresql://h/d#query=SELECT 1",)

@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 
 from census_cases import estimates, noisy_parts
-from populace.methods.census.cells import LIST_CELLS, SCALE_CELLS, SPIKE_SHARE, Coarse, cells_of, grouped
+from populace.methods.census.cells import (
+    LEAST_CELLS,
+    LIST_CELLS,
+    MOST_POSITIONS,
+    SCALE_CELLS,
+    SPIKE_SHARE,
+    Coarse,
+    cells_of,
+    grouped,
+)
 from populace.methods.census.scales import SHORT_GAP, consistent, denoised, sum_noise
 from populace.tables.schema import Column, Schema
 
@@ -81,6 +90,24 @@ def test_only_long_columns_are_coarse():
     assert coarse.columns == (0, 2)
     assert coarse.sizes == (SCALE_CELLS, 3, LIST_CELLS, 7)
     assert Coarse(Schema(columns=(listed(3, name="b"),))).columns == ()
+
+
+@pytest.mark.parametrize(("number", "most"), [(90, LIST_CELLS), (200, None), (700, LEAST_CELLS)])
+def test_many_long_columns_have_fewer_cells_together(number, most):
+    """As many cells as there is room for in all, and short columns keep theirs; the cells are there for every code."""
+    columns = tuple(listed(60, name=f"c{i}", nullable=i % 2 == 0) for i in range(number))
+    coarse = Coarse(Schema(columns=(*columns, listed(5, name="short"), listed(LEAST_CELLS, name="target"))))
+    assert coarse.sizes[-2:] == (5, LEAST_CELLS)
+    assert coarse.columns == tuple(range(number))
+    if most is not None:
+        assert coarse.most == most
+    else:
+        assert LEAST_CELLS < coarse.most < LIST_CELLS
+        one_more = sum(cells_of(column, coarse.most + 1) for column in coarse.schema.columns)
+        assert sum(coarse.sizes) <= MOST_POSITIONS < one_more
+    made = grouped(columns[0], np.arange(61.0), 1.0, coarse.most)
+    assert made.cell.max() == coarse.sizes[0] - 1
+    assert (np.bincount(made.cell, minlength=coarse.sizes[0]) > 0).all()
 
 
 def test_frequent_values_along_a_scale_stand_alone():

@@ -8,15 +8,18 @@ import numpy as np
 import pytest
 
 from builders import assert_same, debug_state, make_coordinator, make_sites
-from census_cases import two_kinds, wide_schema
+from census_cases import listed, two_kinds, wide_schema
 from populace.engines import simulation
 from populace.engines.runtime import padded_shard, population_of
 from populace.errors import SpecError
+from populace.methods.base import Population
 from populace.methods.census import protocol as census
+from populace.methods.census.cells import MOST_POSITIONS
 from populace.methods.census.protocol import Census
 from populace.methods.census.table_weights import SEEN
 from populace.privacy.source import Keyed
 from populace.tables.partition import split
+from populace.tables.schema import Schema
 
 ROWS = 8_400
 CONSTANT = (3, 8, 9, 10, 21)  # the first has a long scale
@@ -158,6 +161,29 @@ def test_few_columns_have_no_choice_of_tables_and_are_refused_where_all_do_not_f
     assert protocol_of().parts(population).learner.tables.room == 0
     with pytest.raises(SpecError, match="a message would hold"):
         protocol_of(0.02).parts(population)
+
+
+def test_many_columns_that_are_all_long_are_chosen_among_too():
+    """No column is short, the message has not room for all tables, and constant columns get none of it; the bound stays."""
+    schema = Schema(columns=tuple(listed(f"c{number}", 50) for number in range(26)))
+    clients = split(two_kinds(schema, 2_000, constant=(4, 5)), records_per_client=2_000)
+    protocol = protocol_of(0.4, fit_steps=5, prior_precision=1.0)
+    outcome = simulation.run(protocol, clients, root=jax.random.key(0))
+    learner = protocol.parts(population_of(clients)).learner
+    weights, tables = learner._weights(outcome.state.learner), learner.tables
+    assert not learner.first.short
+    assert 4 * tables.numbers <= 0.4e6 < 4 * tables.outcomes * tables.entries
+    assert np.sum(weights**2) <= tables.squares
+    assert 0 < tables.table_sizes[weights > 0].sum() <= tables.places
+    assert not weights[[4 in pair or 5 in pair for pair in tables.pairs]].any()
+    assert set(np.unique(outcome.generator.sample(500, jax.random.key(1)).codes[:, 4])) == {1}
+
+
+def test_a_target_of_many_values_is_no_outcome_though_it_has_few_cells():
+    schema = Schema(columns=tuple(listed(f"c{number}", 50) for number in range(500)), target="c7")
+    learner = protocol_of().parts(Population(schema=schema, clients=1, records=1_000)).learner
+    assert learner.tables.target is None
+    assert sum(learner.tables.sizes) <= MOST_POSITIONS
 
 
 def test_engines_agree_on_weights_that_go_to_silos(clients, tmp_path, monkeypatch):

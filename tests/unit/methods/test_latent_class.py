@@ -9,6 +9,7 @@ import pytest
 
 from populace.errors import DataError
 from populace.methods.blocks.latent_class import LatentClass, mixture_of
+from populace.methods.poll import answer_counts
 from populace.methods.poll.answer_counts import AnswerCounts, Layout, one_hot_cells, value_probabilities
 from populace.methods.poll.fit import Settings, fit, log_likelihood, log_tables, posterior_draws, rake
 from populace.methods.registry import load_generator
@@ -170,7 +171,8 @@ def test_steps_along_a_scale_are_smooth_where_that_is_asked_for():
     assert np.abs(np.diff(smooth[:8])).sum() < 0.9 * np.abs(np.diff(rough[:8])).sum()
 
 
-def test_looking_values_up_and_multiplying_matrices_give_the_same_chances():
+def test_looking_values_up_and_multiplying_matrices_give_the_same_chances(monkeypatch):
+    """Also the products of all two positions, and what each says of how the chances change."""
     rng = np.random.default_rng(0)
     layout = Layout(sizes=(3, 4), shapes=(0, 1), views=((1, (0, 0, 1, 1)),))
     cells = np.array([[a, 3 + b] for a in range(3) for b in range(4)] + [[7, 9], [8, 9]], np.int32)  # 9: nothing
@@ -179,14 +181,16 @@ def test_looking_values_up_and_multiplying_matrices_give_the_same_chances():
     tables = np.concatenate([rng.dirichlet(np.ones(3), 5), rng.dirichlet(np.ones(4), 5)], axis=1)
     logs = np.log(np.asarray(layout.with_views(tables)))
     weights = rng.dirichlet(np.ones(5))
-    dense, looked_up = (
-        np.asarray(value_probabilities(logs, weights, arrays, one_hot))
-        for one_hot in (one_hot_cells(cells, layout.positions), None)
-    )
+    hot, ways = one_hot_cells(cells, layout.positions), []
+    for one_hot, entries in ((hot, 0), (None, 0), (None, 100)):
+        monkeypatch.setattr(answer_counts, "PAIR_MATRIX", entries)
+        chances, pull_back = jax.vjp(lambda x, hot=one_hot: value_probabilities(x, weights, arrays, hot), logs)
+        ways.append((np.asarray(chances), np.asarray(pull_back(np.arange(8, dtype=np.float32))[0])))
     slow = [sum(weights @ np.exp(logs[:, [p for p in cell if p < 9]].sum(axis=1)) for cell in cells[reported == t])
             for t in range(8)]  # fmt: skip
-    assert np.allclose(dense, slow, atol=1e-5)
-    assert np.allclose(looked_up, slow, atol=1e-5)
+    for chances, gradient in ways:
+        assert np.allclose(chances, slow, atol=1e-5)
+        assert np.allclose(gradient, ways[0][1], atol=1e-5)
 
 
 def test_a_view_has_the_probability_of_the_values_it_groups():

@@ -12,6 +12,7 @@ from populace.errors import DataError
 from populace.methods.blocks.networks import Blocks, Decoder, count_parameters, unpack
 from populace.methods.registry import load_generator
 from populace.methods.wae.autoencoders import ClassAutoencoder, DenseAutoencoder, discrepancy
+from populace.methods.wae.training import adam_update
 
 SIZES = (3, 2, 1, 4)
 
@@ -185,9 +186,9 @@ def test_published_network_has_the_printed_structures_parameters():
     net = DenseAutoencoder(Blocks((2,) * 124), hidden=64, latent=16)
     assert count_parameters(net.shapes) == 18_188
     x = net.blocks.encode(np.zeros((2, 124), np.int32))
-    theta = net.start(jax.random.key(0))
-    assert np.isfinite(float(net.loss(theta, x, np.ones(2), jax.random.key(1))))
-    assert not np.asarray(jax.grad(net.loss)(theta, x, np.zeros(2), jax.random.key(1))).any()
+    theta, prior = net.start(jax.random.key(0)), jax.random.normal(jax.random.key(1), (2, 16))
+    assert np.isfinite(float(net.loss(theta, x, np.ones(2), prior)))
+    assert not np.asarray(jax.grad(net.loss)(theta, x, np.zeros(2), prior)).any()
 
 
 def test_discrepancy_is_equation_4():
@@ -258,3 +259,22 @@ def test_a_decoder_that_does_not_fit_or_is_not_finite_is_refused(small_schema):
         Decoder(schema=small_schema, layers={"classes": np.zeros((2, 3))})
     with pytest.raises(DataError, match="not finite"):
         Decoder(schema=small_schema, layers={"classes": np.full((2, Blocks(small_schema.sizes).width), np.nan)})
+
+
+@pytest.mark.parametrize(("records", "there"), [(1, 1), (2, 2), (2, 1), (5, 4)])
+def test_training_one_row_for_all_places_alike_is_adam_on_all_parameters(records, there):
+    """Whether places share kinds (1 and 2 records: at most four kinds of six places) or are all of their own (5 records)."""
+    net = DenseAutoencoder(Blocks((2, 3, 2, 2)), hidden=4, latent=2)
+    theta, key = net.start(jax.random.key(0)), jax.random.key(1)
+    mask = (np.arange(records) < there).astype(np.float32)
+    x = net.blocks.encode(np.random.default_rng(3).integers(0, 2, (records, 4))) * mask[:, None]
+    now, mean, square = theta, 0.0, 0.0
+    for number in range(4):
+        prior = jax.random.normal(jax.random.fold_in(key, number), (records, 2))
+        slope = jax.grad(net.loss)(now, x, mask, prior)
+        mean, square = 0.9 * mean + 0.1 * slope, 0.999 * square + 0.001 * slope**2
+        step = mean / (1 - 0.9 ** (number + 1)) / (np.sqrt(square / (1 - 0.999 ** (number + 1))) + 1e-8)
+        now = now - 0.01 * step
+    change = adam_update(net, theta, x, mask, key, epochs=4, learning_rate=0.01)
+    assert np.abs(np.asarray(now - theta)).max() > 0.02
+    np.testing.assert_allclose(change, now - theta, atol=2e-6)

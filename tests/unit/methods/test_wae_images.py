@@ -157,5 +157,6 @@ def test_local_training_of_the_convolutional_autoencoder_lowers_its_loss():
     x = net.read(np.random.default_rng(0).integers(0, 256, (4, 5, 6)).astype(np.uint8))
     assert x.shape == (4, 8, 8, 1)
     after = theta + adam_update(net, theta, x, jnp.ones(4), jax.random.key(1), epochs=30, learning_rate=1e-2)
-    before, later = (net.loss(each, x, jnp.ones(4), jax.random.key(2)) for each in (theta, after))
+    prior = jax.random.normal(jax.random.key(2), (4, 2))
+    before, later = (net.loss(each, x, jnp.ones(4), prior) for each in (theta, after))
     assert later < before - 0.02

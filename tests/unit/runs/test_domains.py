@@ -160,6 +160,17 @@ def test_messages_that_may_grow_too_large_are_refused_before_anything_is_booked(
     assert not (tmp_path / "run").exists()
 
 
+def test_many_columns_of_words_are_served_though_their_lists_might_be_long(tmp_path):
+    """Two words in each of 150 columns, of which nobody knows before the lists are drawn."""
+    rng = np.random.default_rng(3)
+    words = {f"c{i}": np.array(["with", "without"])[rng.integers(0, 2, ROWS)] for i in range(150)}
+    pq.write_table(pa.table(words), tmp_path / "words.parquet")
+    settings = {"components": 2, "members": 2, "fit_steps": 5}
+    asked = {"epsilon": 20.0, "target": None, "records_per_client": ROWS, "settings": settings}
+    run = synthesize(spec(tmp_path / "words.parquet", **asked), tmp_path / "run")
+    assert run.generator.schema.columns[5].categories == ("with", "without")
+
+
 def test_lists_that_nobody_draws_are_not_paid_for(data):
     with pytest.raises(SpecError, match="drawn by `synthesize`"):
         simulate(Census(epsilon=1.0, lists_share=0.1), split(make_table(people(), open_schema(people()))))

@@ -104,6 +104,19 @@ def test_a_limit_is_kept_and_raised_by_its_owner_alone(people):
         synthesize(spec_of(people, epsilon=1.5), people / "c")
 
 
+def test_a_limit_of_a_run_that_is_refused_is_not_said_to_be_kept(people):
+    """What the sentence says and what the ledger shows agree: the first speaks of --limit, and nothing is kept."""
+    with pytest.raises(
+        BudgetError, match=r"^--limit allows epsilon 0\.5 over .* or give a higher --limit; nothing was rel"
+    ):
+        synthesize(spec_of(people), people / "a", keeping=Bookkeeping(limit=0.5))
+    assert overview(people / LEDGER)["limits"] == []
+    synthesize(spec_of(people), people / "a", keeping=Bookkeeping(limit=4))
+    with pytest.raises(BudgetError, match=r"^--limit allows epsilon 1\.5 over .* 1 earlier run spent"):
+        synthesize(spec_of(people), people / "b", keeping=Bookkeeping(limit=1.5))
+    assert overview(people / LEDGER)["limit"] == 4
+
+
 def test_a_run_without_a_guarantee_is_booked_as_infinite_and_refused_under_a_limit(people):
     nothing = spec_of(people, method="central-vae", settings={"training_steps": 2, "hidden_size": 4})
     with pytest.raises(BudgetError, match=r"central-vae guarantees nothing \(epsilon inf\)"):

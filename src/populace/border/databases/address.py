@@ -25,6 +25,7 @@ SUFFIXES: dict[str, Kind] = {
 SCHEMES = ("postgresql://", "postgres://")
 COLLAPSED = re.compile(r"postgres(ql)?:/(?!/)")  # what becomes of a URL that was made a path
 SELECTION = re.compile(r"#(table|query)=", re.DOTALL)
+WITH_PASSWORD = re.compile(r"//[^/@]*:[^@]*@")  # of an address whose scheme is mistyped
 MOST_CHARACTERS = 2**16
 PASSWORD_FROM = "password_from"  # noqa: S105 -- the parameter of a URL that names a variable of the environment
 NO_PASSWORD = (
@@ -143,11 +144,16 @@ def locate(data: Sequence[object], *, table: str | None = None, query: str | Non
 
 
 def _expanded(text: str) -> list[str]:
+    if not is_database(text) and ("://" in text or WITH_PASSWORD.search(text)):  # not repeated: it may hold a password
+        raise InputError("expected files, folders, or postgresql://host/database, got the address of something else")
     if (is_database(text) and _split(text)[1] is not None) or text.startswith(SCHEMES):
         return [text]
     if not glob.has_magic(text) or Path(text).exists():
         return [text]
-    matched = sorted(glob.glob(text))
+    try:
+        matched = sorted(glob.glob(text))
+    except (OSError, ValueError):  # a name that no file can have: reading it says so
+        return [text]
     if not matched:
         raise InputError(f"no file matches {text!r}")
     return matched
@@ -178,10 +184,13 @@ def short_name(data: object) -> str:
 def resolved(data: object) -> str:
     """The same data under an absolute name, whatever links lead there."""
     text = str(data)
-    if not is_database(text):
-        return str(Path(text).resolve())
-    address = parse_address(text)
-    return text if address.path is None else dataclasses.replace(address, place=str(address.path.resolve())).text
+    place = file_of(text)
+    if place is None:
+        return text
+    try:
+        return moved_to(text, place.resolve())
+    except (OSError, ValueError, RuntimeError):  # a name that no file can have: reading it says so
+        return text
 
 
 def moved_to(data: str, place: Path) -> str:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import abc
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,19 +15,20 @@ import numpy as np
 import pyarrow as pa
 
 from populace.errors import DataError, SpecError
+from populace.methods.blocks.condition_codes import condition_code
+from populace.methods.blocks.conditions import Wanted
 from populace.tables import codec
-from populace.tables.columns import Column
 from populace.tables.files import replacing, write_json
 from populace.tables.images import Images
 from populace.tables.schema import Schema, schema_from_dict
 from populace.tables.table import Table
-from populace.tables.universal import is_open
 from populace.types import Array, JsonObject, NumpyArray
 
 CHUNK = 131_072  # rows drawn at once
 IMAGES_AT_ONCE = 4_096
 LABEL = "label"  # what a condition on images is called
 HOPELESS = 1e-4  # give up when fewer than this share of draws obeys the declared rules
+PIECE = 2**14  # rows drawn at once where those that meet conditions are kept
 
 
 #: Generators by the kind that their files name: of all methods imported so far (`registry.generator_class` imports more).
@@ -91,33 +91,41 @@ class Generator(Synthesizer):
         """Standard error of each cell of the joint table of some columns, or None where the method has none."""
         return None
 
-    def sample(self, count: int, key: Array, conditions: Mapping[str, str] | None = None) -> Table:
+    def sample(self, count: int, key: Array, conditions: Mapping[str, str] | Wanted | None = None) -> Table:
         """`count` rows that obey the schema and its declared rules.
 
-        Rows that break a rule are drawn again, so what comes out is the model conditioned on the rules.
+        Rows that break a rule are drawn again, so what comes out is the model conditioned on the rules; and so are those that
+        do not meet conditions which the model cannot be given.
         """
         if count < 1:
             raise SpecError(f"expected rows of at least 1, got {count}")
-        given = {
-            self.schema.index(name): condition_code(self.schema, name, value)
-            for name, value in (conditions or {}).items()
-        }
+        wanted = conditions if isinstance(conditions, Wanted) else self._wanted(conditions or {})
+        given, accept = wanted.given, None if wanted.is_exact else wanted.meets
         rng = np.random.default_rng(np.asarray(jax.random.key_data(jax.random.fold_in(key, 0))))
         kept: list[tuple[Array, pa.Table]] = []
         have = drawn = 0
         while have < count:
             draw_key = jax.random.fold_in(key, 1 + drawn)
-            size = min(CHUNK, count - have) if not self._has_rules else CHUNK
+            size = CHUNK if self._has_rules else min(CHUNK, count - have) if accept is None else PIECE
             codes, frame = self._draw(size, draw_key, given, rng)
+            if accept is not None:
+                good = np.flatnonzero(accept(np.asarray(codes), frame))
+                codes, frame = codes[good], frame.take(pa.array(good))
             kept.append((codes[: count - have], frame.slice(0, count - have)))
             have += len(kept[-1][0])
             drawn += size
             if drawn >= 8 * CHUNK and have < HOPELESS * drawn:
-                raise DataError(
-                    f"only {have} of {drawn} drawn rows obey the declared rules and conditions; check the schema's rules"
-                )
+                raise DataError(_too_rare(have, drawn, conditions=accept is not None))
         codes = np.concatenate([codes for codes, _ in kept])
         return Table(schema=self.schema, codes=codes, frame=pa.concat_tables([frame for _, frame in kept]))
+
+    def _wanted(self, conditions: Mapping[str, str]) -> Wanted:
+        wanted = Wanted(schema=self.schema)
+        for name, value in conditions.items():
+            codes = np.zeros(self.schema.column(name).size, bool)
+            codes[condition_code(self.schema, name, value)] = True
+            wanted = wanted.narrowed(name, codes)
+        return wanted
 
     @property
     def _has_rules(self) -> bool:
@@ -205,28 +213,14 @@ class ImageGenerator(Synthesizer):
         return cls.from_arrays(tuple(header["shape"]), header["classes"], arrays)
 
 
-def condition_code(schema: Schema, name: str, value: str) -> int:
-    """The code of `column=value`: a category, a cell's label, a number or date inside a cell, or how no value is written."""
-    column = schema.column(name)
-    if value in column.labels():
-        return column.labels().index(value)
-    strict = dataclasses.replace(column, clip=False, other="")
-    try:
-        return int(codec.encode_column(pa.array([value]), strict)[0])
-    except DataError as error:
-        if column.is_scale and np.isfinite(column.numbers(pa.array([value])))[0]:
-            first, last = column.labels()[0], column.labels()[column.levels - 1]
-            raise DataError(
-                f"column {name!r} has no {value} in this model: its cells go from {first} to {last}{_may_be_lost(column)}"
-            ) from error
-    raise DataError(
-        f"column {name!r} has no value {value!r}; its values are {', '.join(column.labels()[:12])}{_may_be_lost(column)}"
+def _too_rare(have: int, drawn: int, *, conditions: bool) -> str:
+    """Why no more rows are drawn."""
+    if not conditions:
+        return f"only {have} of {drawn} drawn rows obey the declared rules and conditions; check the schema's rules"
+    return (
+        f"the conditions are too rare: {have:,} of {drawn:,} drawn rows meet them, fewer than one in {round(1 / HOPELESS):,}; "
+        "widen a range, or leave one out (single values cost nothing, however rare)"
     )
-
-
-def _may_be_lost(column: Column) -> str:
-    """Why a model may lack values that the records have."""
-    return "; values that few records have were not found under the noise: declare them in a schema" * is_open(column)
 
 
 def power_of(matrix: NumpyArray, exponent: float, floor: float = 0.0) -> NumpyArray:

@@ -33,7 +33,7 @@ def count_parameters(shapes: Shapes) -> int:
     return sum(math.prod(shape) for _, shape in shapes)
 
 
-def unpack(shapes: Shapes, theta: Array) -> dict[str, Array]:
+def unpack(shapes: Shapes, theta: Array | dict[str, Array]) -> dict[str, Array]:
     """The named arrays a flat vector of parameters holds; what is unpacked already stays.
 
     Gradients of single examples are taken by the arrays: by the flat vector they cost several times more.

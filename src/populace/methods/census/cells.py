@@ -8,6 +8,7 @@ follow the one-way counts, without what noise alone would show.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,32 +24,43 @@ from populace.types import NumpyArray
 SCALE_CELLS = 24  # of a column with a scale, the one for "no value" not counted
 LIST_CELLS = 40  # of a list of categories
 REST_CELLS = 4  # of these, for categories too rare to have one of their own
+MOST_POSITIONS = 4_096  # cells of all columns together, above which columns have fewer: a fit takes minutes
+LEAST_CELLS = 8  # of a column, however many there are
 SPIKE_SHARE = 0.03  # of the records, from which on a value has a cell of its own
 SURE = 4.0  # standard deviations of noise above which a single count is taken to be there
 LIKELY = 3.0  # the same for numbers that may be categories, of which there are `universal.KNOWN_CODES`
 CLEAR = 2.0  # standard deviations of noise
 
 
-def cells_of(column: Column) -> int:
-    """The cells that a column is seen in: a public number."""
-    if not column.is_ordered:
-        return min(column.size, LIST_CELLS + int(column.nullable))
-    return min(column.size, SCALE_CELLS + int(column.nullable))
+def cells_of(column: Column, most: int = LIST_CELLS) -> int:
+    """The cells that a column is seen in, "no value" beside at most `most`: a public number."""
+    return min(column.size, min(SCALE_CELLS if column.is_ordered else LIST_CELLS, most) + int(column.nullable))
 
 
 @dataclasses.dataclass(frozen=True)
 class Coarse:
-    """Which columns are seen in fewer cells than they have codes, and in how many."""
+    """Which columns are seen in fewer cells than they have codes, and in how many: all from the schema alone."""
 
     schema: Schema
 
-    @property
-    def columns(self) -> tuple[int, ...]:
-        return tuple(i for i, column in enumerate(self.schema.columns) if cells_of(column) < column.size)
+    @functools.cached_property
+    def most(self) -> int:
+        """The most cells of a column: `LIST_CELLS`, and fewer where there are so many columns that all of them together would
+        have more than `MOST_POSITIONS`."""
+        return next(filter(self._fits, range(LIST_CELLS, LEAST_CELLS, -1)), LEAST_CELLS)
+
+    def _fits(self, most: int) -> bool:
+        return sum(cells_of(column, most) for column in self.schema.columns) <= MOST_POSITIONS
 
     @property
+    def columns(self) -> tuple[int, ...]:
+        return tuple(
+            i for i, (cells, size) in enumerate(zip(self.sizes, self.schema.sizes, strict=True)) if cells < size
+        )
+
+    @functools.cached_property
     def sizes(self) -> tuple[int, ...]:
-        return tuple(cells_of(column) for column in self.schema.columns)
+        return tuple(cells_of(column, self.most) for column in self.schema.columns)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -70,9 +82,10 @@ def codes_as_cells(column: Column) -> Grouping:
     )  # fmt: skip
 
 
-def grouped(column: Column, counts: NumpyArray, deviation: float) -> Grouping:
-    """The cells of a long column, from estimates of its codes' counts; `deviation` is the noise of one count as it was sent."""
-    wanted, levels = cells_of(column), column.levels
+def grouped(column: Column, counts: NumpyArray, deviation: float, most: int = LIST_CELLS) -> Grouping:
+    """The cells of a long column, `most` or fewer, from estimates of its codes' counts; `deviation` is the noise of one count
+    as it was sent."""
+    wanted, levels = cells_of(column, most), column.levels
     counts = np.asarray(counts, np.float64)
     doubtful, spikes = np.arange(column.size) >= levels, np.zeros(wanted, bool)
     if column.is_ordered:

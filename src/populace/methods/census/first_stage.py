@@ -43,10 +43,15 @@ class FirstStage:
     def long(self) -> tuple[int, ...]:
         return self.coarse.columns
 
+    @property
+    def wide(self) -> bool:
+        """Whether there are so many columns that tables of pairs are chosen by what one-way counts say of their worth."""
+        return len(self.schema.columns) > MANY_COLUMNS
+
     @functools.cached_property
     def short(self) -> tuple[int, ...]:
         """The other columns that are counted: none where a table has few."""
-        if len(self.schema.columns) <= MANY_COLUMNS:
+        if not self.wide:
             return ()
         return tuple(i for i in range(len(self.schema.columns)) if i not in self.long and i != self.target)
 
@@ -171,6 +176,8 @@ class FirstStage:
         """The cells of every column, from the noisy sum; `deviation` is the noise of one of its numbers."""
         long, _ = self.read(total)
         return [
-            grouped(column, long[number], deviation / self.weight) if number in long else codes_as_cells(column)
+            grouped(column, long[number], deviation / self.weight, self.coarse.most)
+            if number in long
+            else codes_as_cells(column)
             for number, column in enumerate(self.schema.columns)
         ]

@@ -82,14 +82,14 @@ class CensusLearner(Learner):
         if self._is_first(int(number)):
             return {"codes": jnp.int32(0)}
         cells = np.concatenate([one.cell for one in self._groupings(state)])
-        weights = {"weights": jnp.asarray(self._weights(state), jnp.int32)} if self.first.short else {}
+        weights = {"weights": jnp.asarray(self._weights(state), jnp.int32)} if self.first.wide else {}
         groups = {"groups": jnp.asarray(self._groups(state), jnp.int32)} if self.scale_pairs.columns else {}
         return {"cells": jnp.asarray(cells, jnp.int32), **weights, **groups}
 
     def example(self, number: int) -> dict[str, Array]:
         if self._is_first(number):
             return {"codes": jnp.int32(0)}
-        weights = {"weights": jnp.zeros(len(self.tables.pairs), jnp.int32)} if self.first.short else {}
+        weights = {"weights": jnp.zeros(len(self.tables.pairs), jnp.int32)} if self.first.wide else {}
         groups = {"groups": jnp.zeros(self.scale_pairs.asked, jnp.int32)} if self.scale_pairs.columns else {}
         return {"cells": jnp.zeros(sum(self.schema.sizes), jnp.int32), **weights, **groups}
 
@@ -159,7 +159,7 @@ class CensusLearner(Learner):
 
     def _weights(self, state: Sums) -> NumpyArray:
         """The weight of each table: the usual one, or what single columns show to be worth it."""
-        if not self.first.short:
+        if not self.first.wide:
             return self.tables.weights
         long, short = self.first.read(np.asarray(state.one_way))
         groupings, noise = self._groupings(state), self._first_noise(state)
@@ -295,7 +295,7 @@ class CensusLearner(Learner):
     @functools.cached_property
     def _bytes(self) -> tuple[tuple[float, float], ...]:
         """Bytes to and from a silo, for each stage."""
-        asked = sum(self.schema.sizes) + (len(self.tables.pairs) if self.first.short else 0) + self.scale_pairs.asked
+        asked = sum(self.schema.sizes) + (len(self.tables.pairs) if self.first.wide else 0) + self.scale_pairs.asked
         first = ((0.0, NUMBER * self.first.numbers),) if self.first.parts else ()
         return (*first, (NUMBER * asked, NUMBER * (self.tables.numbers + self.scale_pairs.numbers)))
 
@@ -316,7 +316,7 @@ class CensusLearner(Learner):
         weight = self.contribution.whole * float(np.mean(tables.weights))
         noise = self.release.deviation(stage, self.schedule.clients) / weight
         kind = "pairs of columns" if tables.target is None else "pairs of columns with the target"
-        less = "; less on tables that are worth it, and none of the others" if self.first.short else ""
+        less = "; less on tables that are worth it, and none of the others" if self.first.wide else ""
         long, short = len(self.first.long), len(self.first.short)
         fits = f", of which the message has room for {tables.places:,}" if tables.places < tables.entries else ""
         return (
@@ -330,7 +330,7 @@ class CensusLearner(Learner):
             *((f"cells of {long} columns follow from one-way counts of their codes",) if long else ()),
             *(
                 (f"which tables are worth the budget follows from one-way counts of {long + short} columns",)
-                if short
+                if self.first.wide
                 else ()
             ),
         )

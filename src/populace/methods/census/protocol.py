@@ -132,11 +132,11 @@ class Census(ComposedMethod):
     def compose(self, population: Population) -> Composition:
         schema = population.table_schema
         coarse = Coarse(schema)
-        target = self._target(schema, coarse.sizes)
+        target = self._target(schema)
         first, tables = FirstStage(coarse, target), self._tables(coarse, target)
         scale_pairs = ScalePairs(schema, tables)
         bound = math.sqrt(tables.squares + scale_pairs.squares)
-        heaviest = MOST_WEIGHT if first.short else int(tables.weights.max())
+        heaviest = MOST_WEIGHT if first.wide else int(tables.weights.max())
         room = MOST_TOTAL // (population.records * heaviest)
         if not room:
             raise SpecError(f"counts of {population.records:,} records of one silo do not fit into 32 bits")
@@ -178,12 +178,12 @@ class Census(ComposedMethod):
         room = max(0, int(1e6 * self.message_megabytes / NUMBER) - grouped) // tables.outcomes
         if tables.entries <= room:
             return tables
-        if not FirstStage(coarse, target).short or room < int(tables.table_sizes.max()):
+        if not FirstStage(coarse, target).wide or room < int(tables.table_sizes.max()):
             numbers = tables.numbers + grouped
             size = NUMBER * numbers / 1e6
             raise SpecError(
-                f"a message would hold {numbers:,} cells, {size:,.3g} MB; allow more with message_megabytes, or leave "
-                "columns out"
+                f"a message would hold {numbers:,} cells, {size:,.3g} MB; allow more with message_megabytes, declare what "
+                "categories there are in a schema (`populace schema`), or leave columns out"
             )
         return PairTables(coarse.sizes, target, room)
 
@@ -195,12 +195,12 @@ class Census(ComposedMethod):
             else min(population.clients, max(1, AT_ONCE // tables.numbers))
         )
 
-    def _target(self, schema: Schema, sizes: tuple[int, ...]) -> int | None:
+    def _target(self, schema: Schema) -> int | None:
         name = None if self.target is None else self.target or schema.target
-        if name is None or len(sizes) == 1:
+        if name is None or len(schema.sizes) == 1:
             return None
         column = schema.index(name)
-        return column if sizes[column] <= MOST_OUTCOMES else None
+        return column if schema.sizes[column] <= MOST_OUTCOMES else None
 
     def _wording(
         self, first: FirstStage, scales: ScalePairs, budget: Shares, chosen_delta: tuple[str, ...], rule: Contribution
@@ -217,7 +217,7 @@ class Census(ComposedMethod):
             f"{Gaussian(multipliers[0])}; a record adds a fixed number to at most one count of each of "
             f"{len(first.parts)} parts, {first.bound:.6g} in L2{rule.of_persons(first.bound)}"
         )
-        chosen = "at most" if first.short else "exactly,"
+        chosen = "at most" if first.wide else "exactly,"
         return Wording(
             mechanism=f"noisy counts of the tables of all pairs of columns{rule.counted}; noise on {who}",
             derivation=(

@@ -26,6 +26,9 @@ from populace.tables.schema import Schema
 from populace.types import Array, NumpyArray
 
 CLIPPED_AT = 4.0  # standard deviations beyond what honest answers can be
+PAIR_MATRIX = (
+    4  # entries for each cell, up to which computing all two positions is quicker than computing the cells alone
+)
 LEAST_LEVERAGE = 0.1  # of a standard deviation, below which a mean counts as zero
 
 
@@ -181,18 +184,26 @@ def fisher_informations(probability: Array, arrays: tuple[Array, ...], epsilon: 
 def value_probabilities(logs: Array, weights: Array, arrays: tuple[Array, ...], one_hot: Array | None) -> Array:
     """P of each reported value: products over a cell's columns, summed over classes and over the cells reported as one.
 
-    `logs` is log theta, [classes, positions]; `one_hot` has the dense one-hot rows of the cells where they fit in memory.
+    `logs` is log theta, [classes, positions]; `one_hot` has the cells' dense one-hot rows, if they fit in memory and are
+    not `in_pairs`. The position after the last stands for no column.
     """
     cells, reported, counts, *_ = arrays
+    padded = jnp.concatenate([logs, jnp.zeros((len(logs), 1))], axis=1).T
     if one_hot is not None:
-        joint = jnp.exp(one_hot @ logs.T)
+        probabilities = jnp.exp(one_hot @ logs.T) @ weights
+    elif in_pairs(cells, logs.shape[1]):
+        pairs = jnp.matmul(jnp.exp(padded) * weights, jnp.exp(padded).T, precision=jax.lax.Precision.HIGHEST)
+        probabilities = pairs[cells[:, 0], cells[:, 1]]
     else:
-        padded = jnp.concatenate([logs, jnp.zeros((len(logs), 1))], axis=1).T
-        joint = jnp.exp(sum(padded[cells[:, i]] for i in range(cells.shape[1])))
-    probabilities = joint @ weights
+        probabilities = jnp.exp(sum(padded[cells[:, i]] for i in range(cells.shape[1]))) @ weights
     if len(counts) < len(cells):
         return jax.ops.segment_sum(probabilities, reported, num_segments=len(counts))
     return probabilities
+
+
+def in_pairs(cells: Array, positions: int) -> bool:
+    """Whether cells have two columns at most and are so many that those of all two positions are computed, in one product."""
+    return cells.shape[1] == 2 and (positions + 1) ** 2 <= PAIR_MATRIX * cells.shape[0]
 
 
 def one_hot_cells(cells: Array, positions: int) -> Array:
@@ -293,9 +304,8 @@ def _joined(parts: Mapping[str, list[NumpyArray]]) -> dict[str, NumpyArray]:
 def first_positions(asked: survey.Survey) -> tuple[dict[tuple[int, View], int], int]:
     """Where the values of each column, and the groups of each view, begin in the layout; and the number of positions."""
     columns = asked.schema.columns
-    parts = [(column, WHOLE) for column in range(len(columns))] + list(asked.used_views)
     firsts, position = {}, 0
-    for column, view in parts:
+    for column, view in [*((column, WHOLE) for column in range(len(columns))), *asked.used_views]:
         firsts[column, view] = position
         position += asked_size(columns[column], view)
     return firsts, position
@@ -375,8 +385,7 @@ def mean_gains(asked: survey.Survey, layout: Layout, weights: NumpyArray, tables
             shares = np.einsum("dz,dzv->dv", weights, tables[:, :, first : first + column.levels])
             centres = column.centres()
             drawn = shares @ centres
-            middle = shares.mean(axis=0)
-            deviation = math.sqrt(max(float(middle @ (centres - drawn.mean()) ** 2), 1e-300))
+            deviation = math.sqrt(max(float(shares.mean(axis=0) @ (centres - drawn.mean()) ** 2), 1e-300))
             means.append((drawn - drawn.mean()) / max(abs(float(drawn.mean())), LEAST_LEVERAGE * deviation))
     gains = np.zeros(len(asked.groups))
     if not means:

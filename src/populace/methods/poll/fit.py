@@ -26,6 +26,7 @@ from populace.methods.poll.answer_counts import (
     AnswerCounts,
     Layout,
     fisher_informations,
+    in_pairs,
     log_likelihoods,
     one_hot_cells,
     value_probabilities,
@@ -203,7 +204,7 @@ def _probabilities(
 def _one_hot(arrays: tuple[Array, ...], layout: Layout) -> Array | None:
     cells = arrays[0]
     small = layout.positions <= WIDEST and cells.shape[0] * layout.positions <= DENSE
-    return one_hot_cells(cells, layout.positions) if small else None
+    return one_hot_cells(cells, layout.positions) if small and not in_pairs(cells, layout.positions) else None
 
 
 def _scales(settings: Settings) -> Scales:

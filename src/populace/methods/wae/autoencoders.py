@@ -18,7 +18,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,11 +38,21 @@ from populace.methods.blocks.networks import (
 )
 from populace.types import Array
 
+Layers = dict[str, Array]
+
 HALVINGS = 2  # of an image, by convolutions
 TIED = 15.0  # logit of the target's value a class stands for, and minus that of the others
 LEAST_SHARE = 0.003  # of a binary column's rarer value; of each value of a larger column, its share of twice that
 LEAST_VARIANCE = 1e-4
 LEAST_CHANCE = 1e-6  # of a class to start from
+
+
+class Training(NamedTuple):
+    """What a client trains of a network on its records: layers, their gradient, and what all parameters change with them."""
+
+    layers: Layers
+    gradient: Callable[[Layers, Array, Array], Layers]  # by layers, mask of records and the latents of the prior
+    changes: Callable[[Layers], Layers]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,22 +79,52 @@ class DenseAutoencoder:
         sizes = jnp.asarray(self.blocks.sizes)
         return self.blocks.encode(jax.random.randint(key, (rows, len(sizes)), 0, sizes))
 
-    def logits(self, theta: Array, latent: Array) -> Array:
+    def logits(self, theta: Array | Layers, latent: Array) -> Array:
         parts = unpack(self.shapes, theta)
         return jax.nn.relu(latent @ parts["up"] + parts["up_bias"]) @ parts["out"] + parts["out_bias"]
 
-    def encode(self, theta: Array, x: Array) -> Array:
-        parts = unpack(self.shapes, theta)
-        return jax.nn.relu(x @ parts["in"] + parts["in_bias"]) @ parts["code"] + parts["code_bias"]
+    def sums(self, parts: Layers, x: Array) -> Array:
+        """What the first layer gives, before its relu."""
+        return x @ parts["in"] + parts["in_bias"]
 
-    def loss(self, theta: Array, x: Array, mask: Array, key: Array) -> Array:
-        """The loss of equation 3 with lambda = 1, over the records that are there."""
-        codes = self.encode(theta, x)
-        logits = self.logits(theta, codes)
+    def loss(self, theta: Array | Layers, x: Array, mask: Array, prior: Array, sums: Array | None = None) -> Array:
+        """The loss of equation 3 with lambda = 1, over the records that are there; `sums` if they are known already."""
+        parts = unpack(self.shapes, theta)
+        inner = jax.nn.relu(self.sums(parts, x) if sums is None else sums)
+        codes = inner @ parts["code"] + parts["code_bias"]
+        logits = self.logits(parts, codes)
         entropy = jnp.mean(jax.nn.softplus(logits) - x * logits, axis=-1)
         weights = mask / jnp.maximum(jnp.sum(mask), 1)
-        prior = jax.random.normal(key, codes.shape)
         return jnp.sum(weights * entropy) + discrepancy(prior, codes, mask)
+
+    def training(self, parts: Layers, x: Array) -> Training:
+        """Training on these records, of one row of the first layer for all the places that have the same values in them.
+
+        The first layer's gradient is a sum over records of their zeros and ones times what comes back, so that such places
+        have the same gradient in every epoch, and by Adam the same change. Two records have four kinds of places.
+        """
+        (kind, seen, sizes), before = kinds_of_places(x), self.sums(parts, x)
+        trained = parts | {"in": jnp.zeros((len(sizes), self.hidden)), "in_bias": jnp.zeros(self.hidden)}
+
+        def gradient(layers: Layers, mask: Array, prior: Array) -> Layers:
+            def loss(layers: Layers) -> Array:
+                return self.loss(layers, x, mask, prior, before + seen @ layers["in"] + layers["in_bias"])
+
+            found: Layers = jax.grad(loss)(layers)
+            return found | {
+                "in": found["in"] / jnp.maximum(sizes, 1)[:, None]
+            }  # of all places of a kind, hence of one of them
+
+        return Training(trained, gradient, lambda change: change | {"in": change["in"][kind]})
+
+
+def kinds_of_places(x: Array) -> tuple[Array, Array, Array]:
+    """The kind of each place, shared by those equal in all records; the ones of each kind in each record; the kinds' sizes."""
+    if 2 ** len(x) >= x.shape[1]:  # each is a kind of its own
+        return jnp.arange(x.shape[1]), x, jnp.ones(x.shape[1])
+    kind = (2 ** np.arange(len(x), dtype=np.int32)) @ x.astype(jnp.int32)
+    here = (kind[:, None] == np.arange(2 ** len(x))).astype(jnp.float32)
+    return kind, x @ here, jnp.sum(here, axis=0)
 
 
 def discrepancy(prior: Array, codes: Array, mask: Array) -> Array:
@@ -150,12 +191,16 @@ class ConvAutoencoder:
         inner = jax.nn.relu(convolve(doubled(inner), parts["wide"]) + parts["wide_bias"])
         return jax.nn.sigmoid(convolve(doubled(inner), parts["out"]) + parts["out_bias"])
 
-    def loss(self, theta: Array, x: Array, mask: Array, key: Array) -> Array:
+    def loss(self, theta: Array, x: Array, mask: Array, prior: Array) -> Array:
         """Mean squared error plus the MMD of equation 4, lambda = 1, over the images that are there."""
         codes = self.encode(theta, x)
         error = jnp.mean((self.decode(unpack(self.shapes, theta), codes) - x) ** 2, axis=(1, 2, 3))
         weights = mask / jnp.maximum(jnp.sum(mask), 1)
-        return jnp.sum(weights * error) + discrepancy(jax.random.normal(key, codes.shape), codes, mask)
+        return jnp.sum(weights * error) + discrepancy(prior, codes, mask)
+
+    def training(self, parts: Layers, x: Array) -> Training:
+        """Training of all layers on these images."""
+        return Training(parts, lambda layers, *given: jax.grad(self.loss)(layers, x, *given), lambda change: change)
 
     def draw(self, rows: int, key: Array) -> Array:
         """Images drawn evenly from the public domain: every pixel by itself."""

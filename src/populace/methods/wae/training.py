@@ -22,7 +22,13 @@ from populace.methods.blocks.composed import Learner, LocalRelease, Wording
 from populace.methods.blocks.generator import Synthesizer
 from populace.methods.blocks.networks import Decoder, count_parameters, pack, unpack
 from populace.methods.blocks.schedules import Cohort
-from populace.methods.wae.autoencoders import ClassAutoencoder, ConvAutoencoder, DenseAutoencoder, gradient_mask
+from populace.methods.wae.autoencoders import (
+    ClassAutoencoder,
+    ConvAutoencoder,
+    DenseAutoencoder,
+    Layers,
+    gradient_mask,
+)
 from populace.methods.wae.images import DECODER, ConvDecoder
 from populace.privacy.events import Event
 from populace.privacy.randomizers.fedsel import FedSel
@@ -33,7 +39,6 @@ from populace.privacy.source import Source
 from populace.types import Array, ArrayTree
 
 Trained = DenseAutoencoder | ConvAutoencoder
-Layers = dict[str, Array]
 
 ADAM = (0.9, 0.999, 1e-8)
 PRETRAINING_BATCH, PRETRAINING_EPOCHS = 64, 1
@@ -172,23 +177,27 @@ def adam_update(
     that moves take several times longer than the rest.
     """
     b1, b2, tiny = ADAM
-    start = unpack(net.shapes, jnp.asarray(theta))
+    start, gradient, changes = net.training(unpack(net.shapes, jnp.asarray(theta)), x)
+    priors = jax.vmap(lambda number: jax.random.normal(jax.random.fold_in(key, number), (len(mask), net.latent)))(
+        jnp.arange(epochs)
+    )
 
     def epoch(number: Array, carry: tuple[Layers, Layers, Layers]) -> tuple[Layers, Layers, Layers]:
         now, mean, square = carry
-        gradient = jax.grad(net.loss)(now, x, mask, jax.random.fold_in(key, number))
+        slope = gradient(now, mask, priors[number])
         t = jnp.asarray(number + 1, jnp.float32)
-        mean = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, mean, gradient)
-        square = jax.tree.map(lambda s, g: b2 * s + (1 - b2) * g**2, square, gradient)
+        rate, scale = learning_rate / (1 - b1**t), 1 / (1 - b2**t)
+        mean = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, mean, slope)
+        square = jax.tree.map(lambda s, g: b2 * s + (1 - b2) * g**2, square, slope)
 
         def moved(layer: Array, m: Array, s: Array) -> Array:
-            return layer - learning_rate * (m / (1 - b1**t) / (jnp.sqrt(s / (1 - b2**t)) + tiny))
+            return layer - rate * m / (jnp.sqrt(scale * s) + tiny)
 
         return jax.tree.map(moved, now, mean, square), mean, square
 
     zero = jax.tree.map(jnp.zeros_like, start)
     end: Layers = jax.lax.fori_loop(0, epochs, epoch, (start, zero, zero))[0]
-    return pack(net.shapes, jax.tree.map(operator.sub, end, start))
+    return pack(net.shapes, changes(jax.tree.map(operator.sub, end, start)))
 
 
 def pretrain(net: Trained, theta: Array, *, steps: int, learning_rate: float, key: Array) -> Array:

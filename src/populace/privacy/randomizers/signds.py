@@ -35,6 +35,7 @@ from populace.types import Array
 SMALLEST_SHARE, LARGEST_SHARE = 1e-6, 0.5
 FACTOR = 64  # of a Hadamard matrix applied at once: a long transform is a few small products
 STEPS = 1_000  # of `settle`, in a standard deviation
+LARGEST_WHOLE = 2**31 - 1
 BLOCK = 128  # entries of a mask that are counted together
 NORMAL = NormalDist()
 
@@ -211,19 +212,36 @@ def mark_top(vector: Array, count: int, start: Array | int = 0) -> Array:
     Floats in the order of their bits are whole numbers in the order of their values: the count-th largest is found bit by bit.
     """
     vector = jnp.asarray(vector, jnp.float32)
-    vector = jnp.where(jnp.isnan(vector) | (vector == 0), jnp.float32(0), vector)
-    bits = jax.lax.bitcast_convert_type(vector, jnp.uint32)
-    order = jnp.where(bits >> 31 != 0, ~bits, bits | jnp.uint32(1 << 31))
+    bits = jax.lax.bitcast_convert_type(jnp.where(jnp.isnan(vector) | (vector == 0), 0.0, vector), jnp.int32)
+    order = jnp.where(bits < 0, bits ^ LARGEST_WHOLE, bits)
 
-    def settle(step: Array, bits_so_far: Array) -> Array:
-        trial = bits_so_far | (jnp.uint32(1) << jnp.asarray(31 - step, jnp.uint32))
-        return jnp.where(jnp.sum(order >= trial) >= count, trial, bits_so_far)
+    def settle(step: Array, found: tuple[Array, Array]) -> tuple[Array, Array]:
+        trial = found[0] ^ (
+            jnp.int32(1) << jnp.asarray(31 - step, jnp.int32)
+        )  # at first the sign, which makes it larger
+        reached = count_true(order >= trial)
+        enough = reached >= count
+        return jnp.where(enough, trial, found[0]), jnp.where(enough, reached, found[1])
 
-    least: jax.Array = jax.lax.fori_loop(0, 32, settle, jnp.uint32(0))
+    lowest = jnp.int32(-LARGEST_WHOLE - 1), jnp.int32(len(vector))
+    least, reached = jax.lax.fori_loop(0, 32, settle, lowest)
     above, equal = order > least, order == least
-    from_start = jnp.mod(jnp.arange(len(vector)) - start, len(vector))  # places in the circle
-    last = nth_true(jnp.roll(equal, -jnp.asarray(start)), count - jnp.sum(above) - 1)
-    return above | (equal & (from_start <= last))
+    place = jnp.arange(len(vector))
+    larger, earlier = count_true(above), count_true(equal & (place < start))
+    last = nth_true(equal, jnp.mod(earlier + count - larger - 1, reached - larger))
+
+    def from_start(place: Array) -> Array:
+        """The place in the circle."""
+        return jnp.where(place < start, place + len(vector), place)
+
+    top: Array = above | (equal & (from_start(place) <= from_start(last)))
+    return top
+
+
+def count_true(mask: Array) -> Array:
+    """How many entries are true. Floats are added many times faster than whole numbers, and exactly up to 2^24 of them."""
+    parts = [jnp.sum(mask[first : first + 2**24], dtype=jnp.float32) for first in range(0, len(mask), 2**24)]
+    return jnp.sum(jnp.stack(parts).astype(jnp.int32))
 
 
 def nth_true(mask: Array, rank: Array | int) -> Array:
@@ -231,12 +249,17 @@ def nth_true(mask: Array, rank: Array | int) -> Array:
 
     By the counts of blocks first, then within one of them: a running count of a long mask is slow to compile and to run.
     """
-    blocks = jnp.pad(mask, (0, -len(mask) % BLOCK)).reshape(-1, BLOCK)
-    counts = jnp.sum(blocks, axis=1)
+    size = len(mask)
+    whole = size // BLOCK
+    counts = jnp.sum(mask[: whole * BLOCK].reshape(whole, BLOCK), axis=1, dtype=jnp.float32)
+    counts = jnp.append(counts, jnp.sum(mask[whole * BLOCK :], dtype=jnp.float32)).astype(jnp.int32)
     ends = jnp.cumsum(counts)
     block = jnp.argmax(ends > rank)
-    inside = jnp.argmax(jnp.cumsum(blocks[block]) == rank - (ends - counts)[block] + 1)
-    return jnp.where(rank < ends[-1], BLOCK * block + inside, 0)
+    first = jnp.minimum(BLOCK * block, max(0, size - BLOCK))  # the last block is shorter than what is looked at
+    places = first + jnp.arange(min(BLOCK, size))
+    looked = jax.lax.dynamic_slice(mask, (first,), (min(BLOCK, size),)) & (places >= BLOCK * block)
+    inside = jnp.argmax(jnp.cumsum(looked) == rank - (ends - counts)[block] + 1)
+    return jnp.where(rank < ends[-1], first + inside, 0)
 
 
 def padded_size(size: int) -> int:

@@ -97,6 +97,7 @@ class Advice:
     others: tuple[Alternative, ...]
     improvements: tuple[Improvement, ...]
     commands: tuple[str, ...]
+    rehearsal: str
 
     def __str__(self) -> str:
         from populace.runs.advise.words import in_words
@@ -130,6 +131,7 @@ def advise(situation: Situation) -> Advice:
         others=_others(situation, near[0].main if near else ""),
         improvements=tuple(_improvements(situation, near[0])) if near else (),
         commands=_commands(situation),
+        rehearsal=_rehearsal(situation),
     )
 
 
@@ -260,6 +262,19 @@ def _commands(situation: Situation) -> tuple[str, ...]:
         column = ["--person", "COLUMN"] if situation.person else []
         return (_line("synthesize", "ALL-ROWS.csv", *schema, "--epsilon", epsilon, *trust, *column, "--out", "run"),)
     return (_line("federation", "init", "study", "--name", "study", *schema, "--epsilon", epsilon, *trust, *person),)
+
+
+def _rehearsal(situation: Situation) -> str:
+    """The command that tries the candidates on invented rows; none for images."""
+    if situation.kind == "images":
+        return ""
+    each = max(1, round(situation.rows / situation.clients))
+    people = situation.choice.trust == "local"
+    sizes = ["--clients", str(situation.rows if people and situation.holder == "files" else situation.clients)]
+    sizes += [] if each == 1 or people else ["--records-per-client", str(each)]
+    trust = [] if situation.trust is None else ["--trust", situation.trust]
+    schema = situation.schema or "SCHEMA.toml"
+    return _line("rehearse", "--schema", schema, *sizes, "--epsilon", f"{situation.epsilon:g}", *trust)
 
 
 def _line(*words: str) -> str:

@@ -46,11 +46,18 @@ def in_words(advice: Advice) -> str:
         "",
         "Next",
         *(line for number, command in enumerate(advice.commands) for line in _command(command, first=number == 0)),
+        *_first_try(advice),
     ]
     return "\n".join(lines)
 
 
-def _command(command: str, *, first: bool) -> Iterator[str]:
+def _first_try(advice: Advice) -> Iterator[str]:
+    if advice.rehearsal:
+        yield "  to try the candidates first, on invented or public rows:"
+        yield from _command(advice.rehearsal)
+
+
+def _command(command: str, *, first: bool = True) -> Iterator[str]:
     """A command, broken so that it can still be pasted; a second one is that of real sites."""
     if not first:
         yield "  or, with every silo at its own place:"

@@ -107,7 +107,7 @@ class History:
             return
         _make(self.path, beside_data=self.asked is None)
         with RunLedger(self.path) as ledger:
-            self._standing(ledger, max_limit=self._limit(ledger))
+            self._standing(ledger, kept=self._kept(ledger))
 
     def reserve(self, folder: RunFolder, say: Callable[[str], None]) -> None:
         """Book the run, or find it booked; inside the folder's lock."""
@@ -186,9 +186,10 @@ class History:
 
     def _book(self, ledger: RunLedger, folder: RunFolder) -> None:
         with ledger.transaction():
+            kept = self._kept(ledger)
             if self.limit is not None:
                 ledger.allow(self.limit)
-            standing = self._standing(ledger, max_limit=ledger.limit)
+            standing = self._standing(ledger, kept=kept)
             self.document = self._document(ledger, standing)
             ledger.book(
                 booking=self.booking, folder=str(folder.path.absolute()),
@@ -196,21 +197,22 @@ class History:
                 method=self.method, cost=self.cost, history=self.document, used=standing.used,
             )  # fmt: skip
 
-    def _limit(self, ledger: RunLedger) -> float:
-        """The limit that will hold: the ledger's, or a lower one given now."""
+    def _kept(self, ledger: RunLedger) -> float:
+        """The limit that the ledger keeps so far; refuses one that would raise it."""
         kept = ledger.limit
         if self.limit is not None and self.limit > kept:
             ledger.allow(self.limit)  # says in words that it is not raised so
-        return kept if self.limit is None else min(self.limit, kept)
+        return kept
 
-    def _standing(self, ledger: RunLedger, *, max_limit: float) -> Standing:
+    def _standing(self, ledger: RunLedger, *, kept: float) -> Standing:
+        """What the run would add up to; refuses what passes the ledger's limit, or a lower one given now."""
         if self._accounts is None:
             self._accounts = Accounts(self.data, ledger.secret)
         standing = find_standing(
             ledger, self._accounts, self.cost, client_column=self.spec.person or self.spec.client_column,
             records_per_client=self.spec.records_per_client, other_people=bool(self.other_people),
         )  # fmt: skip
-        refuse_beyond(standing, self.cost, max_limit, ledger=ledger.path, method=self.method)
+        refuse_beyond(standing, self.cost, kept, self.limit, ledger=ledger.path, method=self.method)
         return standing
 
     def _document(self, ledger: RunLedger, standing: Standing) -> JsonObject:
@@ -247,14 +249,24 @@ def booked_cost(protocol: Protocol, population: Population, *, seeded: bool, per
     return cost_of(guarantee, event, records=population.records, silos=population.clients, person=fold_name(person))
 
 
-def refuse_beyond(standing: Standing, cost: Cost, limit: float, *, ledger: Path, method: str) -> None:
-    """Raise BudgetError if the run would pass the limit, or nobody could say whether it would.
+def refuse_beyond(
+    standing: Standing, cost: Cost, kept: float, given: float | None, *, ledger: Path, method: str
+) -> None:
+    """Raise BudgetError if the run would pass the limit that is kept, or a lower one given now, or nobody could say whether.
 
-    Epsilons are added plainly: that holds also for runs chosen after looking at earlier ones (Rogers et al. 2016).
+    Epsilons are added plainly: that holds also for runs chosen after looking at earlier ones (Rogers et al. 2016). A limit that
+    is given with a run which is refused is not kept, and the sentence does not say that it is.
     """
+    limit = kept if given is None else min(given, kept)
     if math.isinf(limit):
         return
-    keeps = f"the ledger {ledger} keeps a limit of epsilon {limit:g} over all runs on the same data"
+    whose, more = (
+        f"the ledger {ledger} keeps a limit of",
+        f"let the owner raise it: populace ledger limit {ledger} E --because WORDS",
+    )
+    if limit < kept:
+        whose, more = "--limit allows", "give a higher --limit"
+    keeps = f"{whose} epsilon {limit:g} over all runs on the same data"
     if math.isinf(cost.epsilon):
         raise BudgetError(f"{keeps}, and {method} guarantees nothing (epsilon inf); nothing was released")
     if standing.strangers:
@@ -272,8 +284,7 @@ def refuse_beyond(standing: Standing, cost: Cost, limit: float, *, ledger: Path,
     spent = pair(standing.plain_before) if standing.shared else "nothing"
     raise BudgetError(
         f"{keeps}; {len(standing.shared)} earlier {'run' if len(standing.shared) == 1 else 'runs'} spent {spent}, and with "
-        f"this one it would be {pair(standing.plain_after)}; {fits}use other rows, or let the owner raise it: populace ledger "
-        f"limit {ledger} E --because WORDS; nothing was released"
+        f"this one it would be {pair(standing.plain_after)}; {fits}use other rows, or {more}; nothing was released"
     )
 
 
