@@ -13,7 +13,7 @@ import numpy as np
 
 from populace.errors import DataError
 from populace.methods.blocks.frequency_estimation import project_to_simplex as project_to_simplex
-from populace.methods.blocks.generator import Generator
+from populace.methods.blocks.generator import Generator, check_possible
 from populace.tables.schema import Schema
 from populace.types import Array
 
@@ -36,8 +36,7 @@ class Marginals(Generator):
         return conditions
 
     def sample_codes(self, count: int, key: Array, conditions: Mapping[int, int]) -> Array:
-        if any(not self.tables[column][code] > 0 for column, code in conditions.items()):
-            raise DataError("the model gives the conditions no probability; drop one of them")
+        check_possible(self.schema, self.tables, conditions)
         width = max(len(table) for table in self.tables)
         cumulative = np.ones((len(self.tables), width), np.float32)
         for row, table in zip(cumulative, self.tables, strict=True):

@@ -239,6 +239,14 @@ def _too_rare(have: int, drawn: int, *, conditions: bool, all_given: bool) -> st
     )
 
 
+def check_possible(schema: Schema, tables: Sequence[Array], conditions: Mapping[int, int]) -> None:
+    """Refuse a condition on a value to which its column's own table gives no probability."""
+    for column, code in conditions.items():
+        if not tables[column][code] > 0:
+            name, label = schema.columns[column].name, schema.columns[column].labels()[code]
+            raise DataError(f"the model gives {name}={label} no probability, so no row has it; ask for another value")
+
+
 def power_of(matrix: NumpyArray, exponent: float, floor: float = 0.0) -> NumpyArray:
     """The power of a symmetric matrix; eigenvalues below `floor` times the largest, or below 0, count as that much."""
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)

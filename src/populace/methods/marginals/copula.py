@@ -12,7 +12,7 @@ import numpy as np
 from jax.scipy.special import ndtr, ndtri
 
 from populace.errors import DataError, SpecError
-from populace.methods.blocks.generator import Generator
+from populace.methods.blocks.generator import Generator, check_possible
 from populace.tables.schema import Schema
 from populace.types import Array, NumpyArray
 
@@ -43,8 +43,7 @@ class GaussianCopula(Generator):
     def sample_codes(self, count: int, key: Array, conditions: Mapping[int, int]) -> Array:
         if len(conditions) > 1:
             raise SpecError(f"expected at most one condition of a copula's codes, got {len(conditions)}; use sample")
-        if any(not self.tables[column][code] > 0 for column, code in conditions.items()):
-            raise DataError("the model gives the conditions no probability; drop one of them")
+        check_possible(self.schema, self.tables, conditions)
         normal_key, inside_key = jax.random.split(key)
         factor = np.linalg.cholesky(np.asarray(self.correlation) + 1e-9 * np.eye(len(self.tables)))
         scores = np.array(jax.random.normal(normal_key, (count, len(self.tables))) @ factor.T)
