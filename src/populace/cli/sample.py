@@ -47,7 +47,7 @@ def command(
     ),
     seed: int | None = typer.Option(None, "--seed", help="Draw the same rows every time."),
     table: str | None = typer.Option(None, "--table", help="The table of a database to write.", metavar="NAME"),
-    replace: bool = typer.Option(False, "--replace", help="Write over a table of a database that exists."),
+    replace: bool = typer.Option(False, "--replace", help="Write over a table that populace wrote."),
     metadata: bool = typer.Option(
         False, "--sdv-metadata", help="Write SDV metadata beside the rows: FILE.metadata.json."
     ),

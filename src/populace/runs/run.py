@@ -33,6 +33,7 @@ from populace.runs.domains import (
     open_domains,
     refuse_lists,
     save_schema,
+    without_gaps,
 )
 from populace.runs.folder import RunFolder
 from populace.runs.folder import versions as versions
@@ -283,9 +284,7 @@ def synthesize(
         sampled = time.monotonic()
         doing("writing")
         history.confirm(folder)
-        outcome.generator.save(folder.path)
-        save_schema(folder, outcome.generator, population.schema)
-        folder.save_synthetic(drawn)
+        _write(folder, outcome.generator, drawn, population, say)
         seconds = _seconds(began, read, trained, sampled)
         document = {
             **_described(protocol, clients), "digest": spec.digest(), "spec": spec.model_dump(), "rows": spec.rows,
@@ -296,6 +295,15 @@ def synthesize(
         history.finish(folder)
     event = outcome.ledger.worst_event()
     return Run(generator=outcome.generator, guarantee=guarantee, details=document, folder=folder.path, event=event)
+
+
+def _write(folder: RunFolder, generator: Synthesizer, drawn: Table | Images, population: Population, say: Say) -> None:
+    """Model, schema and synthetic rows, and what is to be said of them."""
+    generator.save(folder.path)
+    save_schema(folder, generator, population.schema)
+    for remark in without_gaps(generator, population.schema):
+        say(remark)
+    folder.save_synthetic(drawn)
 
 
 def _say_remarks(clients: Clients, say: Say) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 from populace.border.databases.address import file_of, is_database
 from populace.border.models import interpreting, read_document
+from populace.border.own_files import is_ledger
 from populace.errors import InputError, RunError
-from populace.privacy.run_ledger import Booked, RunLedger, is_ledger
+from populace.privacy.run_ledger import Booked, RunLedger
 from populace.runs.folder import RunFolder
 from populace.runs.forms import TokenForm
 from populace.runs.ledger.history import LEDGER, TOKEN, beside
