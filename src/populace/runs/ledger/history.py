@@ -14,7 +14,7 @@ from pathlib import Path
 
 from populace.border.databases.address import file_of, short_name
 from populace.border.models import read_document
-from populace.errors import BudgetError, InputError, RunError, SpecError
+from populace.errors import BudgetError, InputError, RunError, SpecError, without_secrets
 from populace.methods.base import Population, Protocol
 from populace.privacy.consequences import round_up
 from populace.privacy.guarantee import Guarantee
@@ -39,6 +39,7 @@ NO_FOLDER = (
     "a database on a server has no folder to keep a ledger in: name one with --ledger FILE, the same file for every run on "
     "this database, so that what they spend adds up; or give --no-ledger, which the statement will say"
 )
+NO_FILE = "a ledger is a file on this machine: name one with --ledger FILE, such as ward-ledger.sqlite, not a database"
 TOLERANCE = 1 + 1e-12  # of sums
 
 
@@ -59,6 +60,8 @@ class Bookkeeping:
         embedded = any(file.startswith(EMBEDDED) for file in files_of(data))
         if not self.kept or (embedded and self.ledger is None):
             return None
+        if self.ledger is not None and (":/" in (named := str(self.ledger)) or without_secrets(named) != named):
+            raise InputError(NO_FILE)
         return (self.ledger or beside(data)).absolute()
 
 
