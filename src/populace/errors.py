@@ -11,17 +11,42 @@ PopulaceError                 every error this package raises on purpose; the co
 └── MissingExtra              an optional part is not installed; the message holds the install line
 """
 
+import re
+
 LONGEST = 560  # characters of a sentence that is shown
+HIDDEN = "***"
+#: What stands before a password, kept, and the password: in an address, in one whose beginning was cut off, and as a setting.
+SECRETS = (
+    re.compile(r"([A-Za-z][\w+.-]*:/{1,3}[^\s:/@?#]*:)(?:\S*|(?!\d+\W)[^'\"]*)@"),
+    re.compile(r"((?<![^\s'\"(])[^\s:/@'\"(]+:)(?!/)[^\s@]+@(?=[\w\[])"),
+    re.compile(
+        r"(?i)((?:password|passwd|pwd)(?!_from)\w*\s*=\s*)"
+        r"(?:\\?'(?:\\.|[^'\\])*'|\\?\"[^\"]*\"|[^\s&]+?(?=['\",;:.)]*(?:[\s&]|$)))"
+    ),
+)
+
+
+def without_secrets(text: str) -> str:
+    """The text without the passwords of addresses (`scheme://user:password@host`) and settings (`password=...`) in it."""
+    for number, pattern in enumerate(SECRETS):
+        text = pattern.sub(rf"\g<1>{HIDDEN}" + "@" * (number < 2), text)
+    return text
 
 
 def readable(sentence: str) -> str:
-    """A sentence that people can read, on one line, whatever was quoted in it: of a long one its beginning and its end."""
-    sentence = " ".join(sentence.splitlines())
+    """A sentence that people can read, on one line, whatever was quoted in it: of a long one its beginning and its end.
+
+    Guarantee: a password of an address or setting that somebody gave in a wrong place is not repeated.
+    """
+    sentence = without_secrets(" ".join(sentence.splitlines()))
     return sentence if len(sentence) <= LONGEST else f"{sentence[: LONGEST - 205]} ... {sentence[-200:]}"
 
 
 class PopulaceError(Exception):
-    """Root of every error raised on purpose: one clear sentence, no traceback needed."""
+    """Root of every error raised on purpose: one clear sentence without a password, no traceback needed."""
+
+    def __init__(self, *said: object) -> None:
+        super().__init__(*(without_secrets(each) if isinstance(each, str) else each for each in said))
 
     def __str__(self) -> str:
         return readable(super().__str__())

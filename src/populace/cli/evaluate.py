@@ -33,8 +33,9 @@ def command(
     from populace.cli import show
     from populace.report.page import evaluate_runs
 
+    against = locate(real, table=table, query=query)
     with show.progress("evaluate") as report:
-        documents = evaluate_runs(list(runs), locate(real, table=table, query=query), target=target, doing=report.doing)
+        documents = evaluate_runs(list(runs), against, target=target, doing=report.doing)
     if as_json:
         show.say_json(documents[0] if len(documents) == 1 else documents)
         return

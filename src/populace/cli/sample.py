@@ -47,15 +47,15 @@ def command(
     ),
     seed: int | None = typer.Option(None, "--seed", help="Draw the same rows every time."),
     table: str | None = typer.Option(None, "--table", help="The table of a database to write.", metavar="NAME"),
-    replace: bool = typer.Option(False, "--replace", help="Write over a table of a database that exists."),
+    replace: bool = typer.Option(False, "--replace", help="Write over a table that populace wrote."),
     metadata: bool = typer.Option(
         False, "--sdv-metadata", help="Write SDV metadata beside the rows: FILE.metadata.json."
     ),
 ) -> None:
     """Draw synthetic rows; costs no privacy.
 
-    Single values are drawn from the model given them, however rare; of ranges and sets rows are drawn until enough meet them,
-    which is refused where fewer than one in 10,000 does.
+    Rows under conditions have the law of the model's rows that meet them. Where a model cannot be drawn given a value, and for
+    ranges and sets, rows are drawn until enough meet the conditions, which is refused where fewer than one in 10,000 does.
     """
     from populace.cli import show
     from populace.methods.blocks.generator import ImageGenerator

@@ -14,7 +14,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = {
     "papers": ("matplotlib",),
     "federation": ("nvflare", "psutil"),
     "collector": ("starlette", "uvicorn", "psycopg"),
-    "databases": ("duckdb", "adbc-driver-postgresql", "adbc-driver-sqlite"),
+    "databases": ("duckdb", "adbc-driver-postgresql"),
 }
 MISSING = "not installed"
 

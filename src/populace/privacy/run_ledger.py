@@ -22,7 +22,7 @@ from typing import Literal
 import numpy as np
 
 from populace.border.documents import parse_json
-from populace.border.regular import open_regular
+from populace.border.own_files import APPLICATION
 from populace.errors import BudgetError, RunError
 from populace.privacy import events
 from populace.privacy.ledger_file import DATABASE_ERRORS
@@ -33,8 +33,6 @@ from populace.types import JsonObject, NumpyArray
 #: column, or simulated clients of so many rows each.
 Kind = Literal["rows", "core", "id", "client", "block"]
 
-APPLICATION = 0x706F7062  # marks the file among SQLite files
-MARK_AT = 68  # where SQLite keeps it in a file
 FORMAT = 2
 WAIT = 60.0  # seconds for another process
 SCHEMA = f"""
@@ -71,14 +69,6 @@ TRIGGERS = "\n".join(
     for table, same in SAME.items()
     for select in (f"SELECT 1 FROM {table}",)  # noqa: S608 -- names written above
 )
-
-
-def is_ledger(path: Path) -> bool:
-    """Whether a file is a ledger of runs, by the mark among its first bytes."""
-    if not path.is_file():
-        return False
-    with open_regular(path) as file:
-        return file.read(MARK_AT + 4)[MARK_AT:] == APPLICATION.to_bytes(4, "big")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

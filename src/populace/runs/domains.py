@@ -18,6 +18,7 @@ from populace.engines.runtime import make_key, population_of
 from populace.errors import RunError, SpecError
 from populace.methods.base import ImageShape, Protocol
 from populace.methods.blocks.generator import Generator, Synthesizer
+from populace.methods.blocks.latent_class import LatentClass
 from populace.methods.census.cells import LIST_CELLS
 from populace.methods.census.protocol import Census
 from populace.methods.census.release import LISTS_SHARE
@@ -37,6 +38,7 @@ from populace.tables.universal import TWO_VALUES, is_open, opened, released, wit
 from populace.types import NumpyArray
 
 SCHEMA = "generator.schema.json"  # the schema that a run was made under, where its generator has a smaller one
+MOST_NAMED = 6  # columns in a sentence
 LISTS_KEY = 0x6C697374  # what the key of seeded lists is folded with
 
 Lists = list[dict[str, dict[str, int]]]
@@ -185,6 +187,31 @@ def _texts(frame: pa.Table, column: Column) -> pa.Array:
         return made
     coded = made.dictionary_encode()
     return pa.array([category_text(value) for value in coded.dictionary.to_pylist()], pa.string()).take(coded.indices)
+
+
+def without_gaps(generator: Synthesizer, schema: Schema | ImageShape) -> tuple[str, ...]:
+    """One sentence about columns whose "no value" the noise hid, so that no synthetic row lacks one there; or none.
+
+    It follows from the model alone, which is released: whether any record lacks a value is not looked at.
+    """
+    if not isinstance(generator, LatentClass) or not isinstance(schema, Schema):
+        return ()
+    last = np.cumsum(generator.schema.sizes) - 1
+    names = [
+        column.name
+        for column, made, code in zip(schema.columns, generator.schema.columns, last, strict=True)
+        if column.nullable
+        and (is_open(column) or column.source == TWO_VALUES)
+        and not (made.nullable and np.asarray(generator.tables)[:, code].any())
+    ]
+    if not names:
+        return ()
+    more = len(names) - MOST_NAMED
+    shown = ", ".join(names[:MOST_NAMED]) + (f" and {more} more columns" if more > 0 else "")
+    return (
+        f"no synthetic row lacks a value of {shown}: where records lack one, they are too few to be told from the noise; a "
+        "schema that says nullable = true keeps a place for them",
+    )
 
 
 def save_schema(folder: RunFolder, generator: Synthesizer, schema: Schema | ImageShape) -> None:

@@ -33,6 +33,7 @@ from populace.runs.domains import (
     open_domains,
     refuse_lists,
     save_schema,
+    without_gaps,
 )
 from populace.runs.folder import RunFolder
 from populace.runs.folder import versions as versions
@@ -244,6 +245,7 @@ def synthesize(
     the rows where they were read already; else they are read as the specification says.
     """
     began = time.monotonic()
+    keeping.path(spec.data)  # where nothing can be booked, no row is read
     doing("reading rows")
     protocol, private = open_domains(make_method(spec), private or _read(spec), spec)
     clients = private.clients
@@ -284,9 +286,7 @@ def synthesize(
         sampled = time.monotonic()
         doing("writing")
         history.confirm(folder)
-        outcome.generator.save(folder.path)
-        save_schema(folder, outcome.generator, population.schema)
-        folder.save_synthetic(drawn)
+        _write(folder, outcome.generator, drawn, population, say)
         seconds = _seconds(began, read, trained, sampled)
         document = {
             **_described(protocol, clients), "digest": spec.digest(), "spec": spec.model_dump(), "rows": spec.rows,
@@ -300,6 +300,15 @@ def synthesize(
         generator=outcome.generator, guarantee=guarantee, details=document, folder=folder.path, event=event,
         remarks=unlisted_in_words(population.schema, drawn),
     )  # fmt: skip
+
+
+def _write(folder: RunFolder, generator: Synthesizer, drawn: Table | Images, population: Population, say: Say) -> None:
+    """Model, schema and synthetic rows, and what is to be said of them."""
+    generator.save(folder.path)
+    save_schema(folder, generator, population.schema)
+    for remark in without_gaps(generator, population.schema):
+        say(remark)
+    folder.save_synthetic(drawn)
 
 
 def _say_remarks(clients: Clients, say: Say) -> None:

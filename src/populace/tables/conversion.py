@@ -32,7 +32,8 @@ ISO_DATETIME = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?(Z|[+-]\d
 ISO_TIME = r"^\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?$"
 FEW = 2_048  # values, by which it is guessed whether most of a column's differ
 COMMA = "comma"  # the format of a decimal column written 3,14
-TRUTHS = {"true": True, "false": False, "1": True, "0": False}
+TRUTH_WORDS = (("0", "1"), ("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t"))  # the negative one first
+TRUTHS = {word: bool(truth) for words in TRUTH_WORDS for truth, word in enumerate(words)}
 TYPES = {
     "string": pa.string(), "integer": pa.int64(), "float": pa.float64(), "boolean": pa.bool_(), "date": pa.date32(),
 }  # fmt: skip
@@ -217,16 +218,30 @@ def from_numbers(numbers: NumpyArray, null: NumpyArray, column: Column) -> pa.Ar
 def to_categories(values: pa.ChunkedArray | pa.Array, column: Column) -> tuple[pa.Array, NumpyArray]:
     """The values of a column of categories in its type, null where there is none, and which are not of that type."""
     values = plain(values)
+    if pa.types.is_boolean(values.type) and column.kind == "boolean":
+        values = values.cast(pa.string())
     if is_text(values.type):
         listed = pc.is_in(values, value_set=pa.array(column.categories, pa.string()))
         values = pc.if_else(listed, values, pc.utf8_trim_whitespace(values))
         values = without_markers(values, markers(column))
+        values = _truths_as_listed(values, column) if column.kind == "boolean" else values
     null = values.is_null().to_numpy(zero_copy_only=False)
     try:
         made = _typed(values, column.dtype)
     except CAST_ERRORS:
         made = pa.nulls(len(values), TYPES[column.dtype])
     return made, made.is_null().to_numpy(zero_copy_only=False) & ~null
+
+
+def _truths_as_listed(values: pa.Array, column: Column) -> pa.Array:
+    """Truth values in any writing (t, Yes, 1) as the column's categories write them; other text stays."""
+    listed = {TRUTHS[text.lower()]: text for text in column.categories if text.lower() in TRUTHS}
+    if len(listed) != len(column.categories):
+        return values
+    words = [word for word, truth in TRUTHS.items() if truth in listed]
+    place = pc.index_in(pc.utf8_lower(values), value_set=pa.array(words, pa.string()))
+    meant = pa.array([listed[TRUTHS[word]] for word in words], pa.string()).take(place)
+    return pc.coalesce(meant, values)
 
 
 def _typed(values: pa.Array, dtype: str) -> pa.Array:

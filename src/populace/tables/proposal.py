@@ -17,11 +17,10 @@ import pyarrow.compute as pc
 from populace.errors import SchemaError
 from populace.tables.binning import LEAST_CELLS, choose_cells
 from populace.tables.columns import KINDS, LISTED, OTHER_KINDS, Column, Kind, Other, category_text
-from populace.tables.conversion import is_text, plain
+from populace.tables.conversion import TRUTH_WORDS, is_text, plain
 from populace.tables.dates import number_text
 from populace.tables.reading import delimiter_of
 from populace.tables.recognition import (
-    TRUTH_WORDS,
     Recognised,
     are_codes,
     decimal_step,

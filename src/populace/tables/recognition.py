@@ -20,6 +20,7 @@ from populace.tables.conversion import (
     ISO_TIME,
     MISSING,
     NUMBER,
+    TRUTH_WORDS,
     is_text,
     parse_moments,
     parse_numbers,
@@ -29,7 +30,6 @@ from populace.tables.conversion import (
 from populace.tables.dates import DAY
 from populace.types import JsonObject, NumpyArray
 
-TRUTH_WORDS = (("0", "1"), ("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t"))
 DATE_FORMS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y")
 TIME_FORMS = ("", " %H:%M", " %H:%M:%S")
 LIKE_A_DATE = r"^\d{1,4}[./-]\d{1,2}[./-]\d{1,4}( \d{1,2}:\d{2}(:\d{2})?)?$"

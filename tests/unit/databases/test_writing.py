@@ -1,5 +1,6 @@
 """Synthetic rows into databases: types kept, all or nothing, and never over what was there unasked."""
 
+import contextlib
 import datetime as dt
 import json
 import re
@@ -15,6 +16,9 @@ from databases_for_tests import NAMES, new_database
 from populace.border.databases.writing import write_database
 from populace.cli.main import call
 from populace.errors import InputError, PopulaceError, RunError
+from populace.privacy.ledger import Budget
+from populace.privacy.run_ledger import make_ledger
+from populace.privacy.sqlite_ledger import SqliteLedger
 from populace.tables.reading import read_frame
 
 FRAME = pa.table(
@@ -67,6 +71,60 @@ def test_a_table_that_exists_stays_unless_it_may_be_replaced(base):
     assert len(read_frame(f"{base}#table=made")) == 1
     write_database(FRAME, f'{base}#table="odd. ""name"')
     assert len(read_frame(f'{base}#table="odd. ""name"')) == 2
+
+
+def foreign_table(base, statements):
+    """Statements of the owner's, in the database itself."""
+    if base.endswith("duckdb"):
+        import duckdb
+
+        with duckdb.connect(base) as connection:
+            for statement in statements:
+                connection.execute(statement)
+    else:
+        opened = psycopg.connect(base) if base.startswith("postgres") else sqlite3.connect(base)
+        with contextlib.closing(opened) as connection:
+            for statement in statements:
+                connection.execute(statement)
+            connection.commit()
+
+
+def test_only_tables_that_were_written_here_are_replaced(base):
+    foreign_table(base, ["CREATE TABLE records (n INTEGER)", "INSERT INTO records VALUES (7)",
+                         "CREATE VIEW seen AS SELECT * FROM records"])  # fmt: skip
+    names = ["records", "seen", *(["public.records"] if base.startswith("postgres") else [])]
+    if not base.startswith("postgres"):  # there RECORDS is another table
+        names += ["RECORDS", '"Records"']
+    if base.endswith("duckdb"):
+        names += ["main.RECORDS"]
+    for name in names:
+        for replace in (False, True):
+            with pytest.raises(
+                RunError, match="is not as populace wrote it; choose another --table, or drop it yourself"
+            ):
+                write_database(FRAME, f"{base}#table={name}", replace=replace)
+    assert [str(row["n"]) for row in read_frame(f"{base}#table=records").to_pylist()] == ["7"]
+
+    write_database(FRAME, f"{base}#table=made")
+    foreign_table(base, ["INSERT INTO made (n) VALUES (8)"])
+    with pytest.raises(RunError, match="is not as populace wrote it"):  # somebody's rows are in it
+        write_database(FRAME, f"{base}#table=made", replace=True)
+    assert len(read_frame(f"{base}#table=made")) == 3
+    foreign_table(base, ["CREATE TABLE copied AS SELECT * FROM made"])
+    with pytest.raises(RunError, match="is not as populace wrote it"):
+        write_database(FRAME, f"{base}#table=copied", replace=True)
+
+
+def test_a_ledger_takes_no_rows(tmp_path):
+    runs, clients = tmp_path / "runs.sqlite", tmp_path / "clients.sqlite"
+    make_ledger(runs)
+    SqliteLedger(clients, Budget(epsilon=1.0, unit="client")).close()
+    for ledger, table in ((runs, "run"), (runs, "new"), (clients, "entry"), (clients, "new")):
+        before = ledger.read_bytes()
+        for replace in (False, True):
+            with pytest.raises(InputError, match="is a ledger, or another file that populace keeps"):
+                write_database(FRAME, f"{ledger}#table={table}", replace=replace)
+        assert ledger.read_bytes() == before
 
 
 def test_a_write_that_fails_leaves_what_was_there(base):

@@ -173,3 +173,29 @@ def test_correlation_of_two_scales_survives_and_is_not_invented(correlation, low
     assert low < np.corrcoef(codes[:, 0], codes[:, 1])[0, 1] < high
     for column, other in itertools.pairwise((0, 2)):
         assert abs(np.corrcoef(codes[:, column], codes[:, other])[0, 1]) < 0.15
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0, 4.0])
+def test_few_noisy_answers_are_about_columns_alone(epsilon):
+    """Without a target the share of questions about several columns rises with the clients, up to what it is for any number."""
+    plain = dataclasses.replace(MIXED, target=None)
+
+    def together(clients):
+        design = viewed_design(plain, epsilon, None, (), clients)
+        assert set(itertools.chain(*design.groups)) == set(range(6))
+        return sum(s for s, g in zip(design.shares(), design.groups, strict=True) if len(g) > 1)
+
+    shares = [together(10**power) for power in range(2, 9)]
+    assert shares == sorted(shares)
+    assert shares[0] == 0
+    assert shares[-1] == pytest.approx(together(0), abs=0.03)
+    assert together(0) > 0.3
+    assert viewed_design(MIXED, epsilon, 5, (), 100) == viewed_design(MIXED, epsilon, 5)
+
+
+def test_a_poll_of_few_clients_asks_about_columns_alone():
+    plain = dataclasses.replace(MIXED, target=None)
+    poll = Poll(epsilon=1.0)
+    few, many = (poll.design(Population(schema=plain, clients=clients)) for clients in (400, 10_000_000))
+    assert {len(group) for group in few.groups} == {1}
+    assert max(len(group) for group in many.groups) > 1

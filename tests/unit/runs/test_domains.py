@@ -67,6 +67,27 @@ def test_nothing_is_read_without_noise_and_the_statement_holds(data, tmp_path):
     assert sum(run.generator.schema.sizes) < sum(domains.opened(run.generator.schema).sizes) + 2_000
 
 
+def test_missing_values_that_the_noise_hid_are_said_without_looking_at_records(tmp_path):
+    """Few gaps vanish, many stay, and the sentence follows from the model: it is the same whether the few are there or not."""
+
+    def said(name, few):
+        frame = people().to_pandas()
+        frame["age"] = frame["age"].astype("Int64")
+        frame.loc[:few, "age"] = None
+        frame.loc[frame.index[::3], "cost"] = None
+        frame.to_parquet(tmp_path / f"{name}.parquet")
+        lines = []
+        run = synthesize(spec(tmp_path / f"{name}.parquet", seed=2), tmp_path / name, say=lines.append, keeping=NOWHERE)
+        rows = run.sample(500).to_pandas()
+        assert rows["cost"].isna().mean() > 0.2
+        assert not rows["age"].isna().any()
+        return [line for line in lines if "lacks a value" in line]
+
+    (line,) = said("few", 1)
+    assert line.startswith("no synthetic row lacks a value of age, ward, smokes: where records lack one,")
+    assert said("none", -1) == [line]
+
+
 def test_lists_are_drawn_once_and_only_after_the_run_was_booked(data, tmp_path, monkeypatch):
     folder = RunFolder(tmp_path / "run")
     drawn = []

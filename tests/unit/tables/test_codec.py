@@ -147,3 +147,24 @@ def test_codes_of_another_schema_are_refused() -> None:
         codec.decode(np.array([[-1, 0]]), schema, rng)
     with pytest.raises(DataError, match="expected codes with 2 columns"):
         codec.decode(np.array([[0]]), schema, rng)
+
+
+@pytest.mark.parametrize("dtype", ["boolean", "string", "integer"])
+@pytest.mark.parametrize("words", [("f", "t"), ("F", "T"), ("false", "TRUE"), ("no", "Yes"), ("n", "y"), ("0", "1")])
+def test_a_boolean_column_takes_truth_values_in_every_writing(dtype, words):
+    categories = {"boolean": ("false", "true"), "string": ("no", "yes"), "integer": ("0", "1")}[dtype]
+    column = Column(name="y", kind="boolean", categories=categories, dtype=dtype, nullable=True)
+    made = codec.encode_values(pa.array([words[1], words[0], "", f" {words[0]} "]), column)
+    assert made.codes.tolist() == [1, 0, 2, 0]
+    assert made.values.to_pylist()[:2] == [codec.parse_category(text, dtype, "y") for text in reversed(categories)]
+    assert codec.encode_values(pa.array([True, False, None]), column).codes.tolist() == [1, 0, 2]
+
+
+def test_words_are_truth_values_in_boolean_columns_alone():
+    column = Column(name="y", kind="categorical", categories=("no", "yes"))
+    with pytest.raises(DataError, match="unknown category 't'"):
+        codec.encode_values(pa.array(["t"]), column)
+    with pytest.raises(DataError, match="'maybe' in row 1, which is no boolean"):
+        codec.encode_values(
+            pa.array(["maybe"]), Column(name="y", kind="boolean", categories=("false", "true"), dtype="boolean")
+        )

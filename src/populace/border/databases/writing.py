@@ -1,8 +1,13 @@
-"""Synthetic rows into a table of a database, all or nothing; a table that is there is not touched unasked."""
+"""Synthetic rows into a table of a database, all or nothing; no table is replaced but one that was written here.
+
+A table carries a mark with its number of rows, made in the same transaction: a comment on it, in SQLite one in the statement
+that made it, which SQLite keeps as it was written.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,22 +19,42 @@ from populace.border.columnar import DAMAGED
 from populace.border.databases import duckdb_file, postgresql
 from populace.border.databases.address import Address, parse_address
 from populace.border.databases.statement import quoted, table_parts
+from populace.border.own_files import is_own_file
 from populace.border.regular import check_output, first_line
 from populace.errors import DataError, InputError, PopulaceError, RunError
 
 FRAME = "populace_frame"
 AT_ONCE = 10_000  # rows
+MARK = "synthetic rows, written by populace: {}"
+MARKED = re.compile(r"synthetic rows, written by populace: (\d+)")
+SQLITE_MARKED = re.compile(r'CREATE TABLE (?:"(?:[^"]|"")*"|\w+) \(/\* ([^*]*) \*/')
+DUCKDB_THERE = """
+SELECT comment FROM duckdb_tables() WHERE lower(table_name) = lower(?) AND lower(schema_name) = lower(?)
+UNION ALL SELECT NULL FROM duckdb_views() WHERE lower(view_name) = lower(?) AND lower(schema_name) = lower(?)
+"""
 EXISTS = "the table {table} of {place} exists; choose another --table, or give --replace to write over it"
+NOT_OURS = (
+    "the table {table} of {place} exists, and is not as populace wrote it; choose another --table, or drop it yourself if "
+    "nobody needs its rows: --replace is for tables that populace wrote"
+)
 
 
 def write_database(frame: pa.Table, data: str, *, replace: bool = False) -> None:
-    """A new table with these rows; one that exists is refused unless it may be replaced."""
+    """A new table with these rows.
+
+    Guarantee: with `replace` a table is replaced that was written here and still has as many rows; any other that exists is
+    refused, under whatever spelling of its name, and so is a ledger.
+    """
     address = parse_address(data)
     if address.table is None:
         raise InputError(f"{address.place} is a database: say which table to write, with --table NAME")
     names = table_parts(address.table)
     if address.path is not None:
         check_output(address.path)
+        if is_own_file(address.path):
+            raise InputError(
+                f"{address.path} is a ledger, or another file that populace keeps; write to another database"
+            )
     writers = {"duckdb": _duckdb, "sqlite": _sqlite, "postgresql": _postgresql}
     writers[address.kind](_plain(frame), address, names, replace)
 
@@ -48,8 +73,13 @@ def _plain(frame: pa.Table) -> pa.Table:
     return pa.table(columns, names=frame.column_names)
 
 
-def _exists(address: Address) -> RunError:
-    return RunError(EXISTS.format(table=address.table, place=address.place))
+def _check_ours(address: Address, mark: str | None, rows: int, *, replace: bool) -> None:
+    """Refuse to write over a table unless it was written here, as its mark says, and it may be replaced."""
+    found = MARKED.fullmatch(mark or "")
+    if found is None or int(found.group(1)) != rows:
+        raise RunError(NOT_OURS.format(table=address.table, place=address.place))
+    if not replace:
+        raise RunError(EXISTS.format(table=address.table, place=address.place))
 
 
 @contextlib.contextmanager
@@ -75,14 +105,15 @@ def _duckdb(frame: pa.Table, address: Address, names: tuple[str, ...], replace: 
         library.connect(str(address.path), config=duckdb_file.settings()) as connection,
     ):
         connection.execute("BEGIN")
-        listed = connection.execute("SELECT table_schema, table_name FROM information_schema.tables").fetchall()
-        there = {part.lower() for schema, table in listed for part in (table, f"{schema}.{table}")}
-        if ".".join(names).lower() in there:
-            if not replace:
-                raise _exists(address)
+        asked = [names[-1], names[-2] if len(names) > 1 else "main"]
+        if there := connection.execute(DUCKDB_THERE, [*asked, *asked]).fetchall():
+            (rows,) = connection.execute(f"SELECT count(*) FROM {name}").fetchone()  # noqa: S608 -- quoted
+            for (mark,) in there:
+                _check_ours(address, mark, rows, replace=replace)
             connection.execute(f"DROP TABLE {name}")
         connection.register(FRAME, frame)
         connection.execute(f"CREATE TABLE {name} AS SELECT * FROM {FRAME}")  # noqa: S608 -- quoted
+        connection.execute(f"COMMENT ON TABLE {name} IS '{MARK.format(frame.num_rows)}'")
         connection.execute("COMMIT")
 
 
@@ -97,12 +128,14 @@ def _sqlite(frame: pa.Table, address: Address, names: tuple[str, ...], replace: 
         contextlib.closing(sqlite3.connect(str(address.path), isolation_level=None)) as connection,
     ):
         connection.execute("BEGIN IMMEDIATE")
-        there = connection.execute("SELECT 1 FROM sqlite_master WHERE lower(name) = lower(?)", names).fetchone()
-        if there and not replace:
-            raise _exists(address)
-        if there:
+        for kind, made in connection.execute(
+            "SELECT type, sql FROM sqlite_master WHERE lower(name) = lower(?)", names
+        ).fetchall():
+            mark = SQLITE_MARKED.match(made or "") if kind == "table" else None
+            rows = connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0] if mark else 0  # noqa: S608 -- quoted
+            _check_ours(address, mark and mark.group(1), rows, replace=replace)
             connection.execute(f"DROP TABLE {name}")
-        connection.execute(f"CREATE TABLE {name} ({declared})")
+        connection.execute(f"CREATE TABLE {name} (/* {MARK.format(frame.num_rows)} */ {declared})")
         for start in range(0, frame.num_rows, AT_ONCE):
             piece = frame.slice(start, AT_ONCE)
             values = [_sqlite_values(column) for column in piece.columns]
@@ -135,13 +168,20 @@ def _postgresql(frame: pa.Table, address: Address, names: tuple[str, ...], repla
     literal = name.replace("'", "''")
     try:
         with contextlib.closing(postgresql.connect(address)) as connection, connection.cursor() as cursor:
-            cursor.execute(f"SELECT to_regclass('{literal}') IS NOT NULL")
-            if cursor.fetchone()[0]:
-                if not replace:
-                    raise _exists(address)
+            cursor.execute(
+                f"SELECT to_regclass('{literal}') IS NOT NULL, obj_description(to_regclass('{literal}'), 'pg_class')"
+            )
+            there, mark = cursor.fetchone()
+            if there:
+                rows = 0
+                if mark is not None:
+                    cursor.execute(f"SELECT count(*) FROM {name}")  # noqa: S608 -- quoted
+                    (rows,) = cursor.fetchone()
+                _check_ours(address, mark, rows, replace=replace)
                 cursor.execute(f"DROP TABLE {name}")
             schema = names[0] if len(names) == 2 else None
             cursor.adbc_ingest(names[-1], frame, mode="create", db_schema_name=schema)
+            cursor.execute(f"COMMENT ON TABLE {name} IS '{MARK.format(frame.num_rows)}'")
             connection.commit()
     except (driver.Error, *DAMAGED, RuntimeError, DataError) as reason:
         said = str(reason if isinstance(reason, DataError) else postgresql.refused(address, reason))

@@ -53,6 +53,7 @@ LEAST = 1e-30  # probability whose logarithm is taken
 CHOICE_STEPS = 80
 STEPS = 300  # to the mode
 CLASS_BLOCK = 16  # classes are padded to multiples of it, so that one compiled fit serves all settings
+MUCH_TOLD = 6.0  # epsilon from which on answers say enough for twice the classes; without a target, for wider ones
 MARGIN = 2.0  # of held-out log likelihood, for leaving the richest setting
 SMOOTH = (1.0, 9.0)  # precisions of steps along scales that are tried
 
@@ -414,9 +415,11 @@ def choose_settings(
 def _candidates(prior: Prior, layout: Layout, *, tied: bool) -> list[Settings]:
     """The settings to choose among, the richest first: classes, and the scales of classes, effects and trends."""
     one = layout.outcomes if tied else 1
-    rich, few = (one * max(2, round(number / one)) for number in (16 if prior.epsilon < 6 else 32, 6))
+    much = prior.epsilon >= MUCH_TOLD
+    rich, few = (one * max(2, round(number / one)) for number in (32 if much else 16, 6))
+    widest = 2.0 if much and layout.target is None else 1.0 if tied else 1.3
     choices = [
-        (rich, 1.0 if tied else 1.3, 1.2, 1.0),
+        (rich, widest, 1.2, 1.0),
         (rich, 0.6, 1.2, 1.0),
         (few, 0.6, 1.2, 1.0),
         (one, 0.3, 1.2, 1.0),

@@ -89,11 +89,11 @@ def workload_groups(workload: Sequence[Sequence[str]], schema: Schema) -> Groups
 
 @functools.lru_cache(maxsize=32)
 def survey_for(
-    schema: Schema, epsilon: float, target: int | None, workload: Groups, stages: int
+    schema: Schema, epsilon: float, target: int | None, workload: Groups, stages: int, clients: int = 0
 ) -> tuple[Survey, Design]:
     """All that may be asked, and the design of the first stage (whose questions come first)."""
     if has_views(schema):
-        design = viewed_design(schema, epsilon, target, workload)
+        design = viewed_design(schema, epsilon, target, workload, clients)
         return Survey(schema, design.groups, epsilon, folds=True, views=design.views), design
     design = design_for(schema.sizes, epsilon, target, workload)
     groups = design.groups if stages == 1 else second_stage_groups(schema.sizes, epsilon, design.groups)
@@ -275,15 +275,17 @@ class Poll(ComposedMethod):
         return None if self.target is None else self.target or schema.target
 
     def survey(self, population: Population) -> Survey:
-        return self._survey_and_design(population.table_schema)[0]
+        return self._survey_and_design(population)[0]
 
     def design(self, population: Population) -> Design:
-        return self._survey_and_design(population.table_schema)[1]
+        return self._survey_and_design(population)[1]
 
-    def _survey_and_design(self, schema: Schema) -> tuple[Survey, Design]:
+    def _survey_and_design(self, population: Population) -> tuple[Survey, Design]:
+        schema = population.table_schema
         goal = self.goal(schema)
         target = None if goal is None else schema.index(goal)
-        return survey_for(schema, self.epsilon, target, workload_groups(self.workload, schema), self.stages)
+        groups = workload_groups(self.workload, schema)
+        return survey_for(schema, self.epsilon, target, groups, self.stages, population.clients)
 
     def learner(self, population: Population) -> PollLearner:
         return PollLearner(self.survey(population), population, self.design(population), self)

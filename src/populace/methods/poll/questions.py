@@ -27,6 +27,7 @@ from populace.tables.schema import Column, Schema
 from populace.types import Array, NumpyArray
 
 Question = tuple[tuple[int, View], ...]
+Family = tuple[list[tuple[Question, float]], float]  # questions with their shares of it, and its share of the answers
 
 MOST_CELLS = 4_096  # of one question
 MOST_QUESTIONS = 2_048
@@ -44,6 +45,8 @@ JOINED = (2, 3, 4)  # the same, in questions about scales alone
 NEARLY = 0.9  # finer groups are taken where their quality is so much of the best
 COARSER = 2.0  # how much more information a coarse question must give than a fine one to be asked too
 LIST_GROUPS = 16
+ENOUGH = 200.0  # answers per pair, counted by their information, from which on pairs are worth half of their share
+FEWEST = 0.1  # of that share, below which no pair is asked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,8 +249,14 @@ def second_schedule(
 
 
 @functools.lru_cache(maxsize=64)
-def viewed_design(schema: Schema, epsilon: float, target: int | None, workload: survey.Groups = ()) -> Design:
-    """Questions about a table with scales or long lists, from public facts and groups a user named."""
+def viewed_design(
+    schema: Schema, epsilon: float, target: int | None, workload: survey.Groups = (), clients: int = 0
+) -> Design:
+    """Questions about a table with scales or long lists, from public facts and groups a user named.
+
+    Without a target, where so few clients answer so noisily that they could not relate columns, columns are asked about
+    alone; `clients` 0 is any number.
+    """
     columns = schema.columns
     others = [i for i in range(len(columns)) if i != target]
     scales = [i for i in others if is_scale(columns[i])]
@@ -256,7 +265,7 @@ def viewed_design(schema: Schema, epsilon: float, target: int | None, workload: 
     together *= (len(scales) / max(1, len(others))) ** (1 / 3)
     fine = (1 - together) * FINE_SHARE[target is not None]
     shares = (fine, 1 - together - fine, together)
-    families: list[tuple[list[tuple[Question, float]], float]] = [
+    families: list[Family] = [
         (fine_questions(columns, epsilon, others or [target or 0], fixed if others else ()), shares[0])
     ]
     for members, about, share, cuts in ((others, fixed, shares[1], GROUPS), (scales, (), shares[2], JOINED)):
@@ -264,6 +273,8 @@ def viewed_design(schema: Schema, epsilon: float, target: int | None, workload: 
             pairs_count = PAIR_WEIGHT if members is others else 1.0
             questions = grouped_questions(columns, epsilon, members, about, cuts, pair_weight=pairs_count)
             families.append(([(question, 1 / len(questions)) for question in questions], share))
+    if clients and target is None:
+        families = _by_worth(columns, epsilon, families, clients)
     if workload:
         families = [(members, share * (1 - WORKLOAD_SHARE)) for members, share in families]
         named = [tuple((column, WHOLE) for column in group) for group in workload]
@@ -271,9 +282,21 @@ def viewed_design(schema: Schema, epsilon: float, target: int | None, workload: 
     return _scheduled(columns, epsilon, families)
 
 
-def _scheduled(
-    columns: tuple[Column, ...], epsilon: float, families: list[tuple[list[tuple[Question, float]], float]]
-) -> Design:
+def _by_worth(columns: tuple[Column, ...], epsilon: float, families: list[Family], clients: int) -> list[Family]:
+    """Families with fewer answers about several columns, and more about each alone, the less the former could tell."""
+    told = sum(
+        clients * share * weight * math.comb(len(question), 2) * information(_cells(columns, question), epsilon)
+        for members, share in families[1:]
+        for question, weight in members
+    ) / max(1, math.comb(len(columns), 2))
+    worth = told**2 / (told**2 + ENOUGH**2)
+    if worth < FEWEST:
+        return [(families[0][0], 1.0)]
+    others = [(members, share * worth) for members, share in families[1:]]
+    return [(families[0][0], 1 - sum(share for _, share in others)), *others]
+
+
+def _scheduled(columns: tuple[Column, ...], epsilon: float, families: list[Family]) -> Design:
     questions: list[Question] = []
     family: list[int] = []
     weights: list[float] = []

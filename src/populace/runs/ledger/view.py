@@ -8,8 +8,9 @@ from typing import Any
 
 from populace.border.databases.address import file_of, is_database
 from populace.border.models import interpreting, read_document
+from populace.border.own_files import is_ledger
 from populace.errors import InputError, RunError
-from populace.privacy.run_ledger import Booked, RunLedger, is_ledger
+from populace.privacy.run_ledger import Booked, RunLedger
 from populace.runs.folder import RunFolder
 from populace.runs.forms import TokenForm
 from populace.runs.ledger.history import LEDGER, TOKEN, beside
@@ -89,6 +90,7 @@ def _run(run: Booked) -> JsonObject:
     return {
         "at": _when(run.at), "folder": run.folder, "data": run.data, "rows": run.rows, "method": run.method,
         "epsilon": json_number(cost.epsilon), "delta": cost.delta, "unit": cost.unit, "neighbours": cost.neighbours,
+        "silos": cost.silos,
         "trust": cost.trust, "seeded": cost.seeded, "finished": run.finished, "shares_rows_with": history["runs_before"],
         "epsilon_so_far": history["epsilon_after"], "delta_so_far": history["delta_after"], "so_far_per": _per(history),
         "other_people": history.get("other_people", ""),
