@@ -242,13 +242,15 @@ def test_gaussian_runs_compose_by_their_events(people):
     assert (found["unit"], found["neighbours"]) == ("record", "zero-out")
     claim = json.loads((people / "b/privacy.json").read_text())
     assert found["delta_after"] >= 2 * (claim["delta"] - claim["sampling_delta"])
-    assert (found["epsilon_added"], found["delta_added"]) == pytest.approx((8, 2 * claim["delta"]))
+    assert (found["epsilon_added"], found["delta_added"]) == pytest.approx((2 * claim["epsilon"], 2 * claim["delta"]))
     shown = lines(overview(people / LEDGER))
-    total = next(place for place, line in enumerate(shown) if line.startswith("total per record: epsilon 8, delta "))
+    added, single = round_up(found["epsilon_added"]), round_up(claim["epsilon"])
+    total = next(place for place, line in enumerate(shown) if line.startswith("total per record: "))
+    assert f"epsilon {added}, delta " in shown[total]
     assert shown[total + 1].endswith("the sum, which a limit counts: it holds " + FIXED)
     assert f"epsilon {round_up(found['epsilon_after'])}, delta" in shown[total + 2]
     assert PLANNED in shown[total + 2]
-    assert [line.split()[-1] for line in shown if line[:2] == "20"] == ["4", "8"]
+    assert [line.split()[-1] for line in shown if line[:2] == "20"] == [single, added]
 
 
 def test_most_records_of_a_client_are_declared(people):

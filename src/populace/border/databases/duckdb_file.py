@@ -82,7 +82,7 @@ class DuckdbFile:
     def count(self) -> int:
         """How many rows there are."""
         try:
-            return int(self._relation(select(self.address, ("count(*)",))).fetchone()[0])
+            return int(self._relation(select(self.address, ("count(*)",))).fetchall()[0][0])
         except (self._duckdb.Error, *DAMAGED, RuntimeError) as reason:
             raise self._failed(reason) from None
 
