@@ -309,7 +309,7 @@ def rehearse(
     trust: str | None = None,
     public: str | Path | None = None,
     rows: int = DEFAULT_ROWS,
-    draws: int = 3,
+    draws: int = 5,
     seed: int = 0,
     out: str | Path | None = None,
 ) -> JsonObject:

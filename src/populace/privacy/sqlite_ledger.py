@@ -297,6 +297,10 @@ class SqliteLedger:
         if kept != content:
             raise BudgetError(f"run {run!r} was begun under other terms; terms do not change within a run")
 
+    def kept_terms(self) -> dict[str, str]:
+        """All words that are kept, by the names they are kept under."""
+        return dict(self._db.execute("SELECT run, content FROM terms").fetchall())
+
     def memory(self, account: str, *, run: str) -> bytes | None:
         return self.memories([account], run=run).get(account)
 

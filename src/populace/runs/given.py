@@ -80,7 +80,7 @@ def read_given(
         sizes = tuple(len(part) for part in images)
         return Given(data=_joined_images(images), frame=None, sizes=sizes, listed=listed)
     tables = [part for part in opened if not isinstance(part, Images)]
-    frame = _joined_frames([part.frame if isinstance(part, Table) else part for part in tables])
+    frame = joined_frames([part.frame if isinstance(part, Table) else part for part in tables])
     sizes = tuple(len(part) for part in tables)
     chosen = _own_schema(tables) if schema is None else schema
     if len(tables) == 1 and isinstance(tables[0], Table) and schema is None:
@@ -122,7 +122,7 @@ def _own_schema(tables: Sequence[pa.Table | Table]) -> Schema | None:
     return schemas[0] if schemas else None
 
 
-def _joined_frames(frames: Sequence[pa.Table]) -> pa.Table:
+def joined_frames(frames: Sequence[pa.Table]) -> pa.Table:
     """All rows, silo after silo; columns go by name."""
     first = frames[0]
     for number, frame in enumerate(frames[1:], 2):
@@ -182,7 +182,7 @@ def read_frames(files: Files) -> pa.Table:
     opened = [open_data(file) for file in files_of(files)]
     if any(isinstance(part, Images) for part in opened):
         raise InputError("expected tables, got images")
-    return _joined_frames([part.frame if isinstance(part, Table) else part for part in opened])
+    return joined_frames([part.frame if isinstance(part, Table) else part for part in opened])
 
 
 def columns_named(*columns: object) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """Commands on tables in databases: the same runs as from a CSV, and no password anywhere."""
 
+import contextlib
 import json
 import os
 import sqlite3
@@ -11,8 +12,11 @@ import pytest
 import populace as pop
 from databases_for_tests import new_database, patient_rows, write_postgresql, write_sqlite
 from populace.cli.main import call
-from populace.errors import InputError
+from populace.errors import BudgetError, InputError
+from populace.privacy.ledger import Budget
+from populace.privacy.sqlite_ledger import SqliteLedger
 from populace.runs.ledger.history import LEDGER
+from populace.runs.poll.client_terms import keep_client_terms
 from populace.tables.table import read_frame
 
 USER, PASSWORD = "reader_canary", "pass word/canary%2F"
@@ -175,3 +179,52 @@ def test_advise_counts_the_rows_of_a_database(place, what, capsys):
     advice = pop.advise(f"{place}#{what}")
     assert (advice.situation.rows, advice.situation.files) == (expected, (f"{place}#{what}",))
     assert ("--ledger" in advice.commands[0]) == place.startswith("postgresql")
+
+
+def two_keys(path):
+    """The patients of a SQLite file with a second column that names them."""
+    write_sqlite(patient_rows(40), path)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("ALTER TABLE patients ADD COLUMN ssn TEXT")
+        connection.execute("UPDATE patients SET ssn = 'ssn ' || rowid")
+        connection.commit()
+    return path
+
+
+def test_people_answer_under_one_key_however_their_table_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    two_keys(tmp_path / "ward.sqlite")
+    os.symlink("ward.sqlite", "link.sqlite")
+    of = ["ward.sqlite", "--table", "patients"]
+    assert call(["schema", *of, "--id", "patient", "--id", "ssn", "-o", "s.toml"]) == 0
+    asked = ["--schema", "s.toml", "--epsilon", "4", "--ledger", "clients.ledger"]
+    assert call(["poll", "collect", *of, *asked, "--client-column", "patient", "--out", "first.parquet"]) == 0
+    capsys.readouterr()
+    for again in (of, ["ward.sqlite", "--table", "PATIENTS"], ["ward.sqlite", "--query", "SELECT * FROM patients"],
+                  ["link.sqlite", "--table", "patients"]):  # fmt: skip
+        assert call(["poll", "collect", *again, *asked, "--client-column", "ssn", "--out", "second.parquet"]) == 2
+        assert "told apart by the column 'patient'" in capsys.readouterr().err
+        assert not os.path.exists("second.parquet")
+
+
+def test_client_columns_of_servers_and_of_older_ledgers(tmp_path):
+    server = "postgresql://db.clinic/ward#table=patients"
+    with contextlib.closing(SqliteLedger(tmp_path / "a", Budget(epsilon=1.0, unit="client"))) as ledger:
+        keep_client_terms(ledger, server, 1, "pid")
+        keep_client_terms(ledger, server, 1, "pid")
+        for alias in (
+            "postgresql://db.clinic:5432/ward#table=patients",
+            "postgres://db.clinic/ward#table=public.patients",
+        ):
+            keep_client_terms(ledger, alias, 1, "pid")
+            with pytest.raises(BudgetError, match="told apart by the column 'pid'"):
+                keep_client_terms(ledger, alias, 1, "ssn")
+    with contextlib.closing(SqliteLedger(tmp_path / "b", Budget(epsilon=1.0, unit="client"))) as ledger:
+        for key, column in (("w.sqlite#table=a", "pid"), ("w.sqlite#table=b", "sid"), ("w.sqlite3#table=a", "x")):
+            ledger.keep_terms(f"clients of {key}", f"rows by {column}")  # as they were kept once
+        keep_client_terms(ledger, "w.sqlite#table=a", 1, "pid")
+        keep_client_terms(ledger, "w.sqlite#table=b", 1, "sid")
+        keep_client_terms(ledger, "w.sqlite3#table=A", 1, "x")
+        for table, column in (("a", "sid"), ("A", "pid"), ("c", "new")):
+            with pytest.raises(BudgetError, match="told apart by the column"):
+                keep_client_terms(ledger, f"w.sqlite#table={table}", 1, column)

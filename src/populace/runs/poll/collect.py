@@ -22,10 +22,10 @@ import jax
 import numpy as np
 import pyarrow as pa
 
-from populace.border.databases.address import file_of, is_database, short_name
+from populace.border.databases.address import file_of, is_database
 from populace.border.databases.reading import one_snapshot
 from populace.engines.runtime import Keys, Progress, Report
-from populace.errors import BudgetError, RunError, SpecError, out_of_range
+from populace.errors import RunError, SpecError, out_of_range
 from populace.methods.base import Ask, Population, Shard
 from populace.methods.blocks.one_report import Survey
 from populace.methods.poll.protocol import Poll
@@ -38,6 +38,7 @@ from populace.privacy.source import Keyed
 from populace.privacy.sqlite_ledger import SqliteLedger
 from populace.runs.poll.assignment import ONE_STAGE, Assignment, check_one_stage
 from populace.runs.poll.client_stream import CLIENTS, Block, Census, ClientStream
+from populace.runs.poll.client_terms import keep_client_terms
 from populace.runs.poll.files import (
     MOST_CLIENTS,
     AddAnswers,
@@ -215,23 +216,11 @@ class _Exact:
         self.repeated = 0
         self.ledger = SqliteLedger(wanted.ledger_file, Budget(epsilon=wanted.epsilon, unit="client"))
         try:
-            self._keep_client_terms(wanted)
+            keep_client_terms(self.ledger, wanted.data, wanted.records_per_client, wanted.client_column)
             self._numbers = kept_numbers(self.ledger, self.run, stream, census)
         except BaseException:
             self.ledger.close()
             raise
-
-    def _keep_client_terms(self, wanted: Collection) -> None:
-        """Whose the rows of a file are is said once: divided otherwise, people would answer again under other names."""
-        column = wanted.client_column
-        whose = f"{wanted.records_per_client} rows each" if column is None else f"rows by {column}"
-        try:
-            self.ledger.keep_terms(f"clients of {short_name(wanted.data)}", whose)
-        except BudgetError:
-            raise BudgetError(
-                f"the clients of {short_name(wanted.data)} were other ones when they answered, by the ledger "
-                f"{wanted.ledger_file}; give --records-per-client or --client-column as then"
-            ) from None
 
     def __enter__(self) -> _Exact:
         return self
