@@ -164,7 +164,10 @@ def synthesize(
         keeping=_keeping(data, ledger, limit=limit, other_people=other_people),
     )  # fmt: skip
     write_statement(folder)
-    return dataclasses.replace(run, remarks=tuple(remarks), temporary=temporary)
+    if say is not None:
+        for remark in run.remarks:
+            say(remark)
+    return dataclasses.replace(run, remarks=(*remarks, *run.remarks), temporary=temporary)
 
 
 def _both(keep: Callable[[str], None], say: Callable[[str], None] | None) -> Callable[[str], None]:
