@@ -286,9 +286,9 @@ def advise(
 ) -> Advice:
     """Which method and which trust to use, why, what to expect and what would do better; `print` it, or read its fields.
 
-    `data` is a file or a list of files, a silo each; or give `clients` with `records` each and `columns`. Public facts alone
-    are used: names, columns, numbers of rows, and the declared schema; no value is looked at. `synthesize` chooses by the same
-    rule.
+    `data` is a file or database, or a list of them, a silo each; or give `clients` with `records` each and `columns`.
+    Public facts alone are used: names, columns, numbers of rows, and the declared schema; no value is looked at. `synthesize`
+    chooses by the same rule.
     """
     files = () if data is None else tuple(data) if isinstance(data, list | tuple) else (data,)
     if not all(is_path(file) for file in files):

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from populace.border.databases.address import locate
 from populace.errors import DataError, InputError
+from populace.runs.same_rows import check_different_rows
 from populace.runs.sources import EMBEDDED, PrivateData, deal_rows, read_rows, with_person_column
 from populace.runs.spec import Files, files_of
 from populace.tables.coded import code_frame
@@ -201,11 +202,15 @@ def deal_given(
     person: str | None = None,
     name: str = "the table",
 ) -> PrivateData:
-    """Rows split into clients, one per silo or as the command line splits them; `name` is theirs, for messages."""
+    """Rows split into clients, one per silo or as the command line splits them; `name` is theirs, for messages.
+
+    Silos of which two hold the very same rows are refused.
+    """
     private = _dealt(
         given, silos=silos, target=target, records_per_client=records_per_client, client_column=client_column,
         most_records=most_records, name=name,
     )  # fmt: skip
+    check_different_rows(private, given.sizes)
     return private if person is None else with_person_column(private, person, name=name)
 
 
