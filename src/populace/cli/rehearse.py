@@ -36,10 +36,12 @@ def command(
         autocompletion=completion.trust,
     ),
     public: str | None = typer.Option(
-        None, "--public", help="A table of public rows under the schema; without one, rows are invented."
+        None,
+        "--public",
+        help="Public rows under the schema: a file, a pattern or a database, as for `synthesize`; without, rows are invented.",
     ),
     rows: int = typer.Option(10_000, "--rows", help="How many synthetic rows each candidate makes."),
-    draws: int = typer.Option(3, "--draws", help="How many draws of rows each candidate is tried on."),
+    draws: int = typer.Option(5, "--draws", help="How many draws of rows each candidate is tried on."),
     seed: int = typer.Option(0, "--seed", help="Of the draws and of the noise; nothing private is protected by it."),
     out: Path = typer.Option(Path("rehearsal"), "--out", help="Folder; an unfinished rehearsal in it goes on."),
     as_json: bool = typer.Option(False, "--json", help="Print the document as JSON."),
@@ -80,18 +82,21 @@ def command(
 
 def _show(document: JsonObject, files: list[Path]) -> None:
     from populace.cli import show
-    from populace.report.rehearsal import groups, refused, title_of
+    from populace.report.rehearsal import groups, intervals_in_words, refused, title_of
 
     show.say("\n" + textwrap.fill(title_of(document), WIDTH))
     for group in groups(document):
         show.say("\n" + textwrap.fill(f"protects one {group['unit']}; trust {group['said']}", WIDTH))
         show.say(textwrap.fill(f"guarantee: {group['guarantees']}", WIDTH) + "\n")
         show.table(group["short_header"], group["short_rows"], width=WIDTH)
+        if (paired := group["differences"]) is not None:
+            said = f"difference to {paired['first']} on the same draw; better is {paired['better']}"
+            show.say("\n" + textwrap.fill(said, WIDTH) + "\n")
+            show.table(paired["header"], paired["rows"], width=WIDTH)
     for line in refused(document):
         show.say(textwrap.fill(f"not measured: {line}", WIDTH))
-    show.say(
-        f"\nmean over {document['draws']} draws (95 % interval over draws); {document['synthetic_rows']:,} synthetic rows"
-    )
+    said = f"{intervals_in_words(document)}; {document['synthetic_rows']:,} synthetic rows"
+    show.say("\n" + textwrap.fill(said, WIDTH))
     for note in document["notes"]:
         show.say(textwrap.fill(f"note: {note}", WIDTH))
     show.say("\n" + "\n".join(map(str, files)))

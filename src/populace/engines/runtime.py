@@ -17,15 +17,12 @@ from populace.methods.base import ImageShape, Population, Protocol, Shard, on_pr
 from populace.methods.blocks.generator import Synthesizer
 from populace.privacy.guarantee import Guarantee, Noise
 from populace.privacy.ledger import Budget, MemoryLedger
+from populace.privacy.noised_steps import SAMPLERS_SHARE
 from populace.privacy.source import Keyed
 from populace.tables.images import Images
 from populace.tables.partition import Clients
 from populace.tables.schema import Schema
 from populace.types import Array, ArrayTree, NumpyArray
-
-SAMPLERS_SHARE = (
-    1e-6  # of the delta asked for, that a sampler's distance from its law may add to it; stated with the claim
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -214,9 +211,13 @@ def new_ledger(protocol: Protocol, population: Population, asked: Budget | None 
     claim = protocol.guarantee(population)
     most_delta = 0.0 if asked is None else asked.delta * (1 + SAMPLERS_SHARE)
     if asked is not None and (claim.epsilon > asked.epsilon or claim.delta > most_delta or claim.unit != asked.unit):
+        samplers = (
+            f"; {claim.sampling_delta:.2g} of its delta is how far its noise may be from the law, times e^epsilon: choose a "
+            "smaller epsilon"
+        ) * (claim.epsilon <= asked.epsilon and claim.accounted_delta <= asked.delta < claim.delta)
         raise BudgetError(
-            f"method {protocol.facts.name!r} claims {claim.bound} per {claim.unit}, more than the epsilon "
-            f"{asked.epsilon:g} and delta {asked.delta:g} per {asked.unit} that were allowed; nothing was asked of any client"
+            f"method {protocol.facts.name!r} claims {claim.bound} per {claim.unit}, more than the epsilon {asked.epsilon:g} "
+            f"and delta {asked.delta:g} per {asked.unit} that were allowed; nothing was asked of any client{samplers}"
         )
     budget = Budget(epsilon=claim.epsilon, delta=claim.accounted_delta, unit=claim.unit)
     return MemoryLedger(budget, clients=population.clients)

@@ -2,7 +2,8 @@
 
 A rehearsal is a grid of cells, a candidate on a draw of rows each; what was measured is kept, and the same command goes on
 where an interrupted one stopped. Every draw is another population (or another resampling of the public rows), so that the
-intervals are over populations and over the noise of the method.
+intervals are over populations and over the noise of the method. Candidates are tried on the same draws: which is better is
+said by their differences draw by draw.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from populace.border.databases.address import locate, short_name
 from populace.engines import simulation
 from populace.errors import PopulaceError, SpecError
 from populace.evaluation.baselines import shuffled
@@ -33,23 +35,22 @@ from populace.papers.invented import invent
 from populace.papers.user_path import time_limit
 from populace.privacy.guarantee import Trust
 from populace.privacy.randomizers.base import check_epsilon
-from populace.runs.advise.advice import advise
+from populace.runs.advise.advice import NO_DATA, advise
 from populace.runs.advise.situation import TRUSTS, read_situation
-from populace.runs.folder import digest_of
+from populace.runs.given import joined_frames
 from populace.runs.plan import plan
 from populace.runs.run import make_key
 from populace.runs.spec import check_count, check_seed
 from populace.tables.files import write_json
 from populace.tables.partition import Clients, split, split_even
-from populace.tables.reading import check_file, files_in
 from populace.tables.schema import Schema
-from populace.tables.table import Table, read_table
+from populace.tables.table import Table, make_table, read_frame
 from populace.types import JsonObject
 
 MOST_ROWS = 100_000
 LIMIT = 900.0  # seconds of one cell
 SOON = 60.0  # seconds of one cell, by the cost model, beyond which a candidate is tried only if it is named
-DRAWS, ROWS = 3, 10_000
+DRAWS, ROWS = 5, 10_000
 REAL, SHUFFLED = "real rows again", "columns shuffled"
 DOCUMENT, PAGE = "rehearsal.json", "rehearsal.html"
 #: Metrics in the order in which they are shown: key, title, which way is better.
@@ -63,7 +64,7 @@ INVENTED = (
     "invented rows are not your data: they have your columns, cells and number of rows, and dependence and skew drawn at "
     "random. Compare the candidates by them; do not read the figures as what your data will give"
 )
-PUBLIC = "rows of the public file, drawn with replacement: as near to your data as that file is"
+PUBLIC = "public rows, drawn with replacement: as near to your data as those are"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,7 @@ class Rehearsal:
     records: int
     epsilon: float
     candidates: tuple[tuple[str, Trust], ...]
-    public: str | None = None
+    public: tuple[str, ...] = ()
     rows: int = ROWS
     draws: int = DRAWS
     seed: int = 0
@@ -87,7 +88,7 @@ class Rehearsal:
             "schema": hashlib.sha256(json.dumps(self.schema.to_dict(), sort_keys=True).encode()).hexdigest(),
             "clients": self.clients, "records-per-client": self.records, "epsilon": self.epsilon, "seed": self.seed,
             "methods": [f"{method} ({trust})" for method, trust in self.candidates], "rows": self.rows, "draws": self.draws,
-            "public": None if self.public is None else [digest_of(file) for file in files_in(check_file(self.public))],
+            "public": _digest(public_rows(self.public, self.schema)) if self.public else None,
         }  # fmt: skip
 
 
@@ -104,7 +105,10 @@ def make_rehearsal(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> Rehearsal:
-    """A checked rehearsal. Without methods: what `populace advise` recommends, and the next two where they take no minutes."""
+    """A checked rehearsal. `public` is a file, a pattern or a database, as `synthesize` takes them.
+
+    Without methods: what `populace advise` recommends, and the next two where they take no minutes.
+    """
     check_epsilon(epsilon)
     counts = {"clients": clients, "records-per-client": records, "rows": rows, "draws": draws}
     for name, count in counts.items():
@@ -130,7 +134,8 @@ def make_rehearsal(
         found, said = _soon(found, Population(schema=schema, clients=clients, records=records), epsilon)
         notes += said
     return Rehearsal(
-        schema=schema, clients=clients, records=records, epsilon=epsilon, candidates=found, public=public, rows=rows,
+        schema=schema, clients=clients, records=records, epsilon=epsilon, candidates=found, rows=rows,
+        public=() if public is None else locate([public]),
         draws=draws, seed=seed, notes=tuple(notes),
     )  # fmt: skip
 
@@ -142,6 +147,10 @@ def _trust(method: str, wanted: str, *, asked: bool) -> Trust:
         raise SpecError(
             f"method {method!r} takes no tables, and a rehearsal is of tables; `populace methods` lists what does"
         )
+    if "not-private" in facts.trust:
+        raise SpecError(f"method {method!r} protects nobody, and a rehearsal compares methods that do; leave it out")
+    if method in NO_DATA:
+        raise SpecError(f"method {method!r} learns a classifier and makes no rows to compare; leave it out")
     if wanted in facts.trust:
         return next(known for known in TRUSTS if known == wanted)
     if asked:
@@ -188,17 +197,28 @@ def cells(rehearsal: Rehearsal) -> list[Cell]:
 
 
 @functools.lru_cache(maxsize=1)
+def public_rows(public: tuple[str, ...], schema: Schema) -> Table:
+    """All public rows under the schema."""
+    table = make_table(joined_frames([read_frame(one) for one in public]), schema)
+    if len(table) < 10:
+        raise SpecError(f"expected at least 10 rows in {', '.join(map(short_name, public))}, got {len(table)}")
+    return table
+
+
+def _digest(rows: Table) -> str:
+    return hashlib.sha256(np.ascontiguousarray(rows.codes).tobytes()).hexdigest()
+
+
+@functools.lru_cache(maxsize=1)
 def rows_of(rehearsal: Rehearsal, draw: int) -> tuple[Table, Table]:
     """The rows that clients hold in a draw, and as many others of the same population, on which models are tested."""
     count = rehearsal.clients * rehearsal.records
     rng = np.random.default_rng((rehearsal.seed, draw))
     others = min(max(count, 2_000), ROWS)
-    if rehearsal.public is None:
+    if not rehearsal.public:
         population = invent(rehearsal.schema, int(rng.integers(2**62)))
         return population.draw(count, rng), population.draw(others, rng)
-    public = read_table(rehearsal.public, rehearsal.schema)
-    if len(public) < 10:
-        raise SpecError(f"expected at least 10 rows in {rehearsal.public}, got {len(public)}")
+    public = public_rows(rehearsal.public, rehearsal.schema)
     order = rng.permutation(len(public))
     fifth = max(1, len(public) // 5)
     return public.take(rng.choice(order[fifth:], size=count)), public.take(rng.choice(order[:fifth], size=others))
@@ -254,8 +274,10 @@ def _figures(synthetic: Table, train: Table, test: Table, learnt_from: Table) ->
 
 
 def summary(rehearsal: Rehearsal, results: Sequence[Result]) -> list[JsonObject]:
-    """For every baseline and candidate its guarantee, seconds, and metrics with intervals over draws."""
-    found = []
+    """For every baseline and candidate its guarantee, seconds, and metrics with intervals over draws; and for every candidate
+    but the first under its guarantee the differences to that one."""
+    found: list[JsonObject] = []
+    firsts: dict[tuple[str, str], tuple[str, list[Result]]] = {}
     for name, trust in (*((name, None) for name in (REAL, SHUFFLED)), *rehearsal.candidates):
         own = [one for one in results if (one["cell"]["candidate"], one["cell"]["trust"]) == (name, trust)]
         done = [one for one in own if "refused" not in one]
@@ -268,15 +290,30 @@ def summary(rehearsal: Rehearsal, results: Sequence[Result]) -> list[JsonObject]
         measured = [key for key in METRICS if any(key in one for one in done)]
         metrics = {key: over_seeds([one[key] for one in done if key in one]) for key in measured}
         row["metrics"] = {key: _within(key, estimate.to_json()) for key, estimate in metrics.items()}
+        if done and trust is not None:
+            first, beside = firsts.setdefault((row["trust"], row["unit"]), (name, done))
+            if first != name:
+                row |= {"compared_to": first, "differences": differences(done, beside)}
         found.append(row)
     return found
 
 
-def _within(key: str, figure: JsonObject) -> JsonObject:
+def differences(own: Sequence[Result], others: Sequence[Result]) -> JsonObject:
+    """Each metric less that of another candidate on the same draw, in the mean over draws of both: what draws have in common,
+    an easy population or a hard one, is not in the interval."""
+    other = {one["cell"]["draw"]: one for one in others}
+    pairs = [(one, other[one["cell"]["draw"]]) for one in own if one["cell"]["draw"] in other]
+    found = {
+        key: [mine[key] - theirs[key] for mine, theirs in pairs if key in mine and key in theirs] for key in METRICS
+    }
+    return {key: _within(key, over_seeds(values).to_json(), least=-1.0) for key, values in found.items() if values}
+
+
+def _within(key: str, figure: JsonObject, least: float = 0.0) -> JsonObject:
     """An interval of Student's t may pass the ends of the scale: distances and AUC lie between 0 and 1."""
     if "low" not in figure or key == "boosting_r2":
         return figure
-    return {**figure, "low": max(0.0, figure["low"]), "high": min(1.0, figure["high"])}
+    return {**figure, "low": max(least, figure["low"]), "high": min(1.0, figure["high"])}
 
 
 def rehearse(
@@ -285,7 +322,7 @@ def rehearse(
     """Measure what is missing, and write and return the document."""
     settings = rehearsal.settings()
     benchmark = Benchmark(
-        name="rehearsal", title="a rehearsal", reference=INVENTED if rehearsal.public is None else PUBLIC, revision=1,
+        name="rehearsal", title="a rehearsal", reference=PUBLIC if rehearsal.public else INVENTED, revision=1,
         prepare=lambda: None, cells=lambda quick, seeds: cells(rehearsal), measure=functools.partial(measure, rehearsal),
         views=lambda results: (), charts=lambda results: (), settings=settings,
     )  # fmt: skip
@@ -293,7 +330,7 @@ def rehearse(
     document = {
         "rehearsal": 1, "settings": settings, "epsilon": rehearsal.epsilon, "clients": rehearsal.clients,
         "records_per_client": rehearsal.records, "columns": len(rehearsal.schema.columns), "target": rehearsal.schema.target,
-        "synthetic_rows": rehearsal.rows, "draws": rehearsal.draws, "on": "invented" if rehearsal.public is None else "public",
+        "synthetic_rows": rehearsal.rows, "draws": rehearsal.draws, "on": "public" if rehearsal.public else "invented",
         "notes": [benchmark.reference, *rehearsal.notes], "candidates": summary(rehearsal, found["cells"]),
         "command": command, "versions": found["versions"], "cells": found["cells"],
     }  # fmt: skip

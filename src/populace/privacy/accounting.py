@@ -28,6 +28,10 @@ Accountant = Literal["pld", "rdp"]
 RELATIVE_TOLERANCE = 1e-3
 INTERVAL = 1e-4
 COARSE = 1e-2
+#: Beyond this epsilon what samplers add to delta, (1 + e^epsilon) times their distance from their law, is not negligible.
+SAMPLERS_COUNT = 30.0
+#: The part of delta that calibration leaves to it then.
+LEFT_TO_SAMPLERS = 0.1
 
 
 @functools.lru_cache(maxsize=4096)
@@ -127,11 +131,15 @@ def sampled_gaussian(
 def noise_multiplier_for(
     *, epsilon: float, delta: float, probability: float = 1.0, steps: int = 1, beside: tuple[Event, ...] = ()
 ) -> float:
-    """The least noise multiplier (to 0.1 %) whose steps, with what goes beside, stay within (epsilon, delta) by PLD."""
+    """The least noise multiplier (to 0.1 %) whose steps, with what goes beside, stay within (epsilon, delta) by PLD.
+
+    Beyond `SAMPLERS_COUNT` less of delta is used: the rest is left to what samplers add.
+    """
     if not (epsilon > 0 and math.isfinite(epsilon)):
         raise out_of_range("epsilon", "above 0 and finite", epsilon)
     if not 0 < delta < 1:
         raise out_of_range("delta", "in (0, 1)", delta, advice="Gaussian noise has no guarantee at delta 0")
+    delta = _without_samplers(delta, epsilon)
 
     def spent(noise_multiplier: float, interval: float) -> float:
         event = sampled_gaussian(noise_multiplier=noise_multiplier, probability=probability, steps=steps, beside=beside)
@@ -165,7 +173,11 @@ def steps_for(
     wanted: int | None = None,
     beside: tuple[Event, ...] = (),
 ) -> int:
-    """How many sampled Gaussian steps fit into (epsilon, delta) with what goes beside, at most `wanted`; 0 if not one does."""
+    """How many sampled Gaussian steps fit into (epsilon, delta) with what goes beside, at most `wanted`; 0 if not one does.
+
+    Beyond `SAMPLERS_COUNT` less of delta is used: the rest is left to what samplers add.
+    """
+    delta = _without_samplers(delta, epsilon)
 
     def fits(steps: int) -> bool:
         event = sampled_gaussian(noise_multiplier=noise_multiplier, probability=probability, steps=steps, beside=beside)
@@ -181,6 +193,11 @@ def steps_for(
         if high > 2**24:
             raise SpecError(f"more than {high} steps fit into epsilon {epsilon}; choose less noise")
     return largest_that_fits(fits, low, high)
+
+
+def _without_samplers(delta: float, epsilon: float) -> float:
+    """The delta that noise is calibrated to."""
+    return delta if epsilon <= SAMPLERS_COUNT else (1 - LEFT_TO_SAMPLERS) * delta
 
 
 def default_delta(units: int) -> float:

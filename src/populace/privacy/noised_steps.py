@@ -10,11 +10,14 @@ import dataclasses
 import math
 
 from populace.errors import SpecError
-from populace.privacy.accounting import noise_multiplier_for, sampled_gaussian, steps_for
+from populace.privacy.accounting import LEFT_TO_SAMPLERS, epsilon_of, noise_multiplier_for, sampled_gaussian, steps_for
 from populace.privacy.events import Event
 from populace.privacy.gaussian import NOISE_DISTANCE, GaussianSum, count_sum, split_noise
 from populace.privacy.noise_shares import SumSites
 
+#: Of the delta asked for, what samplers' distance from their law may add to it; stated with the claim.
+SAMPLERS_SHARE = 1e-6
+STEPS_TO_ACCOUNTED = 6
 #: What DP-SGD assumes of compiled arithmetic; stated with every guarantee that rests on it.
 BATCHES = (
     "a record's clipped gradient is the same number wherever it stands in a batch, up to what rounding to the grid leaves room "
@@ -143,3 +146,19 @@ def sampled_delta(delta: float, epsilon: float, draws: int, distance: float = 0.
     Edge cases: what is added may be less than the last digit of delta (a relative 2^-53), and is then not shown.
     """
     return delta + (1 + math.exp(epsilon)) * (draws * NOISE_DISTANCE + distance)
+
+
+def accounted_delta(delta: float, event: Event, draws: int, distance: float = 0.0) -> float:
+    """The part of an allowed delta at which epsilon is computed, so that it does not pass delta with what sampling adds.
+
+    All of it where sampling adds less than `SAMPLERS_SHARE` of it, which a budget allows beside it. Otherwise what sampling
+    adds is taken off first; a smaller delta has a larger epsilon, at which sampling adds more, hence the steps.
+    Edge cases: all of it too where sampling adds more than calibration leaves to it: the claim then passes what was allowed.
+    """
+    left = delta
+    for _ in range(STEPS_TO_ACCOUNTED):
+        added = sampled_delta(0.0, min(epsilon_of(event, delta=left), 700.0), draws, distance)
+        if added <= SAMPLERS_SHARE * delta or added > LEFT_TO_SAMPLERS * delta:
+            return delta
+        left = delta - added
+    return left

@@ -33,7 +33,7 @@ def groups(document: JsonObject) -> list[JsonObject]:
             "rows": [_row(row, shown) for row in (*beside, *members)], "charts": charts(beside, members),
             "short_header": [header[0], *header[2:-1], "time"],
             "short_rows": [_short_row(row, shown) for row in (*beside, *members)],
-            "guarantees": _guarantees(members),
+            "guarantees": _guarantees(members), "differences": _differences(members, shown),
         }
         for (trust, unit), members in found.items()
     ]  # fmt: skip
@@ -70,6 +70,36 @@ def _short_interval(figure: JsonObject) -> str:
     return said[0] if len(said) < 3 else f"{said[0]} ({said[1]}, {said[2]})"
 
 
+def _differences(members: Sequence[JsonObject], shown: Sequence[str]) -> JsonObject | None:
+    """Candidates less the first one, draw by draw; None where there is nothing to compare."""
+    compared = [row for row in members if row.get("differences")]
+    if not compared:
+        return None
+    keys = [key for key in shown if any(key in row["differences"] for row in compared)]
+    return {
+        "first": compared[0]["compared_to"], "header": ["candidate", *(METRICS[key][0] for key in keys)],
+        "rows": [
+            [row["candidate"], *(_signed(row["differences"].get(key, {})) for key in keys)] for row in compared
+        ],
+        "better": "; ".join(f"a {METRICS[key][1]} {METRICS[key][0]}" for key in keys),
+    }  # fmt: skip
+
+
+def _signed(figure: JsonObject) -> str:
+    """A difference with its sign, and its interval in brackets where there is one."""
+    said = [
+        re.sub(r"^([-+])0\.", r"\1.", f"{figure[key]:+.{DIGITS}f}") for key in ("value", "low", "high") if key in figure
+    ]
+    return "-" if not said else said[0] if len(said) < 3 else f"{said[0]} ({said[1]}, {said[2]})"
+
+
+def intervals_in_words(document: JsonObject) -> str:
+    """Over what the figures are means, and what the brackets hold."""
+    if document["draws"] == 1:
+        return "one draw: no interval, and chance may have made the order; --draws 5 tells"
+    return f"mean over {document['draws']} draws (95 % interval of Student's t over draws)"
+
+
 def _guarantees(members: Sequence[JsonObject]) -> str:
     """The guarantee of all candidates, or each one's where they differ."""
     if len({row["guarantee"] for row in members}) == 1:
@@ -104,7 +134,7 @@ def write_page(document: JsonObject, folder: Path) -> Path:
     """The page of a rehearsal, beside its document."""
     page = environment().get_template("rehearsal.html").render(
         title=title_of(document), document=document, groups=groups(document),
-        refused=refused(document), version=__version__,
+        refused=refused(document), intervals=intervals_in_words(document), version=__version__,
     )  # fmt: skip
     path = folder / PAGE
     write_text(path, page)

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from populace.border.databases.address import locate
 from populace.errors import DataError, InputError
+from populace.runs.same_rows import check_different_rows
 from populace.runs.sources import EMBEDDED, PrivateData, deal_rows, read_rows, with_person_column
 from populace.runs.spec import Files, files_of
 from populace.tables.coded import code_frame
@@ -80,7 +81,7 @@ def read_given(
         sizes = tuple(len(part) for part in images)
         return Given(data=_joined_images(images), frame=None, sizes=sizes, listed=listed)
     tables = [part for part in opened if not isinstance(part, Images)]
-    frame = _joined_frames([part.frame if isinstance(part, Table) else part for part in tables])
+    frame = joined_frames([part.frame if isinstance(part, Table) else part for part in tables])
     sizes = tuple(len(part) for part in tables)
     chosen = _own_schema(tables) if schema is None else schema
     if len(tables) == 1 and isinstance(tables[0], Table) and schema is None:
@@ -122,7 +123,7 @@ def _own_schema(tables: Sequence[pa.Table | Table]) -> Schema | None:
     return schemas[0] if schemas else None
 
 
-def _joined_frames(frames: Sequence[pa.Table]) -> pa.Table:
+def joined_frames(frames: Sequence[pa.Table]) -> pa.Table:
     """All rows, silo after silo; columns go by name."""
     first = frames[0]
     for number, frame in enumerate(frames[1:], 2):
@@ -182,7 +183,7 @@ def read_frames(files: Files) -> pa.Table:
     opened = [open_data(file) for file in files_of(files)]
     if any(isinstance(part, Images) for part in opened):
         raise InputError("expected tables, got images")
-    return _joined_frames([part.frame if isinstance(part, Table) else part for part in opened])
+    return joined_frames([part.frame if isinstance(part, Table) else part for part in opened])
 
 
 def columns_named(*columns: object) -> tuple[str, ...]:
@@ -201,11 +202,15 @@ def deal_given(
     person: str | None = None,
     name: str = "the table",
 ) -> PrivateData:
-    """Rows split into clients, one per silo or as the command line splits them; `name` is theirs, for messages."""
+    """Rows split into clients, one per silo or as the command line splits them; `name` is theirs, for messages.
+
+    Silos of which two hold the very same rows are refused.
+    """
     private = _dealt(
         given, silos=silos, target=target, records_per_client=records_per_client, client_column=client_column,
         most_records=most_records, name=name,
     )  # fmt: skip
+    check_different_rows(private, given.sizes)
     return private if person is None else with_person_column(private, person, name=name)
 
 

@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 
 from populace.engines import debug, simulation
-from populace.engines.runtime import population_of
-from populace.errors import SpecError
+from populace.engines.runtime import new_ledger, population_of
+from populace.errors import BudgetError, SpecError
 from populace.methods.base import ImageShape, Population, Shard
 from populace.methods.moments.features import ImageFeatures, TableFeatures
 from populace.methods.moments.protocol import Moments
 from populace.methods.moments.sums import DIAGONAL, layout_of, quantised, summed, unpacked
 from populace.methods.registry import load_generator
 from populace.privacy.gaussian import analytic_delta, rescaled
+from populace.privacy.ledger import Budget
 from populace.privacy.source import Keyed, System
 from populace.tables.images import Images
 from populace.tables.partition import split
@@ -365,3 +366,15 @@ def test_the_old_word_for_noise_at_the_silo_is_read():
     )
     with pytest.raises(SpecError, match="silo"):
         Moments(epsilon=1.0, trust="local")
+
+
+def test_the_largest_epsilon_stays_within_what_was_asked():
+    """At epsilon 50 what sampling may add to delta counts, and the noise leaves room for it."""
+    columns = tuple(Column(name=name, kind="categorical", categories=("a", "b")) for name in "xy")
+    population = Population(schema=Schema(columns=columns), clients=2, records=300)
+    asked = Budget(epsilon=50.0, delta=1e-5, unit="record")
+    new_ledger(Moments(epsilon=50.0, delta=1e-5), population, asked)
+    claim = Moments(epsilon=50.0, delta=1e-5).guarantee(population)
+    assert claim.sampling_delta > 1e-10
+    with pytest.raises(BudgetError, match="more than the epsilon 40"):
+        new_ledger(Moments(epsilon=50.0, delta=1e-5), population, Budget(epsilon=40.0, delta=1e-5, unit="record"))

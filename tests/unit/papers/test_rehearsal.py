@@ -2,6 +2,7 @@
 
 import json
 import re
+import sqlite3
 
 import numpy as np
 import pytest
@@ -9,10 +10,10 @@ import pytest
 import populace as pop
 from populace.cli.main import call
 from populace.cli.rehearse import _show
-from populace.errors import RunError, SpecError
+from populace.errors import InputError, RunError, SpecError
 from populace.evaluation.marginals import association, co_occurrence
 from populace.papers.invented import invent
-from populace.papers.rehearsal import MOST_ROWS, REAL, SHUFFLED, cells, make_rehearsal, rehearse, rows_of
+from populace.papers.rehearsal import MOST_ROWS, REAL, SHUFFLED, cells, make_rehearsal, rehearse, rows_of, summary
 from populace.report.rehearsal import groups, write_page
 from populace.tables.codec import broken_rows
 from populace.tables.embedded import harbour, harbour_schema
@@ -72,6 +73,9 @@ def test_the_default_candidates_are_those_of_advise():
         ({"methods": ("nothing",)}, "nothing"),
         ({"methods": ("krr", "krr")}, "twice"),
         ({"methods": ("genfl",)}, "takes no tables"),
+        ({"methods": ("fed-vae",)}, "protects nobody"),
+        ({"methods": ("central-vae",), "trust": "central"}, "protects nobody"),
+        ({"methods": ("dp-fl",)}, "no tables|no rows"),
         ({"trust": "central", "methods": ("poll",)}, "not 'central'"),
         ({"clients": 3}, "cannot carry"),
         ({"draws": 0}, "draws"),
@@ -160,6 +164,8 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     for part in ("independent (trust local)", REAL, SHUFFLED, "2-LDP", "not your data", "rehearsal.html"):
         assert part in said, part
     assert max(map(len, said.splitlines())) <= 80
+    assert "one draw: no interval" in said
+    assert "95 %" not in said
     assert call([*words, "--draws", "1", "--rows", "200"]) == 2
     assert "other settings (rows)" in capsys.readouterr().err
 
@@ -188,6 +194,61 @@ def test_a_table_of_figures_with_intervals_fits_80_columns(capsys):
     assert re.search(
         r"^census  .*\.123 \(\.000, \.988\)  \.123 \(\.000, \.988\)  888 s$", capsys.readouterr().out, re.M
     )
+
+
+def test_candidates_are_compared_draw_by_draw(tmp_path, capsys):
+    """Draws that are easy or hard for both are not in the interval of the difference, and guarantees are not mixed."""
+    one = make_rehearsal(SMALL, clients=3, records=800, epsilon=1.0, methods=("census", "moments", "krr"), draws=2)
+    about = {"guarantee": "1-DP", "unit": "record", "seconds_run": 1.0}
+    results = [
+        {"cell": {"candidate": name, "trust": trust, "draw": draw}, **about, "trust": trust, "two_way": level + extra}
+        for draw, level in enumerate((0.1, 0.7))
+        for name, trust, extra in (("census", "silo", 0.0), ("moments", "silo", 0.01 + 0.001 * draw), ("krr", "local", 0.2))
+    ]  # fmt: skip
+    rows = {row["candidate"]: row for row in summary(one, results)}
+    apart = rows["moments"]["metrics"]["two_way"]
+    assert apart["low"] == 0
+    assert apart["high"] == 1
+    assert rows["moments"]["compared_to"] == "census"
+    found = rows["moments"]["differences"]["two_way"]
+    assert found["value"] == pytest.approx(0.0105)
+    assert found["low"] == pytest.approx(0.0105 - 12.7062 * 0.0005, abs=1e-6)
+    assert not {"differences"} & (set(rows["census"]) | set(rows["krr"]))
+    document = {
+        "candidates": list(rows.values()), "on": "invented", "clients": 3, "records_per_client": 800, "columns": 3,
+        "epsilon": 1.0, "draws": 2, "synthetic_rows": 100, "notes": [], "command": "", "target": None,
+    }  # fmt: skip
+    _show(document, [])
+    said = capsys.readouterr().out
+    assert "difference to census on the same draw; better is a lower 2-way TVD" in said
+    assert "+.011 (+.004, +.017)" in said
+    assert max(map(len, said.splitlines())) <= 80
+    page = write_page(document, tmp_path).read_text()
+    assert "Difference to census on the same draw" in page
+    assert "+.011 (+.004, +.017)" in page
+
+
+def test_public_rows_come_from_patterns_and_databases(tmp_path):
+    """The same sources as for synthesize; the same rows are the same rehearsal wherever they stand."""
+    values = [f"{colour},{size},{sold}" for colour in ("red", "blue") for size in (1, 7) for sold in ("true", "false")]
+    for number, lines in enumerate((values[:5], values[5:] * 2)):
+        (tmp_path / f"part{number}.csv").write_text("colour,size,sold\n" + "\n".join(lines) + "\n")
+    (tmp_path / "all.csv").write_text("colour,size,sold\n" + "\n".join(values + values[5:]) + "\n")
+    with sqlite3.connect(tmp_path / "all.sqlite") as database:
+        database.execute("CREATE TABLE sales (colour TEXT, size INTEGER, sold TEXT)")
+        rows = [line.split(",") for line in values + values[5:]]
+        database.executemany("INSERT INTO sales VALUES (?, ?, ?)", rows)
+    database.close()
+    made = [
+        make_rehearsal(SMALL, **FEW, public=str(tmp_path / name))
+        for name in ("part*.csv", "all.csv", "all.sqlite#table=sales")
+    ]
+    assert [len(one.public) for one in made] == [2, 1, 1]
+    first, *others = [one.settings()["public"] for one in made]
+    assert others == [first, first]
+    assert len(rows_of(made[0], 0)[0]) == 400
+    with pytest.raises(InputError, match="no file matches"):
+        make_rehearsal(SMALL, **FEW, public=str(tmp_path / "none*.csv"))
 
 
 def test_cells_of_the_first_draw_come_first():

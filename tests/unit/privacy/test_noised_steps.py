@@ -11,7 +11,7 @@ from populace.errors import SpecError
 from populace.privacy.accounting import epsilon_of, noise_multiplier_for, sampled_gaussian, steps_for
 from populace.privacy.events import Composed, Gaussian
 from populace.privacy.gaussian import NOISE_DISTANCE, GaussianSum
-from populace.privacy.noised_steps import noised_steps, sampled_delta
+from populace.privacy.noised_steps import SAMPLERS_SHARE, accounted_delta, noised_steps, sampled_delta
 
 ASKED = {
     "epsilon": 2.0,
@@ -68,6 +68,24 @@ def test_sampling_adds_its_distance_from_the_law_once_for_each_number_on_both_si
     added = sampled_delta(0.0, 2.0, 10**9)
     assert added == pytest.approx((1 + math.exp(2.0)) * 10**9 * NOISE_DISTANCE, rel=1e-9, abs=0)
     assert 0 < added < 1e-5
+
+
+@pytest.mark.parametrize("draws", [10, 1_000])
+@pytest.mark.parametrize("epsilon", [31.0, 45.0, 50.0])
+def test_noise_for_a_large_epsilon_leaves_room_for_what_sampling_adds(epsilon, draws):
+    """Calibrated to (epsilon, delta), the claim is within it with all that sampling adds, and hides none of that."""
+    event = Gaussian(noise_multiplier_for(epsilon=epsilon, delta=1e-5))
+    accounted = accounted_delta(1e-5, event, draws)
+    spent = epsilon_of(event, delta=accounted)
+    assert 0.98 * epsilon < spent <= epsilon
+    assert sampled_delta(accounted, spent, draws) <= 1e-5 * (1 + SAMPLERS_SHARE)
+    assert accounted <= 1e-5
+
+
+def test_all_of_delta_is_accounted_where_sampling_adds_next_to_nothing_or_too_much():
+    assert accounted_delta(1e-5, Gaussian(1.0), 10) == 1e-5
+    large = Gaussian(noise_multiplier_for(epsilon=50.0, delta=1e-5))
+    assert accounted_delta(1e-5, large, 10**9) == 1e-5
 
 
 def test_what_goes_beside_and_what_was_paid_before_are_within_the_same_budget():

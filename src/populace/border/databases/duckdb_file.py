@@ -24,6 +24,7 @@ AS_THEY_ARE = (
     "VARCHAR", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "TIMESTAMP WITH TIME ZONE",
 )  # fmt: skip
 TABLES = "SELECT DISTINCT table_name FROM information_schema.tables ORDER BY 1"
+LOCKED = "Could not set lock on file"
 SHARE_OF_MEMORY = 2  # one part in so many
 
 
@@ -79,6 +80,13 @@ class DuckdbFile:
     def columns(self) -> list[str]:
         return list(self._types)
 
+    def count(self) -> int:
+        """How many rows there are."""
+        try:
+            return int(self._relation(select(self.address, ("count(*)",))).fetchall()[0][0])
+        except (self._duckdb.Error, *DAMAGED, RuntimeError) as reason:
+            raise self._failed(reason) from None
+
     def batches(self, columns: Sequence[str], order: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
         """The rows of these columns, at most `rows` at a time."""
         expressions = [self._expression(name) for name in columns]
@@ -112,7 +120,7 @@ class DuckdbFile:
 
     def _failed(self, reason: Exception) -> DataError:
         words = first_line(str(reason))
-        if "lock" in words.lower():
+        if LOCKED in words:
             words = "another program has it open for writing; close it there, or copy the file"
         return failed(self.address, words or type(reason).__name__)
 

@@ -93,11 +93,14 @@ def refused(address: Address, reason: BaseException) -> DataError:
 
 
 def _without_secrets(text: str, address: Address) -> str:
+    """The text without passwords, wherever they stand in it, and without the user where that is a word of its own."""
     names = ["PGPASSWORD", "PGUSER", dict(parameters(address.place)).get(PASSWORD_FROM, "")]
-    for secret in (os.environ.get(name, "") for name in names if name):
+    for name in filter(None, names):
+        secret = os.environ.get(name, "")
         for form in {secret, quote(secret), quote(secret, safe="")}:
             if form and form not in address.place:
-                text = text.replace(form, "***")
+                found = re.escape(form) if name != "PGUSER" else rf"(?<!\w){re.escape(form)}(?!\w)"
+                text = re.sub(found, "***", text)
     return text
 
 
@@ -157,6 +160,12 @@ class PostgresqlReader:
     @property
     def columns(self) -> list[str]:
         return list(self._types)
+
+    def count(self) -> int:
+        """How many rows there are."""
+        with self._sentences(), self._connection.cursor() as cursor:
+            cursor.execute(select(self.address, ("count(*)",)))
+            return int(cursor.fetchone()[0])
 
     def batches(self, columns: Sequence[str], order: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
         """The rows of these columns, at most `rows` at a time."""

@@ -18,7 +18,7 @@ from populace.privacy.events import Event, NonPrivate, Repeated
 from populace.privacy.gaussian import GaussianSum
 from populace.privacy.guarantee import Guarantee, Trust, Unit
 from populace.privacy.noise_shares import NoiseShares, SumSites, claims_of
-from populace.privacy.noised_steps import sampled_delta
+from populace.privacy.noised_steps import accounted_delta, sampled_delta
 from populace.privacy.source import Source
 from populace.types import Array
 
@@ -107,13 +107,14 @@ class Release(abc.ABC):
 
     def guarantee(self, population: Population) -> Guarantee:
         """The statement: epsilon of the whole run at this delta, by privacy loss distributions, and the sentences."""
-        epsilon = epsilon_of(self.whole, delta=self.delta)
         private = not contains_non_private(self.whole)
-        delta = sampled_delta(self.delta, epsilon, self.draws, self.distance) if private else 0.0
+        accounted = accounted_delta(self.delta, self.whole, self.draws, self.distance) if private else self.delta
+        epsilon = epsilon_of(self.whole, delta=accounted)
+        delta = sampled_delta(accounted, epsilon, self.draws, self.distance) if private else 0.0
         return Guarantee(
             epsilon=epsilon,
             delta=delta,
-            sampling_delta=delta - self.delta if private else 0.0,
+            sampling_delta=delta - accounted if private else 0.0,
             unit=self.unit,
             units=population.clients * (1 if self.unit == "client" else population.records),
             neighbours="zero-out",
@@ -124,7 +125,7 @@ class Release(abc.ABC):
             derivation=self.wording.derivation,
             assumptions=self.wording.assumptions,
             reason=self.wording.reason,
-            claims=() if self.sites is None else claims_of(self.sites, self.known, delta=self.delta),
+            claims=() if self.sites is None else claims_of(self.sites, self.known, delta=accounted),
         )
 
 

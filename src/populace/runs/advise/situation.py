@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from populace.border.databases.address import is_database, locate, short_name
 from populace.errors import InputError, SpecError
 from populace.methods.facts import Kind
 from populace.privacy.guarantee import Trust, Unit
 from populace.privacy.randomizers.base import check_epsilon
 from populace.runs.advise.rule import Choice, choose
-from populace.runs.spec import check_count, files_of, kind_of
+from populace.runs.spec import check_count, kind_of
 from populace.tables.facts import image_facts, table_facts
 from populace.tables.schema import Schema, load_schema
 
@@ -92,8 +93,8 @@ def read_situation(
 
 
 def _of_files(data: Sequence[str]) -> Situation:
-    """Names, sizes and columns of files. Their rows are counted, and no value is looked at."""
-    files = files_of(tuple(data))
+    """Names, sizes and columns of files and databases. Their rows are counted, and no value is looked at."""
+    files = locate(data)
     kind = kind_of(files)
     if kind == "images":
         images = [image_facts(file) for file in files]
@@ -103,9 +104,12 @@ def _of_files(data: Sequence[str]) -> Situation:
         for file, one in zip(files, tables, strict=True):
             if set(one.names) != set(tables[0].names):
                 differ = ", ".join(sorted(set(one.names) ^ set(tables[0].names))[:5])
-                raise InputError(f"expected the same columns in every file; {files[0]} and {file} differ in {differ}")
+                raise InputError(
+                    f"expected the same columns in every file; {short_name(files[0])} and {short_name(file)} differ in {differ}"
+                )
         rows, pixels, label = sum(one.rows for one in tables), len(tables[0].names), "rows"
-    several = f"{len(files)} files" if len(files) > 1 else "one file"
+    what = "table" if any(map(is_database, files)) else "file"
+    several = f"{len(files)} {what}s" if len(files) > 1 else f"one {what}"
     facts = (
         f"{several}, {rows:,} {label}, {pixels:,} {'pixels each' if kind == 'images' else 'columns by name'}",
         f"the number of {label} counts as public, as in `populace synthesize`; no value was looked at",
