@@ -133,6 +133,7 @@ class Run:
             rows: how many.
             seed: gives the same rows again.
             where: conditions that all hold: `"age>=40"`, a list of them, or columns and their values; of images `"label=3"`.
+                A number or date is that value itself, a cell is meant by its label; no value does not meet `!=`.
             balance: a column whose values are to be equally frequent, or shares: `"died=yes:0.3"`.
             conditions: the former name of `where`.
         """
