@@ -18,17 +18,10 @@ from populace.report.statement import write_statement
 from populace.runs.advise.advice import Advice, read_advice
 from populace.runs.given import Given, columns_named, deal_given, expanded, is_path, read_given
 from populace.runs.ledger.history import NOWHERE, Bookkeeping
+from populace.runs.named import IMAGES_IN_MEMORY, TABLE_IN_MEMORY
 from populace.runs.run import Run, TemporaryFolder, asked_of
 from populace.runs.run import synthesize as run_synthesize
-from populace.runs.spec import (
-    DEFAULT_ROWS,
-    IMAGES_IN_MEMORY,
-    TABLE_IN_MEMORY,
-    default_in_words,
-    default_method,
-    make_spec,
-    silos_of,
-)
+from populace.runs.spec import DEFAULT_ROWS, default_in_words, default_method, make_spec, silos_of
 from populace.tables.images import Images
 from populace.tables.partition import Clients
 from populace.tables.schema import Schema, load_schema

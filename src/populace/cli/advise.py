@@ -13,7 +13,7 @@ def command(
     data: list[str] = typer.Option(
         [],
         "--data",
-        help="A data file, as for `synthesize`; again for each further silo. Its rows are counted, not read.",
+        help="A data file or a pattern, as for `synthesize`; again for each further silo. Rows are counted, not read.",
     ),
     clients: int | None = typer.Option(None, "--clients", help="Without files: how many silos, or people."),
     records: int | None = typer.Option(None, "--records", help="How many records each of them holds; 1 by default."),

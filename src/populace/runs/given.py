@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from populace.border.databases.address import locate
 from populace.errors import DataError, InputError
+from populace.runs.named import Files, files_of
 from populace.runs.sources import EMBEDDED, PrivateData, deal_rows, read_rows, with_person_column
-from populace.runs.spec import Files, files_of
 from populace.tables.coded import code_frame
 from populace.tables.images import Images, read_images
 from populace.tables.partition import Clients, split, split_silos
