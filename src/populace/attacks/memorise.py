@@ -35,6 +35,9 @@ class Copies(Generator):
     schema: Schema
     codes: Array
 
+    def exact_conditions(self, conditions: Mapping[int, int]) -> Mapping[int, int]:
+        return conditions
+
     def sample_codes(self, count: int, key: Array, conditions: Mapping[int, int]) -> Array:
         rows = np.asarray(self.codes)
         for column, code in conditions.items():

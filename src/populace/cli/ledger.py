@@ -12,6 +12,10 @@ EXAMPLE = (
     "Example:  populace ledger show adult.csv, and to allow more:  populace ledger limit adult.csv 8 --because WORDS"
 )
 WIDTH = 80
+AT_EACH = (
+    "A run over several files with --person: epsilon is for one person's rows at one",
+    "file; so far, and the total, are for one with rows at all files, who pays at each.",
+)
 MEANT = "The ledger, a data file beside which it lies, their folder, or a run that is booked in it."
 PLACE = typer.Argument(Path("."), help=MEANT)
 
@@ -69,6 +73,8 @@ def lines(found: JsonObject) -> list[str]:
     if found["runs"]:
         shown += ["", *_table(found["runs"]), ""]
     shown += [_total(total) for total in found["totals"]]
+    if any(run["silos"] > 1 for run in found["runs"]):
+        shown += AT_EACH
     marks = {
         "*": ("seeded", "reproducible, not private: whoever knows the seed can remove the noise"),
         "+": ("begun", "begun and not finished: it stays booked, and pays once when it is resumed"),

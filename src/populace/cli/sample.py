@@ -54,8 +54,8 @@ def command(
 ) -> None:
     """Draw synthetic rows; costs no privacy.
 
-    Single values are drawn from the model given them, however rare; of ranges and sets rows are drawn until enough meet them,
-    which is refused where fewer than one in 10,000 does.
+    Rows under conditions have the law of the model's rows that meet them. Where a model cannot be drawn given a value, and for
+    ranges and sets, rows are drawn until enough meet the conditions, which is refused where fewer than one in 10,000 does.
     """
     from populace.cli import show
     from populace.methods.blocks.generator import ImageGenerator

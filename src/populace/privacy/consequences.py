@@ -5,9 +5,7 @@ filled or empty. Between two *contents* of a slot the loss is that of taking one
 for Gaussian releases (twice the sensitivity; with Poisson sampling, two steps) and doubled for pure ones. Replacement bounds
 contents directly, and presence is public. A *group* of units held by one person loses more: a sum changes by up to k
 clipping norms, and with Poisson sampling the number of the k that enter is binomial (Ganesh 2024, mixtures of Gaussians).
-Where a person is the unit, all their rows at a silo are covered by the bound itself; at k silos they pay at each. The sum of
-all silos' messages then changes by up to k bounds, and k messages of their own are k releases, which cost less: the loss of a
-group of k bounds both.
+Where a person is the unit, all their rows at a silo are covered by the bound itself; at k silos they pay at each (`at_silos`).
 """
 
 from __future__ import annotations
@@ -15,24 +13,32 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 from populace.errors import SpecError, out_of_range
 from populace.privacy import events
-from populace.privacy.accounting import contains_non_private
+from populace.privacy.accounting import contains_non_private, epsilon_of
 from populace.privacy.bisection import bisect
 from populace.privacy.events import Event
-from populace.privacy.guarantee import Guarantee, best_guess
+from populace.privacy.guarantee import Guarantee, Trust, best_guess
+from populace.privacy.ledger import composed
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 GROUPS = (2, 5)
+SILOS = (2, 3, 5)  # at which one person may have rows, and all there are
+MOST_EXPONENT = 700.0  # e to more than this is no float
 INTERVAL = 1e-3  # of the privacy loss, for one unit replaced
 GROUP_INTERVAL = 5e-3  # for groups; coarser is faster and never optimistic
 STEPS_OF_BISECTION = 30
 MOST_STEPS = 2_000  # of one event with the coarse interval: its errors add up over steps
 
+OWN_NOISE = (
+    "Each silo draws its own noise, so that what a person pays at k of them composes as k releases do: deltas add, and epsilon "
+    "grows more slowly than k."
+)
 Change = Literal["replaced"] | int  # one unit replaced by another, or so many units zeroed out
 
 
@@ -132,6 +138,54 @@ def _changed_loss(event: Event, change: Change, steps: int = 1) -> PrivacyLossDi
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Paid:
+    """(epsilon, delta), the part of delta owed to samplers, and the event behind them where one is known."""
+
+    epsilon: float
+    delta: float
+    sampling_delta: float = 0.0
+    event: Event | None = None
+
+    @property
+    def pair(self) -> tuple[float, float]:
+        """Infinite where delta reaches 1: that bounds nothing."""
+        return (self.epsilon, self.delta) if self.delta < 1 else (math.inf, 0.0)
+
+
+def at_silos(once: Paid, silos: int, *, trust: Trust) -> Paid:
+    """What one person with rows at so many silos of a run pays, if `once` is paid at one of them.
+
+    Guarantee: an upper bound for data sets of which one has all rows of a person at all these silos replaced by nothing.
+    Where every silo puts whole noise on its own message (trust `silo`), all that leaves the silos is a sequence of releases,
+    each of one silo's records under noise of its own, asked for by what was released before: the messages of the k silos are
+    the event k times, composed adaptively, while those of the other silos have the same law on both sides. Deltas add, and
+    epsilon is that of the k-fold loss distribution at their sum (of Gaussian noise: the multiplier over the root of k), or k
+    epsilon, whichever is less. Where the silos' messages are summed under one noise, that sum changes by up to k bounds: the
+    loss of a group of k, by the event or, where that has no bound at this delta, by the general rule for groups.
+    Edge cases: one silo pays `once`. What samplers add to delta grows with e^epsilon.
+    """
+    if silos <= 1 or math.isinf(once.epsilon):
+        return once
+    most = silos * once.epsilon
+    if once.delta == 0:
+        return Paid(epsilon=most, delta=0.0, event=events.Pure(most))
+    accounted = once.delta - once.sampling_delta
+    whole = None if once.event is None else composed([(once.event, silos)])
+    if trust == "silo":
+        tight = whole is not None and 0 < silos * accounted < 1
+        epsilon = min(most, epsilon_of(whole, delta=silos * accounted)) if whole is not None and tight else most
+        sampled = silos * once.sampling_delta * math.exp(min(max(epsilon - once.epsilon, 0.0), MOST_EXPONENT))
+        return Paid(epsilon=epsilon, delta=silos * accounted + sampled, sampling_delta=sampled, event=whole)
+    grown = once.delta * math.fsum(math.exp(min(i * once.epsilon, MOST_EXPONENT)) for i in range(silos))
+    general = Paid(epsilon=most, delta=grown)
+    if once.event is None or events.is_pure(once.event):
+        return general
+    epsilon = changed_epsilon(once.event, delta=accounted, change=silos)
+    sampled = once.sampling_delta * math.exp(min(max(epsilon - once.epsilon, 0.0), MOST_EXPONENT))
+    return general if math.isinf(epsilon) else Paid(epsilon=epsilon, delta=accounted + sampled, sampling_delta=sampled)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Consequences:
     """Bounds that follow from a guarantee: `presence` and `content` are the best test's chance to be right, at most, between
     two possibilities that are equally likely before anything is seen.
@@ -174,9 +228,11 @@ class Consequences:
         lines.append(content + ".")
         if self.groups:
             parts = [f"{k}: {self.pair(epsilon, delta)}" for k, epsilon, delta in self.groups]
-            who = "with rows at k silos" if self.guarantee.unit == "person" else "who is in the data k times"
+            persons = self.guarantee.unit == "person"
+            who = "with rows at k silos" if persons else "who is in the data k times"
+            how = f" {OWN_NOISE}" if persons and self.guarantee.trust == "silo" else ""
             lines.append(
-                f"Repeated persons: the bound is for {unit}. For a person {who} it is, by k, {'; '.join(parts)}."
+                f"Repeated persons: the bound is for {unit}. For a person {who} it is, by k, {'; '.join(parts)}.{how}"
             )
         if self.expected_failures is not None:
             lines.append(
@@ -193,17 +249,17 @@ class Consequences:
         return f"epsilon {round_up(epsilon)} (delta {round_up(delta)})" if delta else f"epsilon {round_up(epsilon)}"
 
 
-def consequences(guarantee: Guarantee, event: Event | None = None) -> Consequences | None:
+def consequences(guarantee: Guarantee, event: Event | None = None, *, silos: int = 0) -> Consequences | None:
     """What follows from a guarantee and the event it was computed from; None where nothing is guaranteed.
 
-    Without the event the general rules stand in: k units lose k epsilon, and delta grows with e^((k - 1) epsilon).
+    Without the event the general rules stand in: k units lose k epsilon, and delta grows with e^((k - 1) epsilon). `silos` is
+    how many there are, 0 where that is not known: no person has rows at more.
     """
     if math.isinf(guarantee.epsilon):
         return None
     direct = guarantee.neighbours == "replace"
     content = (guarantee.epsilon, guarantee.delta) if direct else _changed(guarantee, event, "replaced")
-    alone = guarantee.unit == "person" and guarantee.sole_holder
-    groups = () if alone else tuple((k, *_changed(guarantee, event, k)) for k in GROUPS)
+    groups = tuple((k, *_changed(guarantee, event, k)) for k in _sizes(guarantee, silos))
     return Consequences(
         guarantee=guarantee,
         presence=None if direct else _right(guarantee, event, 1, (guarantee.epsilon, guarantee.delta)),
@@ -213,6 +269,20 @@ def consequences(guarantee: Guarantee, event: Event | None = None) -> Consequenc
         groups=groups,
         expected_failures=guarantee.units * guarantee.delta if guarantee.units and guarantee.delta else None,
     )
+
+
+def silos_of(run: Mapping[str, Any] | None) -> int:
+    """The number of silos of a run that protects persons, by the `run` of its privacy.json; 0 where nothing says."""
+    return int((run or {}).get("clients") or 0)
+
+
+def _sizes(guarantee: Guarantee, silos: int) -> tuple[int, ...]:
+    """For how many units, or silos, of one person a bound is stated."""
+    if guarantee.unit != "person":
+        return GROUPS
+    if guarantee.sole_holder:
+        return ()
+    return tuple(sorted({*(k for k in SILOS if k <= silos), silos} - {1})) if silos else GROUPS
 
 
 def _right(guarantee: Guarantee, event: Event | None, change: Change, pair: tuple[float, float]) -> float:
@@ -232,6 +302,9 @@ def _changed(guarantee: Guarantee, event: Event | None, change: Change) -> tuple
     epsilon, delta, times = guarantee.epsilon, guarantee.delta, 2 if change == "replaced" else change
     if guarantee.pure:
         return times * epsilon, 0.0
+    if guarantee.unit == "person" and change != "replaced":
+        once = Paid(epsilon=epsilon, delta=delta, sampling_delta=guarantee.sampling_delta, event=event)
+        return at_silos(once, change, trust=guarantee.trust).pair
     if event is not None and not events.is_pure(event):
         changed = changed_epsilon(event, delta=guarantee.accounted_delta, change=change)
         added = guarantee.sampling_delta * math.exp(min(changed - epsilon, 700.0)) if guarantee.sampling_delta else 0.0

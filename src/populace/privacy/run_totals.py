@@ -15,11 +15,10 @@ from collections.abc import Iterable, Sequence
 
 from populace.privacy import events
 from populace.privacy.accounting import epsilon_of
+from populace.privacy.consequences import MOST_EXPONENT, Paid, at_silos
 from populace.privacy.events import Event
 from populace.privacy.guarantee import Guarantee, Neighbours, Trust, Unit
 from populace.privacy.ledger import composed
-
-MOST_EXPONENT = 700.0  # e to more than this is no float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,7 +85,7 @@ def total_of(costs: Sequence[Cost], *, unit: Unit, neighbours: Neighbours) -> To
     Guarantee: an upper bound, by basic composition or by privacy loss distributions, whichever is less. A cost stated for
     zero-out (or add-remove) counts twice where the total is for replacement: one content is taken out, another put in. So does
     the cost of a client or person with several records where the total is for one record: its other records stay. What a person
-    pays at one silo counts as often as there are silos where the total is for all of a person.
+    pays at one silo counts for all silos of a run where the total is for all of a person (`at_silos`).
     Edge cases: none gives epsilon 0; one run without a guarantee, or a delta that reaches 1, makes epsilon infinite. Costs of
     records do not bound what a client with several of them pays: the caller keeps them apart.
     """
@@ -110,9 +109,13 @@ def plain_sum(costs: Sequence[Cost], *, unit: Unit, neighbours: Neighbours) -> T
 
 
 def _stated_for(cost: Cost, unit: Unit, neighbours: Neighbours) -> Cost:
-    """The cost under the total's relation; by group privacy where that takes two changes, or one at each silo."""
+    """The cost under the total's relation; by group privacy where that takes two changes. A person pays at every silo."""
     if cost.unit == "person" and unit != "record" and cost.silos > 1:
-        cost = _repeated(cost, cost.silos)
+        once = Paid(epsilon=cost.epsilon, delta=cost.delta, sampling_delta=cost.sampling_delta, event=cost.event)
+        paid = at_silos(once, cost.silos, trust=cost.trust)
+        cost = dataclasses.replace(
+            cost, epsilon=paid.epsilon, delta=paid.delta, sampling_delta=paid.sampling_delta, event=paid.event, silos=1
+        )
     smaller = unit == "record" and cost.records > 1
     if cost.neighbours == "replace" or (cost.neighbours == neighbours and not smaller):
         return cost

@@ -7,7 +7,7 @@ import math
 
 from populace.border.models import interpreting
 from populace.privacy import events
-from populace.privacy.consequences import Consequences, consequences, share_in_words
+from populace.privacy.consequences import Consequences, consequences, share_in_words, silos_of
 from populace.privacy.guarantee import Guarantee, guarantee_from_json
 from populace.types import JsonObject
 
@@ -59,7 +59,7 @@ def in_plain_language(privacy: JsonObject) -> Plain:
     claim = guarantee_from_json(dict(privacy))
     with interpreting("the event in the run's privacy.json"):
         event = events.from_json(privacy["event"]) if privacy.get("event") else None
-    meaning = consequences(claim, event)
+    meaning = consequences(claim, event, silos=silos_of(privacy.get("run")))
     if meaning is None or claim.trust == "not-private":
         short = "NOT PRIVATE. " + _sentence(claim.reason or "This run makes no promise about anybody")
         answers = [("What is protected?", "Nothing."), ("Who has to be trusted?", TRUST["not-private"])]
@@ -172,7 +172,11 @@ def _limits(claim: Guarantee, meaning: Consequences | None = None) -> list[tuple
     if claim.seeded:
         limits.append("The noise was drawn from a seed: keep the seed secret, or run without one.")
     if claim.neighbours == "zero-out":
-        limits.append("How many there are is public.")
+        limits.append(
+            "How many rows there are is public; how many persons they belong to is covered by the bound."
+            if claim.unit == "person"
+            else "How many there are is public."
+        )
     if claim.neighbours == "replace":
         limits.append("Who took part, and how many did, is public.")
     limits.append(

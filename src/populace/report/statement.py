@@ -15,13 +15,13 @@ from populace.border.models import interpreting
 from populace.border.regular import read_text
 from populace.errors import RunError
 from populace.privacy import events
-from populace.privacy.consequences import Consequences, consequences
+from populace.privacy.consequences import OWN_NOISE, Consequences, consequences, silos_of
 from populace.privacy.guarantee import FORMAT, Guarantee, guarantee_from_json
 from populace.privacy.noised_steps import BATCHES
 from populace.report.plain_language import TRUST, in_plain_language, trust_of
 from populace.report.templating import environment
 from populace.runs.folder import RunFolder, claim_json, digest_of
-from populace.runs.ledger.wording import FIXED, PLANNED
+from populace.runs.ledger.wording import FIXED, ONE_PERSON, PLANNED
 from populace.runs.verify.documents import DAMAGED, Check, Papers
 from populace.tables.files import write_text
 from populace.types import JsonObject
@@ -108,8 +108,9 @@ def statement(privacy: JsonObject, *, digest: str = "") -> str:
     """The page of a privacy.json; `digest` is the SHA-256 of the file."""
     guarantee = guarantee_from_json(dict(privacy))
     event = events.from_json(privacy["event"]) if privacy.get("event") else None
-    meaning = None if guarantee.trust == "not-private" else consequences(guarantee, event)
     run = privacy.get("run") or {}
+    silos = silos_of(run)
+    meaning = None if guarantee.trust == "not-private" else consequences(guarantee, event, silos=silos)
     plain, said = in_plain_language(privacy), meaning.sentences() if meaning else ()
     return environment().get_template(PAGE).render(
         alarm=plain.alarm and plain.short, short=plain.short, guarantee=guarantee, neighbours=guarantee.neighbours_in_words,
@@ -216,7 +217,8 @@ def _persons(guarantee: Guarantee, run: JsonObject, meaning: Consequences | None
     groups = ", ".join(f"with {k} {meaning.pair(epsilon, delta)}" for k, epsilon, delta in meaning.groups)
     less = f"{groups}, where one has {one}"
     if guarantee.unit == "person":
-        silos = f" Somebody with rows at several silos pays at each ({less})." if groups else ""
+        own = f" {OWN_NOISE}" if guarantee.trust == "silo" else ""
+        silos = f" Somebody with rows at several silos pays at each ({less}).{own}" if groups else ""
         return (
             f"They may, however often: the bound is for {guarantee.unit_in_words}. Somebody who stands under two names counts "
             f"as two.{silos}"
@@ -264,6 +266,11 @@ def _limits(guarantee: Guarantee) -> tuple[str, ...]:
         found.append(
             "Whether somebody is in the data, and how many are, is not protected: the bound treats it as known to "
             "everybody. The run itself publishes only numbers, in all and of each site."
+        )
+    elif guarantee.unit == "person":
+        found.append(
+            "How many rows there are, in all and at each silo, is not protected: the bound treats it as known to everybody. "
+            "How many persons they belong to is covered by the bound: it is told with noise alone."
         )
     elif guarantee.units:
         found.append("How many units there are is not protected: the bound treats it as known to everybody.")
@@ -317,7 +324,7 @@ def total_in_words(privacy: JsonObject) -> str:
             "Together with earlier runs in the same ledger, if they were about the same records, nothing is guaranteed."
         )
     count, planned = history["runs_before"], float(history["epsilon_if_all_share_records"])
-    one = {"record": "for one record", "person": "for one person"}.get(str(history.get("unit")), "for one unit")
+    one = {"record": "for one record", "person": f"for {ONE_PERSON}"}.get(str(history.get("unit")), "for one unit")
     less = ""
     if planned < added:
         pair = Consequences.pair(planned, float(history["delta_if_all_share_records"]))

@@ -29,24 +29,35 @@ SHARES = (
     (0.999, 0.001),
     (0.5, 0.5),
 )
+AGES_AND_WARDS = np.outer(SHARES[0], SHARES[1])
+AGES_AND_WARDS[2:] = np.outer(SHARES[0][2:], SHARES[1][::-1])  # from 40 on the rare wards are the frequent ones
 
 
 class Plain(Generator):
-    """Columns that do not depend on one another, with known shares."""
+    """Columns with known shares; ward depends on age, the others on nothing."""
 
     schema = SCHEMA
     given: tuple = ()
 
+    def exact_conditions(self, conditions):
+        return conditions
+
     def sample_codes(self, count, key, conditions):
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
         type(self).given = tuple(sorted(conditions.items()))
-        return np.stack(
+        codes = np.stack(
             [
                 np.full(count, conditions[j]) if j in conditions else rng.choice(len(p), count, p=p)
                 for j, p in enumerate(SHARES)
             ],
             axis=1,
         )
+        pairs = AGES_AND_WARDS.copy()
+        for column in set(conditions) & {0, 1}:
+            pairs[np.indices(pairs.shape)[column] != conditions[column]] = 0
+        drawn = rng.choice(pairs.size, count, p=(pairs / pairs.sum()).ravel())
+        codes[:, 0], codes[:, 1] = np.unravel_index(drawn, pairs.shape)
+        return codes
 
     def arrays(self):
         return {}
@@ -77,12 +88,15 @@ def test_ranges_hold_to_the_day_and_the_year():
 
 
 def test_what_is_kept_has_the_models_distribution():
-    """Under age < 40 half of the rows are below 30, as without the condition; with the wrong shares this fails."""
-    frame = rows(20_000, where=["age<40", "ward=A,B"])
-    ages = np.array(frame.column("age").to_pylist())
-    wards = np.array(frame.column("ward").to_pylist())
-    assert abs(np.mean(ages < 30) - 0.5) < 0.015
-    assert abs(np.mean(wards == "A") - 4 / 7) < 0.015
+    """Wards depend on ages: where this is lost, A is 0.51 of A and B at every age, and 0.6 of the rows in D are under 40."""
+    for where, share in ((["age<40", "ward=A,B"], 4 / 7), (["age>=40", "ward=A,B"], 1 / 3)):
+        frame = rows(20_000, where=where)
+        ages, wards = (np.array(frame.column(name).to_pylist()) for name in ("age", "ward"))
+        assert abs(np.mean(wards == "A") - share) < 0.015
+    assert abs(np.mean(ages < 60) - 2 / 3) < 0.015
+    for where in ("ward=D", 'ward!=A,B,"B,C"'):
+        ages = rows(20_000, where=[where, "age>=20"]).column("age").to_pylist()
+        assert abs(np.mean(np.array(ages) < 40) - 0.06 / (0.06 + 0.3 * 0.4)) < 0.015
 
 
 def test_sets_of_values_and_all_but_one():
@@ -124,7 +138,7 @@ def test_classes_are_balanced():
         assert {value: column.count(value) for value in set(column)} == expected
     column = rows(1_000, balance=["ward=D:0.5", "ward=B:0.25"], where="age>=40").column("ward").to_pylist()
     assert (column.count("D"), column.count("B")) == (500, 250)
-    assert 100 < column.count("A") < column.count("A") + column.count("B,C") == 250
+    assert 30 < column.count("A") < column.count("A") + column.count("B,C") == 250
     assert column[:10] != sorted(column[:10]) or column[-10:] != sorted(column[-10:])  # mixed, not class after class
 
 

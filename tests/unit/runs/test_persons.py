@@ -14,8 +14,9 @@ from populace.cli.main import call
 from populace.engines.runtime import population_of
 from populace.errors import BudgetError, DataError, InputError, SpecError
 from populace.methods.census.protocol import Census
-from populace.privacy.consequences import consequences
-from populace.privacy.events import from_json
+from populace.privacy.accounting import epsilon_of
+from populace.privacy.consequences import consequences, round_up
+from populace.privacy.events import Repeated, from_json
 from populace.privacy.guarantee import guarantee_from_json
 from populace.privacy.run_totals import plain_sum, total_of
 from populace.privacy.source import Keyed, System
@@ -183,13 +184,13 @@ def test_runs_of_persons_add_up_per_person_under_a_limit(data, tmp_path):
     keeping = Bookkeeping(limit=9.0)
     first = synthesize(spec(data), tmp_path / "1", keeping=keeping)
     second = synthesize(spec(data), tmp_path / "2", keeping=keeping)
-    assert "for everything held by one value of column 'patient'" in second.statement
+    assert "for one person with all their rows, at all silos (one value of column 'patient')" in second.statement
     standing = second.details["booked"]["standing"]
     assert (standing["unit"], standing["per"]) == ("person", "patient")
     public = read_json(tmp_path / "2" / "privacy.json")["history"]
     assert public["unit"] == "person"
     assert public["epsilon_added"] == pytest.approx(2 * first.guarantee.epsilon)
-    assert "the total for one person is the sum" in public["said"]
+    assert "the total for one person with all their rows, at all silos is the sum" in public["said"]
     assert failing(tmp_path / "1") == failing(tmp_path / "2") == []
     with pytest.raises(BudgetError, match="keeps a limit of epsilon 9"):
         synthesize(spec(data), tmp_path / "3", keeping=keeping)
@@ -203,12 +204,61 @@ def test_what_a_person_pays_at_silos_is_told_from_what_a_record_pays():
     cost = booked_cost(protocol, population_of(clients), seeded=False, person="Patient ")
     assert (cost.unit, cost.silos, cost.person) == ("person", 3, "patient")
     whole = plain_sum([cost], unit="person", neighbours="zero-out")
-    assert whole.epsilon == pytest.approx(3 * cost.epsilon)  # at each silo
-    assert whole.delta > 3 * cost.delta
+    assert whole.epsilon == pytest.approx(
+        epsilon_of(Repeated(cost.event, 3), delta=3 * cost.delta)
+    )  # noise of each silo
+    assert 1.5 * cost.epsilon < whole.epsilon < 2 * cost.epsilon
+    assert whole.delta == pytest.approx(3 * cost.delta)
+    summed = plain_sum([dataclasses.replace(cost, trust="secure-sum")], unit="person", neighbours="zero-out")
+    assert (
+        summed.epsilon > 3 * cost.epsilon * 0.99
+    )  # one noise, which a person at three silos moves against three times
+    unknown = plain_sum([dataclasses.replace(cost, event=None)], unit="person", neighbours="zero-out")
+    assert (unknown.epsilon, unknown.delta) == (pytest.approx(3 * cost.epsilon), pytest.approx(3 * cost.delta))
     record = total_of([cost], unit="record", neighbours="zero-out")
     assert record.epsilon == pytest.approx(2 * cost.epsilon)  # the person's other rows stay
     alone = dataclasses.replace(cost, silos=1)
     assert plain_sum([alone], unit="person", neighbours="zero-out").epsilon == cost.epsilon
+
+
+def test_console_statement_ledger_and_limit_tell_one_number_for_a_person_at_several_silos(tmp_path, capsys):
+    files = []
+    for seed in (1, 2, 3):
+        pa.csv.write_csv(people(seed), tmp_path / f"{seed}.csv")
+        files.append(str(tmp_path / f"{seed}.csv"))
+    both = spec(tuple(files), epsilon=1.0)
+    refused = (
+        "for one person with all their rows, at all silos: this run's epsilon .* of its 3 silos, and they pay at each"
+    )
+    with pytest.raises(BudgetError, match=refused):
+        synthesize(both, tmp_path / "0", keeping=Bookkeeping(limit=1.0))
+    first = synthesize(both, tmp_path / "1", keeping=Bookkeeping(limit=9.0))
+    second = synthesize(both, tmp_path / "2", keeping=Bookkeeping())
+    page = write_statement(tmp_path / "1").read_text()
+    meaning = consequences(first.guarantee, first.event, silos=3)
+    (two, three) = meaning.groups
+    assert (two[0], three[0]) == (2, 3)
+    assert first.guarantee.epsilon < two[1] < three[1] < 2 * first.guarantee.epsilon
+    assert f"with 3 {meaning.pair(*three[1:])}" in page
+    assert "with 5 " not in page
+    assert "How many units there are" not in page
+    assert "How many persons they belong to is covered by the bound" in page
+    public = read_json(tmp_path / "2" / "privacy.json")["history"]
+    assert public["unit"] == "person"
+    assert public["epsilon_added"] == pytest.approx(2 * three[1])
+    capsys.readouterr()
+    assert call(["ledger", "show", str(tmp_path), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [run["silos"] for run in shown["runs"]] == [3, 3]
+    assert shown["runs"][0]["epsilon_so_far"] == pytest.approx(three[1])
+    assert shown["runs"][1]["epsilon_so_far"] == public["epsilon_if_all_share_records"]
+    sums = f"({round_up(public['epsilon_added'])}, {round_up(public['delta_added'])})-DP"
+    for words in (second.statement, public["said"]):
+        assert sums in words
+        assert "for one row" not in words
+    assert call(["ledger", "show", str(tmp_path)]) == 0
+    assert "one with rows at all files, who pays at each" in capsys.readouterr().out
+    assert failing(tmp_path / "1") == failing(tmp_path / "2") == []
 
 
 # Bad input

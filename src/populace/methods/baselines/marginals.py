@@ -13,7 +13,7 @@ import numpy as np
 
 from populace.errors import DataError
 from populace.methods.blocks.frequency_estimation import project_to_simplex as project_to_simplex
-from populace.methods.blocks.generator import Generator
+from populace.methods.blocks.generator import Generator, check_possible
 from populace.tables.schema import Schema
 from populace.types import Array
 
@@ -32,7 +32,11 @@ class Marginals(Generator):
             if table.shape != (column.size,) or (table < 0).any() or not np.isclose(table.sum(), 1, atol=1e-6):
                 raise DataError(f"the table of column {column.name!r} is not a distribution over {column.size} values")
 
+    def exact_conditions(self, conditions: Mapping[int, int]) -> Mapping[int, int]:
+        return conditions
+
     def sample_codes(self, count: int, key: Array, conditions: Mapping[int, int]) -> Array:
+        check_possible(self.schema, self.tables, conditions)
         width = max(len(table) for table in self.tables)
         cumulative = np.ones((len(self.tables), width), np.float32)
         for row, table in zip(cumulative, self.tables, strict=True):

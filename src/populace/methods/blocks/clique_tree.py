@@ -177,6 +177,9 @@ class TreeGenerator(Generator):
     schema: Schema
     tree: CliqueTree
 
+    def exact_conditions(self, conditions: Mapping[int, int]) -> Mapping[int, int]:
+        return conditions
+
     def sample_codes(self, count: int, key: Array, conditions: Mapping[int, int]) -> Array:
         return self.tree.sample_codes(count, key, conditions)
 

@@ -1,8 +1,9 @@
 """Which rows are wanted of a generator: single values, sets of values, ranges; all of them at once.
 
 A condition is a text: `sex=Female`, `district=north,south`, `age=40..65` (both ends belong to it), `age>=40`,
-`admitted<2024-03-01`, `ward!=C`. A column of which one code is left is given to the generator, which draws from its conditional
-distribution; of the others rows are drawn and those that meet the conditions kept, which is the same distribution.
+`admitted<2024-03-01`, `ward!=C`. Of columns of which one code is left the generator is given those that it can draw from its
+conditional law exactly (`Generator.exact_conditions`); for all other conditions rows are drawn and those that meet them kept,
+which gives the same law.
 """
 
 from __future__ import annotations

@@ -81,7 +81,17 @@ class Generator(Synthesizer):
 
     @abc.abstractmethod
     def sample_codes(self, count: int, key: Array, conditions: Mapping[int, int]) -> Array:
-        """`count` rows of codes, given that column j has code c for every (j, c) in `conditions`."""
+        """`count` rows of codes, given that column j has code c for every (j, c) in `conditions`.
+
+        It is asked for conditions that `exact_conditions` names alone, and draws from the model's own conditional law.
+        """
+
+    def exact_conditions(self, conditions: Mapping[int, int]) -> Mapping[int, int]:
+        """Those of these conditions under which `sample_codes` draws exactly; here none.
+
+        For the others rows are drawn and those that meet them kept: what is left out costs time, and the law stays the same.
+        """
+        return {}
 
     @classmethod
     @abc.abstractmethod
@@ -95,12 +105,13 @@ class Generator(Synthesizer):
         """`count` rows that obey the schema and its declared rules.
 
         Rows that break a rule are drawn again, so what comes out is the model conditioned on the rules; and so are those that
-        do not meet conditions which the model cannot be given.
+        do not meet conditions which `exact_conditions` does not name.
         """
         if count < 1:
             raise SpecError(f"expected rows of at least 1, got {count}")
         wanted = conditions if isinstance(conditions, Wanted) else self._wanted(conditions or {})
-        given, accept = wanted.given, None if wanted.is_exact else wanted.meets
+        given = dict(self.exact_conditions(wanted.given))
+        accept = None if wanted.is_exact and given == wanted.given else wanted.meets
         rng = np.random.default_rng(np.asarray(jax.random.key_data(jax.random.fold_in(key, 0))))
         kept: list[tuple[Array, pa.Table]] = []
         have = drawn = 0
@@ -115,7 +126,7 @@ class Generator(Synthesizer):
             have += len(kept[-1][0])
             drawn += size
             if drawn >= 8 * CHUNK and have < HOPELESS * drawn:
-                raise DataError(_too_rare(have, drawn, conditions=accept is not None))
+                raise DataError(_too_rare(have, drawn, conditions=accept is not None, all_given=given == wanted.given))
         codes = np.concatenate([codes for codes, _ in kept])
         return Table(schema=self.schema, codes=codes, frame=pa.concat_tables([frame for _, frame in kept]))
 
@@ -213,14 +224,27 @@ class ImageGenerator(Synthesizer):
         return cls.from_arrays(tuple(header["shape"]), header["classes"], arrays)
 
 
-def _too_rare(have: int, drawn: int, *, conditions: bool) -> str:
+def _too_rare(have: int, drawn: int, *, conditions: bool, all_given: bool) -> str:
     """Why no more rows are drawn."""
     if not conditions:
         return f"only {have} of {drawn} drawn rows obey the declared rules and conditions; check the schema's rules"
     return (
         f"the conditions are too rare: {have:,} of {drawn:,} drawn rows meet them, fewer than one in {round(1 / HOPELESS):,}; "
-        "widen a range, or leave one out (single values cost nothing, however rare)"
+        "widen a range, or leave one out"
+        + (
+            ""
+            if all_given
+            else " (this model cannot be drawn given every single value: rows that have it are looked for)"
+        )
     )
+
+
+def check_possible(schema: Schema, tables: Sequence[Array], conditions: Mapping[int, int]) -> None:
+    """Refuse a condition on a value to which its column's own table gives no probability."""
+    for column, code in conditions.items():
+        if not tables[column][code] > 0:
+            name, label = schema.columns[column].name, schema.columns[column].labels()[code]
+            raise DataError(f"the model gives {name}={label} no probability, so no row has it; ask for another value")
 
 
 def power_of(matrix: NumpyArray, exponent: float, floor: float = 0.0) -> NumpyArray:

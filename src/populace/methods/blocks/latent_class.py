@@ -109,6 +109,9 @@ class LatentClass(Generator):
         posterior: NumpyArray = weights / weights.sum()
         return posterior
 
+    def exact_conditions(self, conditions: Mapping[int, int]) -> Mapping[int, int]:
+        return conditions
+
     def sample_codes(self, count: int, key: Array, conditions: Mapping[int, int]) -> NumpyArray:
         """Rows of codes by systematic sampling: each row has the model's law, and together they spread over it evenly.
 

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from populace.errors import DataError, out_of_range
+from populace.errors import DataError, SpecError, out_of_range
 from populace.methods.blocks.generator import Generator
 from populace.tables.schema import Schema
 from populace.types import Array, NumpyArray
@@ -25,7 +25,6 @@ from populace.types import Array, NumpyArray
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 KERNEL_SIDE = 3  # pixels
-LATENTS_PER_ROW = 16  # drawn for a row that must meet conditions
 
 
 def count_parameters(shapes: Shapes) -> int:
@@ -143,7 +142,8 @@ class Decoder(Generator):
 
     With `classes`, [classes, width] logits, and `chances`: a class is drawn per row. Otherwise the dense decoder's four
     arrays, fed with a Gaussian latent. Values are drawn from the decoder's probabilities, or, `arg_max`, the likeliest taken.
-    Edge cases: conditions are met exactly (classes, or latents, are weighted by how likely they make them).
+    Edge cases: classes are weighted by how likely they make conditions, which is exact; of latents there are too many, and rows
+    that meet conditions are looked for.
     """
 
     kind: ClassVar[str] = "decoder"
@@ -170,9 +170,15 @@ class Decoder(Generator):
         wanted = {"up_bias": up[1:], "out": (*up[1:], width), "out_bias": (width,)}
         return len(up) == 2 and all(shapes.get(name) == shape for name, shape in wanted.items())
 
+    def exact_conditions(self, conditions: Mapping[int, int]) -> Mapping[int, int]:
+        """All of them with classes, none with latents."""
+        return conditions if "classes" in self.layers else {}
+
     def sample_codes(self, count: int, key: Array, conditions: Mapping[int, int]) -> Array:
         if count < 1:
             raise out_of_range("count", "at least 1", count)
+        if len(self.exact_conditions(conditions)) < len(conditions):
+            raise SpecError("expected no conditions on the codes of a decoder of latents; use sample")
         blocks = Blocks(self.schema.sizes)
         latent, values = jax.random.split(key)
         logits = self._logits(count, latent, conditions, blocks)
@@ -183,15 +189,11 @@ class Decoder(Generator):
 
     def _logits(self, count: int, key: Array, conditions: Mapping[int, int], blocks: Blocks) -> Array:
         draw, pick = jax.random.split(key)
-        if "classes" in self.layers:
-            logits = jnp.asarray(self.layers["classes"])
-        else:
-            number = LATENTS_PER_ROW * count if conditions else count
+        if "classes" not in self.layers:
             layers = {name: jnp.asarray(array) for name, array in self.layers.items()}
-            z = jax.random.normal(draw, (number, layers["up"].shape[0]))
-            logits = jax.nn.relu(z @ layers["up"] + layers["up_bias"]) @ layers["out"] + layers["out_bias"]
-            if not conditions:
-                return logits
+            z = jax.random.normal(draw, (count, layers["up"].shape[0]))
+            return jax.nn.relu(z @ layers["up"] + layers["up_bias"]) @ layers["out"] + layers["out_bias"]
+        logits = jnp.asarray(self.layers["classes"])
         weights = np.exp(self._log_likelihood(logits, conditions, blocks)) * self.layers.get("chances", np.ones(1))
         if not weights.sum() > 0:
             raise DataError("no row the decoder made meets these conditions; ask for something more frequent")
@@ -212,8 +214,9 @@ class Decoder(Generator):
             share = p[:, places[0]] if len(places) == 1 else p[:, places[code]]
             if blocks.sizes[column] == 2 and code == 0:
                 share = 1 - share
-            total += np.log(np.maximum(share, 1e-300)) if blocks.sizes[column] > 1 else 0.0
-        return np.asarray(total - total.max())
+            with np.errstate(divide="ignore"):
+                total += np.log(share) if blocks.sizes[column] > 1 else 0.0
+        return np.asarray(total - total.max()) if np.isfinite(total.max()) else total
 
     def arrays(self) -> dict[str, Array]:
         return {"arg_max": np.array(self.arg_max), **{name: np.asarray(value) for name, value in self.layers.items()}}

@@ -38,6 +38,9 @@ class Records(Generator):
         if np.min(self.weights) < 0 or not np.sum(self.weights) > 0:
             raise DataError("expected weights that are not negative and not all zero")
 
+    def exact_conditions(self, conditions: Mapping[int, int]) -> Mapping[int, int]:
+        return conditions
+
     def sample_codes(self, count: int, key: Array, conditions: Mapping[int, int]) -> Array:
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
         kept = np.ones(len(self.weights), bool)

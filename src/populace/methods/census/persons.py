@@ -82,8 +82,8 @@ class Contribution:
             "each silo's person column names the same person by the same value in all of their rows: rows under two values are "
             "two persons",
             "a person with rows at several silos pays at each of them",
-            "how many persons there are is told with noise alone; delta goes by the public number of records, of which there "
-            "are at least as many",
+            "how many rows each silo holds is public, how many persons they belong to is not: that is told with noise alone, "
+            "within the bound; delta goes by the public number of rows, of which there are at least as many as persons",
             "the model is of persons, not of rows: the rows of a person share the weight of one"
             if not self.rows
             else f"the model is of at most {self.rows:,} rows of each person: those with more weigh less than by their rows",

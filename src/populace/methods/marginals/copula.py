@@ -11,16 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtr, ndtri
 
-from populace.errors import DataError
-from populace.methods.blocks.generator import Generator
+from populace.errors import DataError, SpecError
+from populace.methods.blocks.generator import Generator, check_possible
 from populace.tables.schema import Schema
 from populace.types import Array, NumpyArray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GaussianCopula(Generator):
-    """One-way tables and a correlation matrix. A condition is met by drawing that column inside its normal interval and the
-    others given it, one condition after the other (exact for one, a Gibbs-free approximation for several)."""
+    """One-way tables and a correlation matrix.
+
+    One condition is met exactly: its column is drawn inside its normal interval, the others given it. Of several the rarest is
+    met so, and rows that meet the others are kept.
+    """
 
     kind: ClassVar[str] = "gaussian-copula"
     schema: Schema
@@ -32,13 +35,21 @@ class GaussianCopula(Generator):
         if np.shape(self.correlation) != (columns, columns):
             raise DataError(f"expected a correlation matrix of {columns} columns, got {np.shape(self.correlation)}")
 
+    def exact_conditions(self, conditions: Mapping[int, int]) -> Mapping[int, int]:
+        """The rarest one."""
+        rarest = sorted(conditions.items(), key=lambda one: float(self.tables[one[0]][one[1]]))
+        return dict(rarest[:1])
+
     def sample_codes(self, count: int, key: Array, conditions: Mapping[int, int]) -> Array:
+        if len(conditions) > 1:
+            raise SpecError(f"expected at most one condition of a copula's codes, got {len(conditions)}; use sample")
+        check_possible(self.schema, self.tables, conditions)
         normal_key, inside_key = jax.random.split(key)
         factor = np.linalg.cholesky(np.asarray(self.correlation) + 1e-9 * np.eye(len(self.tables)))
         scores = np.array(jax.random.normal(normal_key, (count, len(self.tables))) @ factor.T)
-        for number, (column, code) in enumerate(conditions.items()):
+        for column, code in conditions.items():
             bounds = np.concatenate([[0.0], np.cumsum(self.tables[column])])
-            uniform = jax.random.uniform(jax.random.fold_in(inside_key, number), (count,))
+            uniform = jax.random.uniform(jax.random.fold_in(inside_key, 0), (count,))
             wanted = ndtri(jnp.clip(bounds[code] + uniform * (bounds[code + 1] - bounds[code]), 1e-7, 1 - 1e-7))
             scores += (np.asarray(wanted) - scores[:, column])[:, None] * np.asarray(self.correlation)[column]
         uniforms = np.asarray(ndtr(scores))

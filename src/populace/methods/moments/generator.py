@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from populace.errors import DataError
+from populace.errors import DataError, SpecError
 from populace.methods.base import on_processor
 from populace.methods.blocks.generator import Generator, ImageGenerator, power_of
 from populace.methods.moments.features import MOVES, TRIED, Estimates, Features, ImageFeatures, TableFeatures
@@ -29,7 +29,6 @@ FLOOR = 1e-4  # of the largest: eigenvalues below it are not divided by
 MOST_LONGER = 3.5  # times the length wanted: what clipped pixels cannot reach is not run after
 MOST_MOVED = 4.0  # times the move tried
 MOST_SPREAD = 10.0  # times as far, in one step: where all examples look alike no factor brings the variance wanted
-TRIES = 24  # draws of rows under a condition before those that do not meet it are made to
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -232,8 +231,7 @@ class ImageGaussians(ImageGenerator):
 class RowGaussians(Generator):
     """Rows from Gaussians over scaled and one-hot columns, one for each value of the target.
 
-    Edge cases: rows under a condition on other columns than the target are drawn until they meet it; those that do not after
-    `TRIES` draws are given the value asked for, so a condition the model hardly ever meets loses its dependence on the rest.
+    Edge cases: rows are drawn exactly given the target's value; those that meet conditions on other columns are looked for.
     """
 
     kind: ClassVar[str] = "row-gaussians"
@@ -244,23 +242,14 @@ class RowGaussians(Generator):
     def features(self) -> TableFeatures:
         return TableFeatures(self.schema)
 
+    def exact_conditions(self, conditions: Mapping[int, int]) -> Mapping[int, int]:
+        """The target's: its classes have Gaussians of their own."""
+        return {column: code for column, code in conditions.items() if column == self.features.target}
+
     def sample_codes(self, count: int, key: Array, conditions: Mapping[int, int]) -> Array:
-        features, wanted = self.features, dict(conditions)
-        label = wanted.pop(features.target, None) if features.target is not None else None
-        codes = np.zeros((count, len(self.schema.columns)), np.int32)
-        missing = np.arange(count)
-        for attempt in range(TRIES if wanted else 1):
-            drawn = self._rows(count, jax.random.fold_in(key, attempt), label)[: len(missing)]
-            good = np.all(
-                [drawn[:, column] == code for column, code in wanted.items()] or [np.ones(len(drawn), bool)], 0
-            )
-            codes[missing] = drawn
-            missing = missing[~good]
-            if not len(missing):
-                return codes
-        for column, code in wanted.items():
-            codes[missing, column] = code
-        return codes
+        if len(self.exact_conditions(conditions)) < len(conditions):
+            raise SpecError("expected a condition on the target alone of this model's codes; use sample")
+        return self._rows(count, jax.random.fold_in(key, 0), next(iter(conditions.values()), None))
 
     def _rows(self, count: int, key: Array, label: int | None) -> Array:
         which, inside = jax.random.split(key)

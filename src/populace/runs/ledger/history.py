@@ -16,11 +16,13 @@ from populace.border.databases.address import file_of, short_name
 from populace.border.models import read_document
 from populace.errors import BudgetError, InputError, RunError, SpecError, without_secrets
 from populace.methods.base import Population, Protocol
+from populace.privacy.consequences import round_up
 from populace.privacy.guarantee import Guarantee
 from populace.privacy.run_ledger import Booked, RunLedger, make_ledger, new_booking
 from populace.privacy.run_totals import Cost, cost_of
 from populace.runs.folder import LISTS, RunFolder, digest_of
 from populace.runs.forms import TokenForm
+from populace.runs.ledger import wording
 from populace.runs.ledger.accounts import Accounts
 from populace.runs.ledger.standing import Standing, find_standing
 from populace.runs.ledger.wording import EMBEDDED_DATA, doubt, json_number, pair, public_history, said, said_alone
@@ -285,11 +287,20 @@ def refuse_beyond(
             raise BudgetError(f"{keeps}, {doubt(standing.doubtful[-1])}; nothing was released")
         return
     fits = "" if cost.delta or standing.plain_after.delta else _what_fits(standing, cost, limit)
+    alone = _at_each(standing, cost)
     spent = pair(standing.plain_before) if standing.shared else "nothing"
     raise BudgetError(
         f"{keeps}; {len(standing.shared)} earlier {'run' if len(standing.shared) == 1 else 'runs'} spent {spent}, and with "
-        f"this one it would be {pair(standing.plain_after)}; {fits}use other rows, or {more}; nothing was released"
+        f"this one it would be {pair(standing.plain_after)}{alone}; {fits}use other rows, or {more}; nothing was released"
     )
+
+
+def _at_each(standing: Standing, cost: Cost) -> str:
+    """Why a run over several silos that protects persons costs more than its epsilon."""
+    if standing.plain_after.unit != "person" or cost.silos <= 1:
+        return ""
+    own = f"this run's epsilon {round_up(cost.epsilon)} is for their rows at one of its {cost.silos} silos"
+    return f" for {wording.ONE_PERSON}: {own}, and they pay at each"
 
 
 def _what_fits(standing: Standing, cost: Cost, limit: float) -> str:

@@ -90,6 +90,7 @@ def _run(run: Booked) -> JsonObject:
     return {
         "at": _when(run.at), "folder": run.folder, "data": run.data, "rows": run.rows, "method": run.method,
         "epsilon": json_number(cost.epsilon), "delta": cost.delta, "unit": cost.unit, "neighbours": cost.neighbours,
+        "silos": cost.silos,
         "trust": cost.trust, "seeded": cost.seeded, "finished": run.finished, "shares_rows_with": history["runs_before"],
         "epsilon_so_far": history["epsilon_after"], "delta_so_far": history["delta_after"], "so_far_per": _per(history),
         "other_people": history.get("other_people", ""),

@@ -21,6 +21,7 @@ DOUBT = (
     "the ledger knows a run on a table with the same columns and few or none of these rows: if they are the same people, "
     "written otherwise, costs add up"
 )
+ONE_PERSON = "one person with all their rows, at all silos"
 FIXED = "if budgets, or a limit on their sum, were fixed beforehand"
 PLANNED = "only if methods and budgets were planned without looking at earlier results"
 ELSEWHERE = "what other programs, copies of the data and other ledgers released adds to it"
@@ -46,13 +47,13 @@ def bound(total: Total, *, local: bool) -> str:
 
 
 def unit_words(unit: str, per: str, *, images: bool) -> str:
-    """What the total is for."""
+    """What the total is for; of a person it is for all silos of a run together, where the run's own bound is for one."""
+    if unit == "person":
+        return f"{ONE_PERSON} (one value of column {per!r})" if per else ONE_PERSON
     if per:
         return f"everything held by one value of column {per!r}"
     if unit == "client":
         return UNITS["client"]
-    if unit == "person":
-        return "one person"
     return "one image" if images else "one row of the table"
 
 
@@ -106,6 +107,9 @@ def said(standing: Standing, cost: Cost, *, ledger: str, images: bool) -> str:
 def public_history(earlier: Sequence[Cost], cost: Cost, *, ledger: str, limit: float, images: bool) -> JsonObject:
     """What may be published about the other runs in a ledger: their number, and the total if all were about the same records.
 
+    Where all runs protect the persons of one column, the total is for one of them with rows at all silos of every run, as it is
+    on the console and under a limit. A first run is told with its own bound.
+
     Guarantee: nothing of it depends on the records, only on which runs their owner made. Whether runs share records, which
     does, stays with the owner (`said`, `populace ledger show`).
     """
@@ -113,7 +117,7 @@ def public_history(earlier: Sequence[Cost], cost: Cost, *, ledger: str, limit: f
     unit: Unit = (
         "client" if all(one.unit == "client" and one.records == cost.records == 1 for one in costs) else "record"
     )
-    if all((one.unit, one.silos, one.person) == ("person", 1, cost.person) for one in costs):
+    if all((one.unit, one.person) == ("person", cost.person) for one in costs):
         unit = "person"
     if not earlier:
         unit, costs = cost.unit, [dataclasses.replace(cost, silos=1)]
