@@ -6,10 +6,12 @@ from populace.border.databases.address import (
     is_database,
     locate,
     moved_to,
+    parameters,
     parse_address,
     resolved,
     short_name,
 )
+from populace.border.databases.postgresql import refused
 from populace.errors import InputError
 
 SECRET = "hunter2-canary"  # noqa: S105
@@ -20,6 +22,8 @@ WITH_PASSWORDS = (
     f"postgresql://reader:{SECRET}#x@host/db",
     f"postgresql://reader:a@b{SECRET}@host/db",
     f"postgresql://:{SECRET}@host/db",
+    f"postgresql://reader:1/x?{SECRET}@host/db",
+    f"postgresql://reader:{SECRET}/x?a=b@host/db",
     f"postgresql://host/db?password={SECRET}",
     f"postgresql://host/db?user=reader&PASSWORD={SECRET}",
     f"postgresql://host/db?sslpassword={SECRET}",
@@ -36,6 +40,33 @@ def test_a_password_is_refused_and_not_repeated(address, what):
     assert SECRET not in str(refused.value)
     with pytest.raises(InputError, match="PGPASSWORD"):
         locate([address], table="patients")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "host/db?application_name=me@ward",
+        "host:5432/db?application_name=me@ward",
+        "me@[::1]:5432/db?application_name=a:b@c",
+    ],
+)
+def test_a_parameter_may_hold_an_at(address):
+    assert parse_address(f"postgresql://{address}#table=t").table == "t"
+
+
+def test_parameters_are_read_as_libpq_reads_them():
+    assert parameters("postgresql://h/d?application_name=a+b&options=-c%20x%3D1&empty=") == [
+        ("application_name", "a+b"), ("options", "-c x=1"), ("empty", ""),
+    ]  # fmt: skip
+
+
+def test_a_user_is_taken_out_of_messages_as_a_word_and_a_password_wherever_it_is(monkeypatch):
+    monkeypatch.setenv("PGUSER", "ward")
+    monkeypatch.setenv("PGPASSWORD", SECRET)
+    said = str(
+        refused(parse_address("postgresql://h/d#table=t"), ValueError(f"ERROR: ward, wards, award and x{SECRET}x"))
+    )
+    assert said.endswith("***, wards, award and x***x")
 
 
 @pytest.mark.parametrize("scheme", ["mysql", "postgresq", "POSTGRESQL", "https"])

@@ -209,6 +209,12 @@ def test_a_duckdb_that_somebody_writes_to_says_so(files, tmp_path):
         writer.stdin.close()
 
 
+def test_a_column_named_clock_is_no_lock(files):
+    with pytest.raises(DataError, match="clock") as refused:
+        read_frame(f"{files / 'patients.duckdb'}#query=SELECT clock FROM patients")
+    assert "another program" not in str(refused.value)
+
+
 def test_a_server_that_is_not_there_is_said_at_once(monkeypatch):
     monkeypatch.delenv("PGCONNECT_TIMEOUT", raising=False)
     began = time.monotonic()

@@ -6,13 +6,14 @@ import os
 import sqlite3
 
 import psycopg
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import populace as pop
 from databases_for_tests import new_database, patient_rows, write_postgresql, write_sqlite
 from populace.cli.main import call
-from populace.errors import BudgetError, InputError
+from populace.errors import BudgetError, DataError, InputError
 from populace.privacy.ledger import Budget
 from populace.privacy.sqlite_ledger import SqliteLedger
 from populace.runs.ledger.history import LEDGER
@@ -215,3 +216,41 @@ def test_client_columns_of_servers_and_of_older_ledgers(tmp_path):
         for table, column in (("a", "sid"), ("A", "pid"), ("c", "new")):
             with pytest.raises(BudgetError, match="told apart by the column"):
                 keep_client_terms(ledger, f"w.sqlite#table={table}", 1, column)
+
+
+@pytest.mark.parametrize("other", ["#table=PATIENTS", "#query=SELECT * FROM patients ORDER BY age"])
+def test_one_table_is_not_two_silos(tmp_path, monkeypatch, capsys, other):
+    monkeypatch.chdir(tmp_path)
+    write_sqlite(patient_rows(60), tmp_path / "ward.sqlite")
+    for keeping in ([], ["--no-ledger"]):
+        silos = ["ward.sqlite#table=patients", f"ward.sqlite{other}"]
+        assert call(["synthesize", *silos, *QUICK, *keeping, "--out", "run"]) == 2
+        assert "silos 1 and 2 of the data hold the very same rows" in capsys.readouterr().err
+    assert not os.path.exists("run")
+
+
+def test_silos_with_few_different_rows_may_be_alike():
+    def made(*silos):
+        return pop.synthesize(list(silos), epsilon=4, method="independent", rows=5, seed=1)
+
+    few = pa.table({"a": ["x", "y", "y"] * 20, "b": ["k", "l", "k", "m"] * 15})
+    many = few.append_column("c", pa.array(range(60)))
+    turned = many.take(list(range(59, -1, -1)))
+    made(few, few)
+    with pytest.raises(DataError, match="silos 1 and 3 of the data hold the very same rows"):
+        made(many, many.slice(5), turned)
+    made(many, turned.set_column(2, "c", many["c"]))  # the same values in each column, other rows
+
+
+def test_a_pattern_over_sqlite_files_works_again_and_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name, seed in (("north", 1), ("south", 2)):
+        write_sqlite(patient_rows(60, seed), tmp_path / f"{name}.sqlite")
+    for run in ("first", "second"):
+        assert call(["synthesize", "*.sqlite", "--table", "patients", *QUICK, "--out", run]) == 0
+        assert os.path.exists(LEDGER)
+        assert len(json.loads((tmp_path / run / "run.json").read_text())["spec"]["data"]) == 2
+    os.remove("north.sqlite")
+    os.remove("south.sqlite")
+    assert call(["synthesize", "*.sqlite", "--table", "patients", *QUICK, "--out", "third"]) == 2
+    assert "but ledgers, which are no data" in capsys.readouterr().err

@@ -13,8 +13,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
+from populace.border.own_files import is_own_file
 from populace.errors import InputError
 
 Kind = Literal["duckdb", "sqlite", "postgresql"]
@@ -26,6 +27,8 @@ SCHEMES = ("postgresql://", "postgres://")
 COLLAPSED = re.compile(r"postgres(ql)?:/(?!/)")  # what becomes of a URL that was made a path
 SELECTION = re.compile(r"#(table|query)=", re.DOTALL)
 WITH_PASSWORD = re.compile(r"//[^/@]*:[^@]*@")  # of an address whose scheme is mistyped
+#: What stands behind :// up to the parameters, where no password is; an @ behind it is part of a parameter.
+WITH_PARAMETERS = re.compile(r"(?:[^:@/?#]*@)?[^:@/?#\[\]]*(?:\[[^\]@/?#]*\])?(?::\d*)?/[^:@/?#]*\?\w+=")
 MOST_CHARACTERS = 2**16
 PASSWORD_FROM = "password_from"  # noqa: S105 -- the parameter of a URL that names a variable of the environment
 NO_PASSWORD = (
@@ -107,7 +110,7 @@ def _split(text: str) -> tuple[str, str | None, str]:
 def check_url(url: str) -> None:
     """Refuse a PostgreSQL URL with a password in it, wherever it stands, and one that names no database."""
     rest = url.partition("://")[2]
-    user = rest.rpartition("@")[0]
+    user = (rest.partition("?")[0] if WITH_PARAMETERS.match(rest) else rest).rpartition("@")[0]
     if ":" in user or any("password" in name.lower() and name != PASSWORD_FROM for name, _ in parameters(url)):
         raise InputError(NO_PASSWORD)
     if "#" in rest:
@@ -121,17 +124,16 @@ def check_url(url: str) -> None:
 
 
 def parameters(url: str) -> list[tuple[str, str]]:
-    """The parameters behind the question mark of a URL."""
-    try:
-        return parse_qsl(url.partition("?")[2], keep_blank_values=True)
-    except ValueError:
-        return []
+    """The parameters behind the question mark of a URL, as libpq reads them: a plus is a plus."""
+    parts = [part.partition("=") for part in url.partition("?")[2].split("&") if part]
+    return [(unquote(name), unquote(value)) for name, _, value in parts]
 
 
 def locate(data: Sequence[object], *, table: str | None = None, query: str | None = None) -> tuple[str, ...]:
     """The data as they were named, one text each: patterns become the files they match, databases get their table or query.
 
-    Edge cases: a file whose very name is a pattern is that file. A table or query is for databases alone.
+    Edge cases: a file whose very name is a pattern is that file. Ledgers match no pattern. A table or query is for databases
+    alone.
     """
     if table is not None and query is not None:
         raise InputError("give --table or --query, not both")
@@ -154,9 +156,10 @@ def _expanded(text: str) -> list[str]:
         matched = sorted(glob.glob(text))
     except (OSError, ValueError):  # a name that no file can have: reading it says so
         return [text]
-    if not matched:
-        raise InputError(f"no file matches {text!r}")
-    return matched
+    found = [file for file in matched if not (is_database(file) and is_own_file(Path(file)))]
+    if not found:
+        raise InputError(f"no file matches {text!r}" + " but ledgers, which are no data" * bool(matched))
+    return found
 
 
 def _selected(text: str, table: str | None, query: str | None) -> str:

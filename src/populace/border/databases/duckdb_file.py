@@ -24,6 +24,7 @@ AS_THEY_ARE = (
     "VARCHAR", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "TIMESTAMP WITH TIME ZONE",
 )  # fmt: skip
 TABLES = "SELECT DISTINCT table_name FROM information_schema.tables ORDER BY 1"
+LOCKED = "Could not set lock on file"
 SHARE_OF_MEMORY = 2  # one part in so many
 
 
@@ -112,7 +113,7 @@ class DuckdbFile:
 
     def _failed(self, reason: Exception) -> DataError:
         words = first_line(str(reason))
-        if "lock" in words.lower():
+        if LOCKED in words:
             words = "another program has it open for writing; close it there, or copy the file"
         return failed(self.address, words or type(reason).__name__)
 

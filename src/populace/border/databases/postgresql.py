@@ -93,11 +93,14 @@ def refused(address: Address, reason: BaseException) -> DataError:
 
 
 def _without_secrets(text: str, address: Address) -> str:
+    """The text without passwords, wherever they stand in it, and without the user where that is a word of its own."""
     names = ["PGPASSWORD", "PGUSER", dict(parameters(address.place)).get(PASSWORD_FROM, "")]
-    for secret in (os.environ.get(name, "") for name in names if name):
+    for name in filter(None, names):
+        secret = os.environ.get(name, "")
         for form in {secret, quote(secret), quote(secret, safe="")}:
             if form and form not in address.place:
-                text = text.replace(form, "***")
+                found = re.escape(form) if name != "PGUSER" else rf"(?<!\w){re.escape(form)}(?!\w)"
+                text = re.sub(found, "***", text)
     return text
 
 
