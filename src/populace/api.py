@@ -155,7 +155,10 @@ def synthesize(
         keeping=bookkeeping(data, ledger, limit=limit, other_people=other_people),
     )  # fmt: skip
     write_statement(folder)
-    return dataclasses.replace(run, remarks=tuple(remarks), temporary=temporary)
+    if say is not None:
+        for remark in run.remarks:
+            say(remark)
+    return dataclasses.replace(run, remarks=(*remarks, *run.remarks), temporary=temporary)
 
 
 def _both(keep: Callable[[str], None], say: Callable[[str], None] | None) -> Callable[[str], None]:
@@ -249,9 +252,9 @@ def advise(
 ) -> Advice:
     """Which method and which trust to use, why, what to expect and what would do better; `print` it, or read its fields.
 
-    `data` is a file or a list of files, a silo each; or give `clients` with `records` each and `columns`. Public facts alone
-    are used: names, columns, numbers of rows, and the declared schema; no value is looked at. `synthesize` chooses by the same
-    rule.
+    `data` is a file or database, or a list of them, a silo each; or give `clients` with `records` each and `columns`.
+    Public facts alone are used: names, columns, numbers of rows, and the declared schema; no value is looked at. `synthesize`
+    chooses by the same rule.
     """
     files = () if data is None else tuple(data) if isinstance(data, list | tuple) else (data,)
     if not all(is_path(file) for file in files):

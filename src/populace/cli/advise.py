@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from populace.cli import completion
+from populace.cli.sources import QUERY, TABLE
 
 EXAMPLE = "Example:  populace advise --data north.csv --data south.csv --epsilon 1"
 
@@ -13,8 +14,10 @@ def command(
     data: list[str] = typer.Option(
         [],
         "--data",
-        help="A data file or a pattern, as for `synthesize`; again for each further silo. Rows are counted, not read.",
+        help="A data file, pattern or database, as for `synthesize`; again for each further silo. Rows are counted, not read.",
     ),
+    table: str | None = TABLE,
+    query: str | None = QUERY,
     clients: int | None = typer.Option(None, "--clients", help="Without files: how many silos, or people."),
     records: int | None = typer.Option(None, "--records", help="How many records each of them holds; 1 by default."),
     columns: str | None = typer.Option(None, "--columns", help="How many columns, or their names with commas between."),
@@ -36,12 +39,13 @@ def command(
     `synthesize`), and the declared schema; never a value. What to expect comes from stored benchmarks, with their spread.
     `populace synthesize` chooses its method by the same rule.
     """
+    from populace.border.databases.address import locate
     from populace.cli import show
     from populace.runs.advise.advice import read_advice
 
     advice = read_advice(
-        data=tuple(data), clients=clients, records=records, columns=_columns(columns), schema=schema, epsilon=epsilon,
-        trust=trust, images=images, person=person,
+        data=locate(data, table=table, query=query), clients=clients, records=records, columns=_columns(columns),
+        schema=schema, epsilon=epsilon, trust=trust, images=images, person=person,
     )  # fmt: skip
     if as_json:
         show.say_json(advice.to_json())

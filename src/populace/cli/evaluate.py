@@ -59,11 +59,14 @@ def _flags(document: JsonObject) -> list[str]:
     lines = document.get("red_flags_in_words")
     if lines is None:
         return []
+    smaller = len(document.get("remarks", ()))
+    more = [f"  {smaller} smaller finding{'s' if smaller > 1 else ''} in the report"] if smaller else []
     if not lines:
-        return [f"{document['run']}: no red flags", ""]
+        return [f"{document['run']}: no red flags", *more, ""]
     return [
         f"{document['run']}: {len(lines)} RED FLAG{'S' if len(lines) > 1 else ''}",
         *(f"  ! {line}" for line in lines),
+        *more,
         "",
     ]
 

@@ -72,7 +72,7 @@ def lines(found: JsonObject) -> list[str]:
     ]
     if found["runs"]:
         shown += ["", *_table(found["runs"]), ""]
-    shown += [_total(total) for total in found["totals"]]
+    shown += [line for total in found["totals"] for line in _total(total)]
     if any(run["silos"] > 1 for run in found["runs"]):
         shown += AT_EACH
     marks = {
@@ -94,7 +94,7 @@ def _table(runs: list[JsonObject]) -> list[str]:
     rows = [
         [
             run["at"][:10], Path(run["folder"]).name, run["method"], _mark(run), f"{run['delta']:.1g}", run["unit"],
-            run["trust"], _up(run["epsilon_so_far"]),
+            run["trust"], _up(run["epsilon_so_far"] if (sum_ := run["epsilon_added_so_far"]) is None else sum_),
         ]
         for run in runs
     ]  # fmt: skip
@@ -114,12 +114,33 @@ def _mark(run: JsonObject) -> str:
     return _up(run["epsilon"]) + "*" * bool(run["seeded"]) + "+" * (not run["finished"])
 
 
-def _total(total: JsonObject) -> str:
+def _total(total: JsonObject) -> list[str]:
+    """The sum, which a limit counts; and the smaller total with its condition, where there is one."""
+    from populace.runs.ledger.wording import FIXED, PLANNED
+
     if total["epsilon"] == "inf":
-        return f"total per {total['per']}: no guarantee (epsilon inf): one of the runs guarantees nothing"
-    delta = f", delta {_up(total['delta'])}" if total["delta"] else ""
+        return [f"total per {total['per']}: no guarantee (epsilon inf): one of the runs guarantees nothing"]
+    begin = f"total per {total['per']}: "
+    relation = f"(neighbours {total['neighbours']})"
     seeds = "; it holds only while the seeds stay secret" if total["seeded"] else ""
-    return f"total per {total['per']}: epsilon {_up(total['epsilon'])}{delta} (neighbours {total['neighbours']}){seeds}"
+    smaller, added = _pair(total["epsilon"], total["delta"]), total["epsilon_added"]
+    if added is None:
+        return [
+            f"{begin}{smaller} {relation}, {PLANNED}{seeds}",
+            "  (a limit counts the sum of epsilons, which the version that booked these runs did not keep)",
+        ]
+    whole = _pair(added, total["delta_added"])
+    if whole == smaller:
+        return [f"{begin}{whole} {relation}{seeds}"]
+    return [
+        f"{begin}{whole} {relation}{seeds}",
+        f"  this is the sum, which a limit counts: it holds {FIXED}",
+        f"  {smaller} {PLANNED}: no limit counts it",
+    ]
+
+
+def _pair(epsilon: float | str, delta: float) -> str:
+    return f"epsilon {_up(epsilon)}" + (f", delta {_up(delta)}" if delta else "")
 
 
 def _up(number: float | str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,6 @@ from populace.cli import completion
 
 if TYPE_CHECKING:
     from populace.runs.run import Run
-    from populace.tables.schema import Schema
     from populace.tables.table import Table
 
 EXAMPLE = (
@@ -35,7 +33,8 @@ def command(
         [],
         "--where",
         help="Only rows that meet this, and every other one: sex=Female, district=a,b, age=40..65 (with its ends), 'age>=40', "
-        "'admitted<2024-03-01', 'ward!=C'; of images label=NUMBER.",
+        "'admitted<2024-03-01', 'ward!=C' (as in SQL, rows without a value meet none "
+        "of the last four); of images label=NUMBER.",
         metavar="CONDITION",
     ),
     balance: list[str] = typer.Option(
@@ -75,8 +74,6 @@ def command(
         if isinstance(drawn, Images):
             drawn.save(target)
         else:
-            for name, value, cell in _wider(drawn.schema, where):
-                show.say(f"{name}={value} stands for its cell {cell}: rows are drawn from all of it")
             _write(drawn, target, first_row=found.details.get("rows", 0), replace=replace, metadata=beside)
     show.say(f"{target}  {rows:,} {'images' if images else 'rows'}; {found.guarantee.headline}")
     if beside is not None:
@@ -159,28 +156,3 @@ def _write(drawn: Table, target: str, *, first_row: int, replace: bool, metadata
         drawn.save(target, first_row=first_row)
     if metadata is not None:
         write_json(metadata, sdv_of_rows(drawn.schema))
-
-
-def _wider(schema: Schema, where: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Conditions on a single number or date whose cell holds others too: column, value, and the cell's label."""
-    from populace.errors import PopulaceError
-    from populace.methods.blocks.condition_codes import condition_code
-    from populace.methods.blocks.conditions import split_condition
-
-    found = []
-    for text in where:
-        name, operator, value = split_condition(text, schema.names)
-        column = schema.column(name)
-        if operator != "=" or not column.is_scale:
-            continue
-        try:
-            code = condition_code(schema, name, value)
-        except PopulaceError:  # a range, or several values
-            continue
-        if code >= column.levels or value == column.labels()[code]:
-            continue
-        cell = column.cells[code]
-        single = cell.spike or (column.step and cell.high - cell.low <= column.step and cell.high != column.edges[-1])
-        if not single:
-            found.append((name, value, column.labels()[code]))
-    return found

@@ -12,6 +12,11 @@ from populace.cli.sources import KINDS, QUERY, TABLE
 if TYPE_CHECKING:
     from populace.tables.proposal import Proposal
 
+LONG_LIST = 30  # values
+ROWS_OF_A_RARE_VALUE, ROWS_OF_A_LOST_VALUE = (
+    500,
+    100,
+)  # rows per value, on average, below which lists under noise are short
 EXAMPLE = (
     "Example:  populace schema ward-a.csv ward-b.csv -o wards.toml --id patient --drop remarks, and from a database:  populace "
     "schema postgresql://db.clinic/ward --table patients -o ward.toml"
@@ -75,6 +80,9 @@ def command(
     notes = [*proposed.notes, *(misfits(proposed.schema, *frames) if public and frames else ())]
     if notes:
         show.say("\n" + "\n".join(notes))
+    long = [] if public else _long_lists(proposed, sum(frame.num_rows for frame in frames))
+    if long:
+        show.say("\n" + "\n".join(long))
     if public:
         show.say(f"\n{output}: every domain was read from the public table {public}.")
     else:
@@ -82,6 +90,22 @@ def command(
             f"\n{output}: every domain was read from the data. Declare what is publicly known, and who says so, before you "
             "rely on a guarantee."
         )
+
+
+def _long_lists(proposed: Proposal, rows: int) -> list[str]:
+    """What becomes of columns with a long list of codes where nobody declares it."""
+    found = []
+    for column in proposed.schema.columns:
+        each = rows / max(column.levels, 1)
+        if column.is_scale or column.levels < LONG_LIST or each >= ROWS_OF_A_RARE_VALUE:
+            continue
+        most = "most of them" if each < ROWS_OF_A_LOST_VALUE else "the rare ones"
+        found.append(
+            f"{column.name}: a list of {column.levels:,} values in {rows:,} rows. Without --schema, synthesize finds lists "
+            f"under noise, and {most} become '(other)'. Declare the list here, from a public source: it costs no privacy "
+            '(docs/schema.md, "Long lists of codes")'
+        )
+    return found
 
 
 def _pairs(kinds: list[str]) -> dict[str, str]:

@@ -136,4 +136,6 @@ def _say_what_was_made(run: Run, out: Path, rows: int, target: str) -> None:
         show.say(
             "before you publish rows: check the lists of values that were read from the data, or declare them (--schema)"
         )
+    for remark in run.remarks:
+        show.say(remark)
     show.say(f"next: populace evaluate {out} --real FILE{target}")

@@ -17,6 +17,7 @@ from populace.evaluation.estimate import FROM_ROWS, FROM_TESTS, Estimate, left_o
 from populace.evaluation.flags import Flag, flag_lines, ordered, prediction_flag, red_flags
 from populace.evaluation.marginals import Pairs, check_comparable, co_occurrence, compare_pairs, compare_product
 from populace.evaluation.prediction_figures import best_model, draw_rows, guess_of, predict, prediction_titles
+from populace.evaluation.remarks import remarks
 from populace.evaluation.sets import Columns, distances_of
 from populace.evaluation.value_figures import ValueComparison, compare_values
 from populace.evaluation.values import sample_rows
@@ -233,6 +234,7 @@ def _document(
         "warning": WARNING,
         "red_flags": [flag.to_json() for flag in flags],
         "red_flags_in_words": flag_lines([flag.to_json() for flag in flags]),
+        "remarks": remarks(values, flags),
         "rows": {"synthetic": len(table), "real": len(real)},
         "columns": len(real.schema.columns),
         "baselines": baselines.ABOUT,

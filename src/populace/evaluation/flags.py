@@ -24,13 +24,15 @@ LOST_FROM, LOST_TO = 0.05, 1 / 3  # or: from 5 % of the rows to less than a thir
 MEAN_IN_SD = 0.3
 MEAN_RATIO = 2.0  # or: twice or half the real mean
 SD_RATIO = 2.0
-OUTSIDE = 0.05  # share of values below the least or above the largest real value, or of real ones beyond the synthetic
+OUTSIDE = 0.01  # share of values below the least or above the largest real value
+ENDS = 0.05  # the same the other way round: share of real values beyond the synthetic ones
+GONE = 0.005  # share of the real rows whose category no synthetic row has
 TOTAL_VARIATION = 0.25  # of a column of categories
 CORRELATION = 0.2
 ASSOCIATION = 0.3
 PREDICTION_KEPT = 0.5  # of what real rows teach beyond a guess
 STANDARD_ERRORS, KS_STANDARD_ERRORS = 4.5, 2.5
-MOST_PAIRS = 3
+MOST_PAIRS, MOST_NAMED = 3, 4
 WORST = 10.0
 
 NONE = "no red flags"
@@ -40,9 +42,11 @@ RULES: tuple[str, ...] = (
     f"the share of a spike, of a category or of missing values is off by more than {share_text(SHARE)} of the rows, or falls "
     f"from {share_text(LOST_FROM)} or more to less than a third",
     f"a mean is off by more than {MEAN_IN_SD:g} real SDs, or is less than half or more than twice the real one",
-    "an SD is less than half or more than twice the real one",
-    f"more than {share_text(OUTSIDE)} of the values lie outside the real range, or of the real values outside the range "
-    "that is left",
+    "an SD is less than half or more than twice the real one, and so many rows hold it that chance is ruled out: where a few "
+    "far values make most of an SD, the smaller findings say it instead",
+    f"more than {share_text(OUTSIDE)} of the values lie outside the real range, or more than {share_text(ENDS)} of the real "
+    "values outside the range that is left",
+    f"categories of more than {share_text(GONE)} of the real rows in all do not occur, each of them too frequent for chance",
     f"the total variation distance of a categorical column is above {figure_text(TOTAL_VARIATION)}",
     f"a Pearson or Spearman correlation is off by more than {figure_text(CORRELATION)}, Cramér’s V by more than "
     f"{figure_text(ASSOCIATION)}",
@@ -185,13 +189,23 @@ def _spread(column: ColumnFigures) -> list[Flag]:
     real, synthetic = column.real, column.synthetic
     if real.sd == 0 or len(real.ordered) < 2:
         return []
-    said = f"the SD {spread_text(column.kind, real.sd)} became {spread_text(column.kind, synthetic.sd)}"
     if synthetic.sd == 0:
         rare = _share_size((1 - real.share(float(synthetic.ordered[0])), real.rows), (0.0, synthetic.rows))
         value = value_text(column.kind, float(synthetic.ordered[0]))
         return [_flag(column, "sd", f"every value is {value}", WORST)] if rare else []
-    size = abs(math.log(synthetic.sd / real.sd)) / math.log(SD_RATIO)
-    return [_flag(column, "sd", said, size)] if size > 1 and _variances_differ(real, synthetic) else []
+    size = spread_size(column)
+    return [_flag(column, "sd", spread_words(column), size)] if size > 1 and _variances_differ(real, synthetic) else []
+
+
+def spread_size(column: ColumnFigures) -> float:
+    """How far the SD is off in units of its bar, whatever chance may do; 0 where one of the two is constant."""
+    real, synthetic = column.real.sd, column.synthetic.sd
+    return abs(math.log(synthetic / real)) / math.log(SD_RATIO) if real > 0 and synthetic > 0 else 0.0
+
+
+def spread_words(column: ColumnFigures) -> str:
+    real, synthetic = (spread_text(column.kind, side.sd) for side in (column.real, column.synthetic))
+    return f"the SD {real} became {synthetic}"
 
 
 def _variances_differ(real: Sample, synthetic: Sample) -> bool:
@@ -201,10 +215,16 @@ def _variances_differ(real: Sample, synthetic: Sample) -> bool:
     return abs(float(squares[0].mean() - squares[1].mean())) > STANDARD_ERRORS * error
 
 
-def _outside(column: ColumnFigures) -> list[Flag]:
+def outside(column: ColumnFigures) -> int:
+    """How many synthetic values lie below the least or above the largest real one."""
     real, synthetic = column.real.ordered, column.synthetic.ordered
     inside = np.searchsorted(synthetic, real[-1], "right") - np.searchsorted(synthetic, real[0], "left")
-    share = 1 - float(inside) / len(synthetic)
+    return len(synthetic) - int(inside)
+
+
+def _outside(column: ColumnFigures) -> list[Flag]:
+    real, synthetic = column.real.ordered, column.synthetic.ordered
+    share = outside(column) / len(synthetic)
     if share <= OUTSIDE or share <= STANDARD_ERRORS * _share_error((0.0, len(real)), (share, len(synthetic))):
         return []
     low, high = (value_text(column.kind, float(value)) for value in (real[0], real[-1]))
@@ -216,11 +236,11 @@ def _lost_ends(column: ColumnFigures) -> list[Flag]:
     real, synthetic = column.real.ordered, column.synthetic.ordered
     inside = np.searchsorted(real, synthetic[-1], "right") - np.searchsorted(real, synthetic[0], "left")
     share = 1 - float(inside) / len(real)
-    if share <= OUTSIDE or share <= STANDARD_ERRORS * _share_error((share, len(real)), (0.0, len(synthetic))):
+    if share <= ENDS or share <= STANDARD_ERRORS * _share_error((share, len(real)), (0.0, len(synthetic))):
         return []
     low, high = (value_text(column.kind, float(value)) for value in (synthetic[0], synthetic[-1]))
     said = f"{share_text(share)} of the real values lie outside the range that is left, {low} to {high}"
-    return [_flag(column, "ends", said, share / OUTSIDE)]
+    return [_flag(column, "ends", said, share / ENDS)]
 
 
 def _categories(column: CategoryCounts, rows: tuple[int, int]) -> list[Flag]:
@@ -236,10 +256,42 @@ def _categories(column: CategoryCounts, rows: tuple[int, int]) -> list[Flag]:
             said = f"{before} had the value {column.labels[place]}, now {after}"
             found.append(Flag(columns=(column.name,), sort="category", finding=said, size=min(sizes[place], WORST)))
     distance = float(np.abs(shares[0] - shares[1]).sum() / 2)
+    found += _gone(column, rows)
     if not found and distance > max(TOTAL_VARIATION, _chance_distance(counts, rows)):
         said = f"{share_text(distance)} of the rows have another value than they should"
         found.append(Flag(columns=(column.name,), sort="categories", finding=said, size=distance / TOTAL_VARIATION))
     return found
+
+
+def _gone(column: CategoryCounts, rows: tuple[int, int]) -> list[Flag]:
+    """Categories that no synthetic row has; a category counts where so many absent rows are beyond chance."""
+    shares = [float(count) / rows[0] for count in column.real[1:]]
+    gone = [
+        place
+        for place in absent(column)
+        if shares[place] > STANDARD_ERRORS * _share_error((shares[place], rows[0]), (0.0, rows[1]))
+    ]
+    share = sum(shares[place] for place in gone)
+    if share <= GONE:
+        return []
+    size = min(max(share / SHARE, 1.01), WORST)
+    return [Flag(columns=(column.name,), sort="gone", finding=gone_words(column, gone, rows[0]), size=size)]
+
+
+def absent(column: CategoryCounts) -> list[int]:
+    """The places of labels that real rows have and no synthetic row has, the most frequent first."""
+    gone = np.flatnonzero((column.real[1:] > 0) & (column.synthetic[1:] == 0))
+    return [int(place) for place in sorted(gone, key=lambda place: -column.real[place + 1])]
+
+
+def gone_words(column: CategoryCounts, gone: Sequence[int], rows: int) -> str:
+    share = sum(int(column.real[place + 1]) for place in gone) / rows
+    named = ", ".join(column.labels[place] for place in gone[:MOST_NAMED])
+    more = f" and {len(gone) - MOST_NAMED:,} more" if len(gone) > MOST_NAMED else ""
+    what, verb = ("value", "is") if len(gone) == 1 else ("values", "are")
+    return (
+        f"{len(gone):,} {what} that {share_text(share)} of the real rows have {verb} in no synthetic row: {named}{more}"
+    )
 
 
 def _chance_distance(counts: Sequence[NumpyArray], rows: tuple[int, int]) -> float:

@@ -15,8 +15,8 @@ MOST_GROUPS = 10
 
 
 def flag_box(document: JsonObject) -> JsonObject:
-    """Red flags, one line per column, and the rules they follow."""
-    return {"lines": document["red_flags_in_words"], "rules": RULES}
+    """Red flags, one line per column, the rules they follow, and smaller findings."""
+    return {"lines": document["red_flags_in_words"], "rules": RULES, "remarks": document.get("remarks", [])}
 
 
 def value_table(document: JsonObject) -> JsonObject:

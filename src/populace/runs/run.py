@@ -45,6 +45,7 @@ from populace.runs.restated import simulated_population
 from populace.runs.sampling import Where, condition_texts, draw
 from populace.runs.sources import PrivateData
 from populace.runs.spec import DEFAULT_ROWS, RunSpec, make_method, make_spec
+from populace.runs.unlisted import unlisted_in_words
 from populace.tables.images import Images
 from populace.tables.partition import Clients
 from populace.tables.table import Table
@@ -72,7 +73,7 @@ class Run:
     """A finished run: the generator, what it guarantees, and what it cost.
 
     `folder` is where its files are; None after `simulate`, until it is saved. `remarks` are sentences about what reading and
-    splitting the rows changed. `event` is all that was released about the unit charged most.
+    splitting the rows changed, and warnings about what was made. `event` is all that was released about the unit charged most.
     """
 
     generator: Synthesizer
@@ -124,6 +125,7 @@ class Run:
             rows: how many.
             seed: gives the same rows again.
             where: conditions that all hold: `"age>=40"`, a list of them, or columns and their values; of images `"label=3"`.
+                A number or date is that value itself, a cell is meant by its label; no value does not meet `!=`.
             balance: a column whose values are to be equally frequent, or shares: `"died=yes:0.3"`.
             conditions: the former name of `where`.
         """
@@ -287,7 +289,10 @@ def synthesize(
         folder.finish(document)
         history.finish(folder)
     event = outcome.ledger.worst_event()
-    return Run(generator=outcome.generator, guarantee=guarantee, details=document, folder=folder.path, event=event)
+    return Run(
+        generator=outcome.generator, guarantee=guarantee, details=document, folder=folder.path, event=event,
+        remarks=unlisted_in_words(population.schema, drawn),
+    )  # fmt: skip
 
 
 def _write(folder: RunFolder, generator: Synthesizer, drawn: Table | Images, population: Population, say: Say) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -64,7 +66,9 @@ def condition_texts(where: Where) -> list[str]:
 
 def _value_text(value: object) -> str:
     if isinstance(value, list | tuple | set | frozenset):
-        return ",".join(f'"{text}"' if "," in text else text for text in map(_value_text, value))
+        line = io.StringIO()
+        csv.writer(line, quoting=csv.QUOTE_ALL, lineterminator="").writerow([_value_text(each) for each in value])
+        return line.getvalue()
     return str(value).lower() if isinstance(value, bool | np.bool_) else str(value)
 
 

@@ -10,6 +10,8 @@ import pyarrow.csv
 
 from populace.border.arrays import array_shapes
 from populace.border.columnar import DAMAGED, arrow_batches, arrow_schema, parquet_facts
+from populace.border.databases.address import is_database, parse_address
+from populace.border.databases.reading import database_columns, database_rows, one_snapshot
 from populace.border.delimited import csv_names, sniffed_delimiter
 from populace.errors import DataError
 from populace.tables.reading import check_file, csv_options, files_in, unreadable
@@ -33,6 +35,8 @@ class ImageFacts:
 
 def table_facts(path: str | Path) -> TableFacts:
     """Columns and rows of a table: from the header where the format has one, by counting rows where it has not."""
+    if is_database(path):
+        return _database(str(path))
     files = files_in(check_file(path))
     found = [{".csv": _csv, ".parquet": _parquet}.get(file.suffix, _arrow)(file) for file in files]
     if not (rows := sum(one.rows for one in found)):
@@ -47,6 +51,14 @@ def image_facts(path: str | Path) -> ImageFacts:
     if shape is None or len(shape) < 2 or not shape[0]:
         raise DataError(f"expected images in {path} as an array x with at least one, got {sorted(shapes)}")
     return ImageFacts(rows=shape[0], values=math.prod(shape[1:]))
+
+
+def _database(data: str) -> TableFacts:
+    with one_snapshot(data):
+        names, rows = database_columns(data), database_rows(data)
+    if not rows:
+        raise DataError(f"{parse_address(data).shown} has no rows; expected at least one")
+    return TableFacts(names=tuple(names), rows=rows)
 
 
 def _parquet(path: Path) -> TableFacts:

@@ -79,10 +79,13 @@ class Table:
             if names:
                 found.append(f"{what}: {', '.join(names)}")
         for name, count in self.clipped.items():
-            where = (
-                "to the nearest cell" if self.schema.column(name).is_scale else f"to {self.schema.column(name).other!r}"
-            )
-            found.append(f"{name}: {count:,} of {len(self):,} values lie outside its domain and were moved {where}")
+            column = self.schema.column(name)
+            if column.domain == "released":
+                fate = f"are on none of its lists and count as {column.other!r}, or as no value at all where noise hides that"
+            else:
+                where = "the nearest cell" if column.is_scale else repr(column.other)
+                fate = f"lie outside its domain and were moved to {where}"
+            found.append(f"{name}: {count:,} of {len(self):,} values {fate}")
         return tuple(found)
 
     def save(self, path: str | Path, *, first_row: int = 0) -> None:

@@ -122,20 +122,16 @@ def test_truth_values_and_zeros_keep_their_shares(real, synthetic):
     assert np.mean(np.array(synthetic.column("costs"), float) == 0) == pytest.approx(zeros, abs=0.12)
 
 
-def test_more_rows_where_a_date_a_spike_and_a_category_are_given(folder, tmp_path, capsys):
+def test_more_rows_where_a_date_a_spike_and_a_category_are_given(folder, tmp_path):
     out = tmp_path / "some.csv"
     where = {"admitted": "2023-05-02", "costs": "0", "diagnosis": "A00.0", "pulse": "NA"}
     pairs = [part for pair in where.items() for part in ("--where", "=".join(pair))]
     assert call(["sample", str(folder / "run"), "--rows", "7", *pairs, "--seed", "3", "-o", str(out)]) == 0
-    cells = [label for label in load_schema(folder / "visits.toml").column("admitted").labels() if label != "null"]
-    said = capsys.readouterr().out
-    assert any(f"admitted=2023-05-02 stands for its cell {label}" in said for label in cells)
-    assert "costs" not in said
     rows = read_frame(out).to_pylist()
     assert [row["visit_id"] for row in rows] == [f"syn-{ROWS + number:06d}" for number in range(1, 8)]
     for row in rows:
         assert (float(row["costs"]), row["diagnosis"], row["pulse"]) == (0, "A00.0", None)
-        assert row["admitted"].startswith("2023-0")
+        assert row["admitted"] == "2023-05-02"
 
 
 def test_the_evaluation_reads_the_same_file_and_looks_at_the_values(folder, capsys):

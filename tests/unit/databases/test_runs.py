@@ -18,6 +18,7 @@ from populace.privacy.ledger import Budget
 from populace.privacy.sqlite_ledger import SqliteLedger
 from populace.runs.ledger.history import LEDGER
 from populace.runs.poll.client_terms import keep_client_terms
+from populace.tables.table import read_frame
 
 USER, PASSWORD = "reader_canary", "pass word/canary%2F"
 QUICK = ("--method", "independent", "--rows", "30", "--epsilon", "2")
@@ -167,6 +168,18 @@ def test_a_poll_of_a_database_goes_by_a_key(tmp_path, monkeypatch, capsys):
     assert call([*asked, "--client-column", "patient", "--out", "second.parquet"]) == 0
     assert "40 clients had answered before" in capsys.readouterr().out
     assert pq.read_table("first.parquet").equals(pq.read_table("second.parquet"))
+
+
+@pytest.mark.parametrize("what", ["table=patients", "query=SELECT age, ward FROM patients WHERE age > 40"])
+def test_advise_counts_the_rows_of_a_database(place, what, capsys):
+    name, _, said = what.partition("=")
+    expected = read_frame(f"{place}#{what}").num_rows
+    assert call(["advise", "--data", place, f"--{name}", said, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["situation"]
+    assert (found["rows"], found["columns"]) == (expected, 11 if name == "table" else 2)
+    advice = pop.advise(f"{place}#{what}")
+    assert (advice.situation.rows, advice.situation.files) == (expected, (f"{place}#{what}",))
+    assert ("--ledger" in advice.commands[0]) == place.startswith("postgresql")
 
 
 def two_keys(path):

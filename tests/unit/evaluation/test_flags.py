@@ -90,7 +90,10 @@ def draw(seed, rows=2000):
         "weight": 70 + 8 * x + 8 * rng.normal(size=rows),
         "gaps": np.where(rng.random(rows) < 0.2, np.nan, rng.normal(size=rows)),
         "heavy": rng.standard_t(1, rows) * 10,
-    }, {"group": codes, "follows": np.where(rng.random(rows) < 0.8, codes, rng.integers(0, 4, rows))}
+    }, {
+        "group": codes, "follows": np.where(rng.random(rows) < 0.8, codes, rng.integers(0, 4, rows)),
+        "rare": rng.choice(4, rows, p=(0.5, 0.46, 0.02, 0.02)),
+    }  # fmt: skip
 
 
 def table(drawn, **changes):
@@ -140,6 +143,8 @@ BREAKS = {
     "missing made": ("size", lambda v: np.where(np.arange(len(v)) % 4 == 0, np.nan, v), "0 % missing became 25 %"),
     "all missing": ("size", lambda v: np.full(len(v), np.nan), "0 % missing became 100 %"),
     "category lost": ("group", lambda v: np.where(v == 3, 0, v), "had the value d, now 0 %"),
+    "rare category lost": ("rare", lambda v: np.where(v >= 2, 0, v), "% of the real rows have are in no synthetic row: "),
+    "a few outside": ("visit", lambda v: np.where(np.arange(len(v)) % 40 == 0, 20_000.0, v), "2.5 % lie outside"),
     "category off": ("group", lambda v: np.where((v == 0) & (np.arange(len(v)) % 2 == 0), 1, v), "had the value a, now"),
 }  # fmt: skip
 

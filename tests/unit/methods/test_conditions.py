@@ -19,6 +19,8 @@ SCHEMA = Schema(
         Column(name="grade", kind="ordinal", categories=("low", "mid", "high")),
         Column(name="died", kind="boolean", categories=("false", "true"), dtype="boolean"),
         Column(name="a>b", kind="categorical", categories=("x", "y")),
+        Column(name="dose", kind="decimal", edges=(0.0, 5.0, 10.0), spikes=(7.0,)),
+        Column(name="said", kind="categorical", categories=('"well", A', 'a"b', "B", "C", "B,C", " x "), nullable=True),
     )
 )
 SHARES = (
@@ -28,6 +30,8 @@ SHARES = (
     (0.2, 0.3, 0.5),
     (0.999, 0.001),
     (0.5, 0.5),
+    (0.4, 0.3, 0.3),
+    (0.1, 0.1, 0.2, 0.1, 0.1, 0.1, 0.3),
 )
 AGES_AND_WARDS = np.outer(SHARES[0], SHARES[1])
 AGES_AND_WARDS[2:] = np.outer(SHARES[0][2:], SHARES[1][::-1])  # from 40 on the rare wards are the frequent ones
@@ -111,6 +115,34 @@ def test_sets_of_values_and_all_but_one():
     assert values(rows(where={"died": True, "age": "30..39"}), "died") == {True}
 
 
+def test_numbers_and_dates_are_themselves_and_cells_are_meant_by_their_label():
+    assert values(rows(where="age=42"), "age") == {42}
+    assert values(rows(where={"age": [41, 45, 70]}), "age") == {41, 45, 70}
+    assert values(rows(where=["age!=42,43", "age=41..44"]), "age") == {41, 44}
+    assert values(rows(where={"age": ["[40, 60)", 22, "(no value)"]}), "age") == {None, 22, *range(40, 60)}
+    assert {day.isoformat() for day in values(rows(where="admitted=2024-02-29"), "admitted")} == {"2024-02-29"}
+    assert values(rows(where={"dose": 7}), "dose") == {7.0}
+    assert 7.0 not in values(rows(where=["dose!=7,2.5", "dose>=5"]), "dose")
+    ages = np.array(rows(20_000, where="age=25,45").column("age").to_pylist())
+    assert abs(np.mean(ages == 25) - (0.3 / 10) / (0.3 / 10 + 0.2 / 20)) < 0.015
+    table = Plain().sample(50, jax.random.key(0), {"age": "42", "said": "B,C"}).frame
+    assert (values(table, "age"), values(table, "said")) == ({42}, {"B,C"})
+
+
+def test_no_value_meets_no_inequality():
+    """As in SQL."""
+    assert None in values(rows(), "age") & values(rows(), "said")
+    for where in ("said!=C", "said!=null", "age!=42", "age!=null", "age!=[20, 30)"):
+        assert None not in values(rows(where=where), where.split("!")[0])
+    assert values(rows(where="said=C,null"), "said") == {"C", None}
+
+
+def test_values_of_a_mapping_are_taken_as_they_are():
+    for said in (['"well", A'], ['"well", A', 'a"b'], ['a"b'], ["B", "C"], [" x ", "B,C"]):
+        assert values(rows(where={"said": said}), "said") == set(said)
+        assert values(rows(where={"said": said[0]}), "said") == {said[0]}
+
+
 def test_what_the_model_can_be_given_is_drawn_exactly_however_rare():
     assert len(rows(50_000, where=["died=true", "ward=D"])) == 50_000
     assert Plain.given == ((1, 3), (4, 1))
@@ -146,7 +178,9 @@ def test_classes_are_balanced():
     ("options", "said"),
     [
         ({"where": ["age>=50", "age<45"]}, "no row can meet all conditions on 'age'"),
-        ({"where": ["age>45", "age<=45"]}, "no row can meet"),
+        ({"where": ["age>45", "age<=45"]}, "no row can meet"), ({"where": ["age>40", "age<41"]}, "no row can meet"),
+        ({"where": ["age=41,45", "age!=41,45"]}, "no row can meet"), ({"where": ["age=41", "age>=42"]}, "no row can meet"),
+        ({"where": ["age=40..41", "age!=40,41"]}, "no row can meet"), ({"where": "dose=2.5"}, "holds any number, of which 2.5"),
         ({"where": "age>=90"}, r"no age>=90 in this model: its cells go from \[20, 30\) to \[60, 80\]"),
         ({"where": "ward>=B"}, "the values of column 'ward' have no order"),
         ({"where": "age>=old"}, "expected age>= with a value of the kind integer behind it, got 'old'"),
@@ -182,7 +216,7 @@ def test_a_range_that_is_too_rare_says_how_rare():
 def test_conditions_are_split_at_the_longest_name():
     assert split_condition("a>b=x", SCHEMA.names) == ("a>b", "=", "x")
     assert split_condition("age >= 40", SCHEMA.names) == ("age", ">=", "40")
-    assert condition_texts({"a": 1, "b": [True, "x"]}) == ["a=1", "b=true,x"]
+    assert condition_texts({"a": 1, "b": [True, "x"]}) == ["a=1", 'b="true","x"']
     with pytest.raises(SpecError):
         split_condition("age", SCHEMA.names)
     wanted = wanted_rows(SCHEMA, ["age>=35"])

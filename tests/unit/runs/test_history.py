@@ -11,14 +11,17 @@ import numpy as np
 import pytest
 
 from booked_runs import ROWS, StopError, history, interrupt, published, spec_of
+from populace.cli.ledger import lines
 from populace.engines.runtime import population_of
 from populace.errors import BudgetError, DataError, RunError, SpecError
 from populace.methods.baselines.independent import Independent
+from populace.privacy.consequences import round_up
 from populace.privacy.run_ledger import RunLedger, make_ledger
 from populace.runs.folder import RunFolder
 from populace.runs.given import read_private
 from populace.runs.ledger.history import LEDGER, NOT_BOOKED, NOWHERE, Bookkeeping, History
 from populace.runs.ledger.view import find_ledger, overview
+from populace.runs.ledger.wording import FIXED, PLANNED
 from populace.runs.run import simulate, synthesize
 from populace.runs.spec import make_method, make_spec
 from populace.tables.embedded import harbour
@@ -239,6 +242,15 @@ def test_gaussian_runs_compose_by_their_events(people):
     assert (found["unit"], found["neighbours"]) == ("record", "zero-out")
     claim = json.loads((people / "b/privacy.json").read_text())
     assert found["delta_after"] >= 2 * (claim["delta"] - claim["sampling_delta"])
+    assert (found["epsilon_added"], found["delta_added"]) == pytest.approx((2 * claim["epsilon"], 2 * claim["delta"]))
+    shown = lines(overview(people / LEDGER))
+    added, single = round_up(found["epsilon_added"]), round_up(claim["epsilon"])
+    total = next(place for place, line in enumerate(shown) if line.startswith("total per record: "))
+    assert f"epsilon {added}, delta " in shown[total]
+    assert shown[total + 1].endswith("the sum, which a limit counts: it holds " + FIXED)
+    assert f"epsilon {round_up(found['epsilon_after'])}, delta" in shown[total + 2]
+    assert PLANNED in shown[total + 2]
+    assert [line.split()[-1] for line in shown if line[:2] == "20"] == [single, added]
 
 
 def test_most_records_of_a_client_are_declared(people):

@@ -80,6 +80,13 @@ class DuckdbFile:
     def columns(self) -> list[str]:
         return list(self._types)
 
+    def count(self) -> int:
+        """How many rows there are."""
+        try:
+            return int(self._relation(select(self.address, ("count(*)",))).fetchall()[0][0])
+        except (self._duckdb.Error, *DAMAGED, RuntimeError) as reason:
+            raise self._failed(reason) from None
+
     def batches(self, columns: Sequence[str], order: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
         """The rows of these columns, at most `rows` at a time."""
         expressions = [self._expression(name) for name in columns]

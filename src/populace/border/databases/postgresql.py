@@ -161,6 +161,12 @@ class PostgresqlReader:
     def columns(self) -> list[str]:
         return list(self._types)
 
+    def count(self) -> int:
+        """How many rows there are."""
+        with self._sentences(), self._connection.cursor() as cursor:
+            cursor.execute(select(self.address, ("count(*)",)))
+            return int(cursor.fetchone()[0])
+
     def batches(self, columns: Sequence[str], order: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
         """The rows of these columns, at most `rows` at a time."""
         expressions = [self._expression(name) for name in columns]

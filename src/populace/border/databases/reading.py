@@ -26,6 +26,7 @@ class Reader(Protocol):
 
     @property
     def columns(self) -> list[str]: ...
+    def count(self) -> int: ...
     def batches(self, columns: Sequence[str], order: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]: ...
     def close(self) -> None: ...
 
@@ -37,6 +38,12 @@ def database_columns(data: str) -> list[str]:
     """The columns of a table, or of a query's rows."""
     with _opened(parse_address(data)) as reader:
         return reader.columns
+
+
+def database_rows(data: str) -> int:
+    """How many rows a table or query has; no value is read."""
+    with _opened(parse_address(data)) as reader:
+        return reader.count()
 
 
 def database_batches(

@@ -95,6 +95,13 @@ class SqliteFile:
     def columns(self) -> list[str]:
         return list(self._declared)
 
+    def count(self) -> int:
+        """How many rows there are."""
+        try:
+            return int(self._connection.execute(f"SELECT count(*) FROM {self._from}").fetchone()[0])  # noqa: S608 -- quoted
+        except (sqlite3.Error, UnicodeError, OverflowError) as reason:
+            raise self._failed(reason) from None
+
     def batches(self, columns: Sequence[str], order: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
         """The rows of these columns, at most `rows` at a time."""
         ordered = f" ORDER BY {', '.join(map(quoted, order))}" if order else ""

@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from populace.errors import DataError, SpecError
-from populace.methods.blocks.condition_codes import condition_code
-from populace.methods.blocks.conditions import Wanted
+from populace.methods.blocks.conditions import Wanted, with_values
 from populace.tables import codec
 from populace.tables.files import replacing, write_json
 from populace.tables.images import Images
@@ -133,9 +132,7 @@ class Generator(Synthesizer):
     def _wanted(self, conditions: Mapping[str, str]) -> Wanted:
         wanted = Wanted(schema=self.schema)
         for name, value in conditions.items():
-            codes = np.zeros(self.schema.column(name).size, bool)
-            codes[condition_code(self.schema, name, value)] = True
-            wanted = wanted.narrowed(name, codes)
+            wanted = with_values(wanted, name, (value,))
         return wanted
 
     @property

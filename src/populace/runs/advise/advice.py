@@ -7,6 +7,7 @@ import itertools
 import shlex
 from collections.abc import Iterator
 
+from populace.border.databases.address import file_of
 from populace.methods.facts import Facts, Kind
 from populace.methods.registry import built_in_facts
 from populace.privacy.guarantee import ONE_HOLDER, TRUSTS, Trust, Unit
@@ -250,7 +251,9 @@ def _commands(situation: Situation) -> tuple[str, ...]:
     method = ["--method", choice.method] if choice.trust == "local" else []
     if situation.holder == "files":
         given = [*situation.files, *(schema if situation.schema else []), "--epsilon", epsilon, *method, *trust]
-        here = _line("synthesize", *given, *(["--person", "COLUMN"] if situation.person else []), "--out", "run")
+        given += ["--person", "COLUMN"] if situation.person else []
+        given += ["--ledger", "LEDGER.sqlite"] if any(file_of(file) is None for file in situation.files) else []
+        here = _line("synthesize", *given, "--out", "run")
         if situation.clients == 1 or situation.kind == "images" or choice.trust == "local":
             return (here,)
         there = _line("federation", "init", "study", "--name", "study", *schema, "--epsilon", epsilon, *trust)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from populace.border.databases.address import locate
+from populace.border.databases.address import is_database, locate, short_name
 from populace.errors import InputError, SpecError
 from populace.methods.facts import Kind
 from populace.privacy.guarantee import Trust, Unit, check_epsilon
@@ -92,7 +92,7 @@ def read_situation(
 
 
 def _of_files(data: Sequence[str]) -> Situation:
-    """Names, sizes and columns of files. Their rows are counted, and no value is looked at."""
+    """Names, sizes and columns of files and databases. Their rows are counted, and no value is looked at."""
     files = locate(data)
     check_named_once(files)
     kind = kind_of(files)
@@ -106,11 +106,12 @@ def _of_files(data: Sequence[str]) -> Situation:
                 # How many, not which: where a file has no line of names, its first row stands in their place.
                 own, first = (len(set(a.names) - set(b.names)) for a, b in ((one, tables[0]), (tables[0], one)))
                 raise InputError(
-                    f"expected the same columns in every file, under names in the first line; of {files[0]} {first} and of "
-                    f"{file} {own} are not in the other"
+                    f"expected the same columns in every file, under names in the first line; of {short_name(files[0])} {first}"
+                    f" and of {short_name(file)} {own} are not in the other"
                 )
         rows, pixels, label = sum(one.rows for one in tables), len(tables[0].names), "rows"
-    several = f"{len(files)} files" if len(files) > 1 else "one file"
+    what = "table" if any(map(is_database, files)) else "file"
+    several = f"{len(files)} {what}s" if len(files) > 1 else f"one {what}"
     facts = (
         f"{several}, {rows:,} {label}, {pixels:,} {'pixels each' if kind == 'images' else 'columns by name'}",
         f"the number of {label} counts as public, as in `populace synthesize`; no value was looked at",

@@ -229,6 +229,8 @@ class History:
             "epsilon_before": json_number(before.epsilon),
             "epsilon_after": json_number(after.epsilon),
             "delta_after": after.delta,
+            "epsilon_added": json_number(standing.plain_after.epsilon),
+            "delta_added": standing.plain_after.delta,
             "unit": after.unit,
             "neighbours": after.neighbours,
             "per": standing.per,

@@ -93,21 +93,39 @@ def _run(run: Booked) -> JsonObject:
         "silos": cost.silos,
         "trust": cost.trust, "seeded": cost.seeded, "finished": run.finished, "shares_rows_with": history["runs_before"],
         "epsilon_so_far": history["epsilon_after"], "delta_so_far": history["delta_after"], "so_far_per": _per(history),
+        "epsilon_added_so_far": _added(history)[0], "delta_added_so_far": _added(history)[1],
         "other_people": history.get("other_people", ""),
     }  # fmt: skip
 
 
 def _totals(runs: list[Booked]) -> list[JsonObject]:
-    """The most that any record, or any client of a column, has paid: accounts only change when a run is booked."""
+    """The most that any record, or any client of a column, has paid: accounts only change when a run is booked.
+
+    `epsilon_added` is the sum, which a limit counts; None where a run is the worst whose booking did not keep it.
+    """
     found: dict[str, JsonObject] = {}
     for run in runs:
         per, epsilon = _per(run.history), float(run.history["epsilon_after"])
-        worst = found.setdefault(per, {"per": per, "epsilon": 0.0, "delta": 0.0, "neighbours": "", "seeded": False})
+        worst = found.setdefault(
+            per, {"per": per, "epsilon": 0.0, "delta": 0.0, "epsilon_added": 0.0, "delta_added": 0.0, "neighbours": "",
+                  "seeded": False},
+        )  # fmt: skip
         if epsilon >= float(worst["epsilon"]):
             worst |= {"epsilon": json_number(epsilon), "neighbours": run.history["neighbours"]}
         worst["delta"] = max(worst["delta"], run.history["delta_after"])
+        for name, added in zip(("epsilon_added", "delta_added"), _added(run.history), strict=True):
+            unknown = added is None or worst[name] is None
+            worst[name] = None if unknown else json_number(max(float(worst[name]), float(added)))
         worst["seeded"] = worst["seeded"] or run.cost.seeded
     return list(found.values())
+
+
+def _added(history: Any) -> tuple[Any, Any]:
+    """The sums of epsilons and deltas; of a booking of 0.2.0 only where they are the total: without a delta, or of one run."""
+    if "epsilon_added" not in history:
+        same = not history["delta_after"] or not history["runs_before"]
+        return (history["epsilon_after"], history["delta_after"]) if same else (None, None)
+    return history["epsilon_added"], history["delta_added"]
 
 
 def _per(history: Any) -> str:
