@@ -122,7 +122,7 @@ def _not_the_records(target: str, run: Run) -> None:
     """Refuse to write over the table that the run was made from."""
     from populace.border.databases.address import is_database, resolved
     from populace.errors import InputError
-    from populace.runs.spec import files_of
+    from populace.runs.named import files_of
 
     data = (run.details.get("spec") or {}).get("data") or ()
     if is_database(target) and resolved(target) in [resolved(file) for file in files_of(data) if is_database(file)]:
