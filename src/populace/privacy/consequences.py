@@ -192,6 +192,7 @@ class Consequences:
 
     `presence` is None where presence is public. `groups` lists (k, epsilon, delta) for a person with k units; where persons are
     protected, for one with rows at k silos, which one silo alone does not have.
+    `groups_presence` is `presence` for a person with rows at k silos.
     `expected_failures` is units times delta, None where the number is unknown or delta is 0.
     """
 
@@ -202,6 +203,7 @@ class Consequences:
     content_delta: float
     groups: tuple[tuple[int, float, float], ...]
     expected_failures: float | None
+    groups_presence: tuple[tuple[int, float], ...] = ()
 
     def sentences(self) -> tuple[str, ...]:
         """The sentences of a statement; every number is rounded against the statement."""
@@ -236,9 +238,9 @@ class Consequences:
             )
         if self.expected_failures is not None:
             lines.append(
-                f"Delta: at most {self.guarantee.units:,} units times delta {self.guarantee.delta:.3g} is "
-                f"{round_up(self.expected_failures)}. A mechanism that used up its delta in the worst way, by giving "
-                "somebody away, would expose no more of them on average."
+                f"Delta: if the mechanism used up its delta in the worst way, by giving each unit away with that probability, "
+                f"the expected number of units given away would be at most {round_up(self.expected_failures)} in all (at most "
+                f"{self.guarantee.units:,} units times delta {self.guarantee.delta:.3g})."
             )
         return tuple(lines)
 
@@ -267,6 +269,7 @@ def consequences(guarantee: Guarantee, event: Event | None = None, *, silos: int
         content_epsilon=content[0],
         content_delta=content[1],
         groups=groups,
+        groups_presence=() if direct else _presence_at_silos(guarantee, event, groups),
         expected_failures=guarantee.units * guarantee.delta if guarantee.units and guarantee.delta else None,
     )
 
@@ -295,6 +298,22 @@ def _right(guarantee: Guarantee, event: Event | None, change: Change, pair: tupl
         return bound
     distance = guarantee.sampling_delta / (1 + math.exp(min(guarantee.epsilon, 700.0)))
     return min(bound, best_test(event, change=change) + distance)
+
+
+def _presence_at_silos(
+    guarantee: Guarantee, event: Event | None, groups: tuple[tuple[int, float, float], ...]
+) -> tuple[tuple[int, float], ...]:
+    """The best test's chance to tell whether a person with rows at k silos was used: by what `at_silos` composes."""
+    if guarantee.unit != "person":
+        return ()
+    found = []
+    for k, epsilon, delta in groups:
+        own = guarantee.trust == "silo" and event is not None
+        whole, change = (composed([(event, k)]), 1) if own and event is not None else (event, k)
+        bound = 1.0 if math.isinf(epsilon) else best_guess(epsilon, delta)
+        distance = k * guarantee.sampling_delta / (1 + math.exp(min(guarantee.epsilon, MOST_EXPONENT)))
+        found.append((k, bound if whole is None else min(bound, best_test(whole, change=change) + distance)))
+    return tuple(found)
 
 
 def _changed(guarantee: Guarantee, event: Event | None, change: Change) -> tuple[float, float]:

@@ -9,7 +9,7 @@ import pydantic
 
 from populace.border.models import Form, check_document
 from populace.errors import RunError
-from populace.runs.spec import Files, files_of
+from populace.runs.named import Files, files_of
 from populace.tables.files import read_json
 from populace.types import JsonObject
 
@@ -66,11 +66,18 @@ def real_options(files: Files) -> list[str]:
     return [word for file in files_of(files) for word in ("--real", file)]
 
 
+#: Options of runs that `populace attack` refuses.
+REFUSED = {"client_column": "--client-column", "person": "--person"}
+
+
 def commands(run: JsonObject, real: Files) -> dict[str, str]:
     """What to type to run what was not run."""
     name = str(run["folder"].path) if "folder" in run else "RUN"
+    spec = (run.get("details") or {}).get("spec") or {}
+    refused = next((option for key, option in REFUSED.items() if spec.get(key)), "")
     return {
-        "attack": shlex.join(["populace", "attack", name, *real_options(real)]),
+        "attack": "" if refused else shlex.join(["populace", "attack", name, *real_options(real)]),
+        "no_attack": f"Runs with {refused} cannot be attacked yet." if refused else "",
         "audit": shlex.join(["populace", "audit", name]),
         "proves_nothing": PROVES_NOTHING,
     }

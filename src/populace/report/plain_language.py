@@ -42,6 +42,13 @@ ONE_HOLDER = (
 )
 
 
+#: Of a run on one machine, with noise that nobody can draw again.
+PUBLISHED = (
+    "Towards everybody else, who gets only what is published from there, the bound holds as stated; what differs from a "
+    "deployment is that somebody had all records in one place."
+)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plain:
     """Answers to the questions a data-protection officer asks."""
@@ -100,9 +107,10 @@ def trust_of(claim: Guarantee) -> str:
         if claim.simulated
         else "whoever has the machine, which held all sites and all records"
     )
+    towards = "The bound is about what was published from there." if claim.seeded else PUBLISHED
     return (
-        f"In this run: {who}. The bound is about what was published from "
-        f"there. In a deployment of the same method: {TRUST[claim.trust][:1].lower()}{TRUST[claim.trust][1:]}"
+        f"In this run: {who}. {towards} In a deployment of the same method, which this run was not: "
+        f"{TRUST[claim.trust][:1].lower()}{TRUST[claim.trust][1:]}"
     )
 
 
@@ -168,7 +176,9 @@ def _limits(claim: Guarantee, meaning: Consequences | None = None) -> list[tuple
         limits.append(f"Over {claim.units:,} units that is at most {meaning.expected_failures:.2g} on average.")
     if claim.one_machine:
         how = "simulated" if claim.simulated else "a rehearsal"
-        limits.append(f"This run was {how}: from the machine that held all records, nothing protects.")
+        limits.append(
+            f"This run was {how}: nothing protects from the machine that held all records, or from who ran it."
+        )
     if claim.seeded:
         limits.append("The noise was drawn from a seed: keep the seed secret, or run without one.")
     if claim.neighbours == "zero-out":

@@ -19,7 +19,8 @@ from populace.report import figures, maps, value_sections
 from populace.report.svg import percent
 from populace.report.tiles import CLASSES
 from populace.report.value_charts import STEPS, value_chart
-from populace.runs.spec import FORMER_DEFAULTS, files_of, kind_of
+from populace.runs.named import files_of, kind_of
+from populace.runs.spec import FORMER_DEFAULTS
 from populace.tables.columns import Column
 from populace.tables.schema import Schema
 from populace.tables.universal import is_open

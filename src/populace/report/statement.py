@@ -15,7 +15,7 @@ from populace.border.models import interpreting
 from populace.border.regular import read_text
 from populace.errors import RunError
 from populace.privacy import events
-from populace.privacy.consequences import OWN_NOISE, Consequences, consequences, silos_of
+from populace.privacy.consequences import OWN_NOISE, Consequences, consequences, share_in_words, silos_of
 from populace.privacy.guarantee import FORMAT, Guarantee, guarantee_from_json
 from populace.privacy.noised_steps import BATCHES
 from populace.report.plain_language import TRUST, in_plain_language, trust_of
@@ -72,11 +72,16 @@ ONE_HOLDER = (
 )
 SIMULATED = ("Whoever ran this simulation", "all records: they stood on one machine")
 REHEARSED = ("Whoever has the machine of this rehearsal", "all records: all sites stood on it")
+DEPLOYED = "In a deployment, which this run was not:"
 SIDE_CHANNELS = (
     "how long a site takes, whether it fails or stays silent, and who talks to whom: a server sees it, it may depend on "
     "records, and no bound here covers it."
 )
 MAY = "synthetic.*, privacy.html and privacy.json; generator.* too, which is the model behind the rows"
+ALL_HELD = (
+    "; whoever ran this had all records on one machine, which is for the records' owners to allow, and makes no difference to "
+    "those who get these files alone"
+)
 MAY_READ = (
     "privacy.html and privacy.json; synthetic.* and generator.* only once somebody who answers for the data has checked that "
     "no value in the lists that were read from the records gives anybody away (or the domains are declared and the run is "
@@ -129,7 +134,7 @@ def _may(guarantee: Guarantee, private: bool) -> str:
     """Which files may be published."""
     if not private:
         return MAY_UNPROTECTED
-    return MAY_READ if guarantee.read_from_data else MAY
+    return (MAY_READ if guarantee.read_from_data else MAY) + (ALL_HELD if guarantee.one_machine else "")
 
 
 def todays_words(privacy: JsonObject) -> JsonObject:
@@ -217,7 +222,7 @@ def _persons(guarantee: Guarantee, run: JsonObject, meaning: Consequences | None
     groups = ", ".join(f"with {k} {meaning.pair(epsilon, delta)}" for k, epsilon, delta in meaning.groups)
     less = f"{groups}, where one has {one}"
     if guarantee.unit == "person":
-        own = f" {OWN_NOISE}" if guarantee.trust == "silo" else ""
+        own = _told(meaning) + (f" {OWN_NOISE}" if guarantee.trust == "silo" else "")
         silos = f" Somebody with rows at several silos pays at each ({less}).{own}" if groups else ""
         return (
             f"They may, however often: the bound is for {guarantee.unit_in_words}. Somebody who stands under two names counts "
@@ -239,6 +244,17 @@ def _persons(guarantee: Guarantee, run: JsonObject, meaning: Consequences | None
     )
 
 
+def _told(meaning: Consequences) -> str:
+    """The bounds of persons at several silos in per cent."""
+    shares = [f"with {k} {share_in_words(right)}" for k, right in meaning.groups_presence]
+    if meaning.presence is None or not shares:
+        return ""
+    return (
+        " Whether they were used at all, where both were held for equally likely before, is then told correctly at most so "
+        f"often: {', '.join(shares)}, where with one it is {share_in_words(meaning.presence)}."
+    )
+
+
 def _sees(guarantee: Guarantee, claimed: bool) -> tuple[tuple[str, str], ...]:
     if guarantee.sole_holder and claimed:
         return ONE_HOLDER
@@ -247,7 +263,8 @@ def _sees(guarantee: Guarantee, claimed: bool) -> tuple[tuple[str, str], ...]:
         return found
     return (
         SIMULATED if guarantee.simulated else REHEARSED,
-        *((f"Deployed: {who[:1].lower()}{who[1:]}", what) for who, what in found),
+        found[-1],
+        *((f"{DEPLOYED} {who[:1].lower()}{who[1:]}", what) for who, what in found[:-1]),
     )
 
 
@@ -280,8 +297,8 @@ def _limits(guarantee: Guarantee) -> tuple[str, ...]:
         )
     if guarantee.one_machine:
         how = "simulated" if guarantee.simulated else "a rehearsal"
-        found.append(f"The run was {how}: from the machine that held all records, nothing protects.")
-        found.append(f"Deployed: {SIDE_CHANNELS}")
+        found.append(f"The run was {how}: nothing protects from the machine that held all records, or from who ran it.")
+        found.append(f"{DEPLOYED} {SIDE_CHANNELS}")
     elif not guarantee.sole_holder:  # nothing leaves one who holds everything but what is released
         found.append(f"{SIDE_CHANNELS[:1].upper()}{SIDE_CHANNELS[1:]}")
     if BATCHES in guarantee.assumptions:

@@ -23,6 +23,8 @@ def test_what_was_not_run_has_a_command(tmp_path):
     found = commands({"folder": RunFolder(tmp_path / "run")}, "people and towns.csv")
     assert found["attack"].endswith("run --real 'people and towns.csv'")
     assert found["audit"].startswith("populace audit ")
+    person = commands({"details": {"spec": {"person": "patient"}}}, "people.csv")  # which `populace attack` refuses
+    assert (person["attack"], person["no_attack"]) == ("", "Runs with --person cannot be attacked yet.")
     assert "50 %" in PROVES_NOTHING
     assert "proves nothing" in PROVES_NOTHING
 

@@ -149,6 +149,13 @@ def test_where_a_run_took_place_is_said(where, part):
     assert part in said
     assert ("all records: they stood on one machine" in said) == (where == "simulation")
     assert ("In this run: whoever ran it, and the machine, which held all records." in said) == (where == "simulation")
+    for words_of_one_machine in (
+        "who gets only what is published from there, the bound holds as stated",
+        "In a deployment, which",
+    ):
+        assert (words_of_one_machine in said) == (where == "simulation")
+    seeded = words(statement(document(dataclasses.replace(claim, seeded=True))))
+    assert "the bound holds as stated" not in seeded
 
 
 def test_what_a_page_says_follows_from_the_claim_alone():

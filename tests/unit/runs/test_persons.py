@@ -15,9 +15,9 @@ from populace.engines.runtime import population_of
 from populace.errors import BudgetError, DataError, InputError, SpecError
 from populace.methods.census.protocol import Census
 from populace.privacy.accounting import epsilon_of
-from populace.privacy.consequences import consequences, round_up
+from populace.privacy.consequences import consequences, round_up, share_in_words
 from populace.privacy.events import Repeated, from_json
-from populace.privacy.guarantee import guarantee_from_json
+from populace.privacy.guarantee import best_guess, guarantee_from_json, upwards
 from populace.privacy.run_totals import plain_sum, total_of
 from populace.privacy.source import Keyed, System
 from populace.report.plain_language import in_plain_language
@@ -241,6 +241,9 @@ def test_console_statement_ledger_and_limit_tell_one_number_for_a_person_at_seve
     assert first.guarantee.epsilon < two[1] < three[1] < 2 * first.guarantee.epsilon
     assert f"with 3 {meaning.pair(*three[1:])}" in page
     assert "with 5 " not in page
+    at_two, at_three = (right for _, right in meaning.groups_presence)
+    assert 0.5 < meaning.presence < at_two < at_three < best_guess(*three[1:])
+    assert f"with 3 {share_in_words(at_three)}, where with one it is {share_in_words(meaning.presence)}" in page
     assert "How many units there are" not in page
     assert "How many persons they belong to is covered by the bound" in page
     public = read_json(tmp_path / "2" / "privacy.json")["history"]
@@ -258,6 +261,8 @@ def test_console_statement_ledger_and_limit_tell_one_number_for_a_person_at_seve
         assert "for one row" not in words
     assert call(["ledger", "show", str(tmp_path)]) == 0
     assert "one with rows at all files, who pays at each" in capsys.readouterr().out
+    checked = " ".join(check.words for check in verify_papers(read_papers(tmp_path / "1")))
+    assert f"{upwards(first.guarantee.epsilon)} is claimed" in checked  # the number of the page, rounded as there
     assert failing(tmp_path / "1") == failing(tmp_path / "2") == []
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from populace.privacy import events
 from populace.privacy.accounting import contains_non_private, epsilon_of
 from populace.privacy.bracket import TOLERANCE, Bracket, bracket
-from populace.privacy.guarantee import Guarantee
+from populace.privacy.guarantee import Guarantee, upwards
 from populace.runs.folder import ASKED, PUBLIC, claim_json, where_of
 from populace.runs.verify.documents import DAMAGED, Check, Papers
 from populace.runs.verify.documents import read_papers as read_papers
@@ -108,24 +108,28 @@ def _compare(found: Bracket, guarantee: Guarantee, delta: float, papers: Papers)
     claim, at = guarantee.epsilon, f"delta {delta:g}" if delta else "delta 0"
     what = "claim and events, from below"
     if found.at_least > claim * (1 + ROUNDING):
-        words = f"the events cost at least epsilon {found.at_least:.6g} at {at}; {claim:.6g} is claimed"
+        words = f"the events cost at least epsilon {found.at_least:.6g} at {at}; {upwards(claim)} is claimed"
         yield Check(what, "fails", words)
     elif found.proved > claim * (1 + ROUNDING):
-        words = f"the accountant proves epsilon {found.proved:.6g} at {at} and no less; {claim:.6g} is claimed"
+        words = f"the accountant proves epsilon {found.proved:.6g} at {at} and no less; {upwards(claim)} is claimed"
         yield Check(what, "fails", words)
     else:
-        words = f"the events cost between {found.at_least:.6g} and {found.proved:.6g} at {at}; {claim:.6g} is claimed"
+        words = (
+            f"the events cost between {found.at_least:.6g} and {found.proved:.6g} at {at}; {upwards(claim)} is claimed"
+        )
         yield Check(what, "holds", words)
     what = "claim and events, from above"
     if found.renyi is None:
         words = "the Renyi accountant does not know these events; privacy loss distributions alone"
         less = "" if claim <= found.proved * (1 + SAME) + TOLERANCE else ": less was released than was planned"
-        yield Check(what, "holds", f"{words} give {found.proved:.6g}, {claim:.6g} is claimed{less}")
+        yield Check(what, "holds", f"{words} give {found.proved:.6g}, {upwards(claim)} is claimed{less}")
     elif claim <= found.renyi * (1 + ROUNDING) + TOLERANCE:
         name = "their sum is" if events.is_pure(papers.event or events.Composed(())) else "by Renyi divergences it is"
         yield Check(what, "holds", f"{name} {found.renyi:.6g}, not less than what is claimed")
     else:
-        words = f"{claim:.6g} is claimed, and {found.renyi:.6g} would do for what was released: less than was planned"
+        words = (
+            f"{upwards(claim)} is claimed, and {found.renyi:.6g} would do for what was released: less than was planned"
+        )
         yield Check(what, "holds", words)
 
 
@@ -156,7 +160,7 @@ def _check_run(papers: Papers) -> Iterator[Check]:
     if wrong:
         yield Check(what, "fails", f"they disagree about {', '.join(wrong)}")
     elif asked is not None and asked * (1 + ROUNDING) < papers.guarantee.epsilon < math.inf:
-        words = f"epsilon {asked:g} was asked for and {papers.guarantee.epsilon:.6g} is claimed, which is more"
+        words = f"epsilon {asked:g} was asked for and {upwards(papers.guarantee.epsilon)} is claimed, which is more"
         yield Check(what, "fails", words)
     else:
         words = (
