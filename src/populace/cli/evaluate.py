@@ -59,7 +59,7 @@ def _flags(document: JsonObject) -> list[str]:
     lines = document.get("red_flags_in_words")
     if lines is None:
         return []
-    smaller = len(document.get("remarks", ()))
+    smaller = len(document.get("smaller_findings", ()))
     more = [f"  {smaller} smaller finding{'s' if smaller > 1 else ''} in the report"] if smaller else []
     if not lines:
         return [f"{document['run']}: no red flags", *more, ""]

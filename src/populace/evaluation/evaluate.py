@@ -265,7 +265,7 @@ def _document(
         "warning": WARNING,
         "red_flags": [flag.to_json() for flag in flags],
         "red_flags_in_words": flag_lines([flag.to_json() for flag in flags]),
-        "remarks": remarks(values, flags),
+        "smaller_findings": remarks(values, flags),
         "rows": {"synthetic": len(table), "real": len(real)},
         "columns": len(real.schema.columns),
         "baselines": baselines.ABOUT,

@@ -16,7 +16,7 @@ MOST_GROUPS = 10
 
 def flag_box(document: JsonObject) -> JsonObject:
     """Red flags, one line per column, the rules they follow, and smaller findings."""
-    return {"lines": document["red_flags_in_words"], "rules": RULES, "remarks": document.get("remarks", [])}
+    return {"lines": document["red_flags_in_words"], "rules": RULES, "remarks": document.get("smaller_findings", [])}
 
 
 def value_table(document: JsonObject) -> JsonObject:

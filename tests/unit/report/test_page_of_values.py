@@ -98,7 +98,7 @@ def test_the_page_and_the_metrics_say_what_is_wrong(folder):
     page = (folder / "bad" / "report.html").read_text()
     assert "2 red flags" in page
     assert page.index("every value is 2020-01-01") < page.index('class="tiles')
-    assert any(line.startswith("ward: ") and "east" in line for line in document["remarks"])
+    assert any(line.startswith("ward: ") and "east" in line for line in document["smaller_findings"])
     assert page.index("smaller finding") < page.index("in no synthetic row: east") < page.index('class="tiles')
     for part in (
         "2019-04-14",
