@@ -16,20 +16,11 @@ from populace.methods.blocks.settings import check_settings
 from populace.methods.registry import make_protocol, protocol_class
 from populace.report.statement import write_statement
 from populace.runs.advise.advice import Advice, read_advice
-from populace.runs.given import Given, columns_named, deal_given, expanded, is_path, read_given
-from populace.runs.ledger.history import NOWHERE, Bookkeeping
+from populace.runs.given import bookkeeping, columns_named, deal_given, expanded, is_path, label_of, read_given
+from populace.runs.named import TABLE_IN_MEMORY
 from populace.runs.run import Run, TemporaryFolder, asked_of
 from populace.runs.run import synthesize as run_synthesize
-from populace.runs.spec import (
-    DEFAULT_ROWS,
-    IMAGES_IN_MEMORY,
-    TABLE_IN_MEMORY,
-    default_in_words,
-    default_method,
-    make_spec,
-    silos_of,
-)
-from populace.tables.images import Images
+from populace.runs.spec import DEFAULT_ROWS, default_in_words, default_method, make_spec, silos_of
 from populace.tables.partition import Clients
 from populace.tables.schema import Schema, load_schema
 from populace.types import JsonObject
@@ -139,7 +130,7 @@ def synthesize(
     named = _method_options(method, epsilon=epsilon, delta=delta, trust=trust, settings=settings)
     data = expanded(data)
     given = read_given(data, schema=schema, without=columns_named(client_column, person), codes_only=True)
-    label = _label(data, given)
+    label = label_of(data, given)
     facts = protocol_class(named["method"] or default_method(label, trust=trust)).facts
     silos = silos_of(
         len(given.sizes), facts, listed=given.listed, records_per_client=records_per_client, client_column=client_column
@@ -161,7 +152,7 @@ def synthesize(
     folder = _path(out, "out") if temporary is None else temporary.path
     run = run_synthesize(
         spec, folder, say=_both(remarks.append, say), private=private,
-        keeping=_keeping(data, ledger, limit=limit, other_people=other_people),
+        keeping=bookkeeping(data, ledger, limit=limit, other_people=other_people),
     )  # fmt: skip
     write_statement(folder)
     if say is not None:
@@ -212,31 +203,6 @@ def _method_options(
         "method": method, "epsilon": _plain(epsilon), "delta": _plain(delta), "trust": trust,
         "settings": dict(settings or {}),
     }  # fmt: skip
-
-
-def _label(data: object, given: Given) -> str | tuple[str, ...]:
-    """What the run's specification says of its data: the files, or that they were in memory."""
-    if is_path(data):
-        return str(data)
-    if isinstance(data, list | tuple) and _in_files(data):
-        return tuple(str(part) for part in data)
-    return IMAGES_IN_MEMORY if isinstance(given.data, Images) else TABLE_IN_MEMORY
-
-
-def _keeping(data: object, ledger: object, *, limit: float | None, other_people: str) -> Bookkeeping:
-    """Where the run is booked: in the file named, beside the data files, or nowhere."""
-    if ledger is True or not (ledger is None or isinstance(ledger, bool | str | Path)):
-        raise InputError(f"expected ledger as a file, False (book nowhere) or None, got {ledger!r}")
-    if ledger is False or (ledger is None and not _in_files(data)):
-        if limit is not None or other_people:
-            raise InputError("a limit and other_people are kept in a ledger: name one with ledger=FILE")
-        return NOWHERE
-    named = Path(ledger) if isinstance(ledger, str | Path) else None
-    return Bookkeeping(ledger=named, limit=limit, other_people=other_people)
-
-
-def _in_files(data: object) -> bool:
-    return is_path(data) or (isinstance(data, list | tuple) and all(is_path(part) for part in data))
 
 
 def plan(

@@ -25,12 +25,12 @@ from populace.evaluation.attacks.membership import PROVES_NOTHING, attack
 from populace.methods.base import Population, Protocol
 from populace.methods.registry import METHODS, load_table_generator, make_protocol, settings_from_file
 from populace.privacy.consequences import consequences
-from populace.privacy.guarantee import Guarantee
-from populace.privacy.randomizers.base import check_epsilon
+from populace.privacy.guarantee import Guarantee, check_epsilon
 from populace.runs.folder import RunFolder
+from populace.runs.named import TABLE_IN_MEMORY
 from populace.runs.run import Run, load_run, versions
 from populace.runs.sources import read_rows
-from populace.runs.spec import TABLE_IN_MEMORY, RunSpec, make_method, make_spec, silos_of, spec_from_file
+from populace.runs.spec import RunSpec, make_method, make_spec, silos_of, spec_from_file
 from populace.runs.workers import cores
 from populace.tables.files import read_json, write_json
 from populace.tables.schema import Schema

@@ -16,7 +16,7 @@ from populace.evaluation.canaries import epsilon_from_guesses
 from populace.methods.base import Kind
 from populace.methods.blocks.generator import Generator
 from populace.methods.registry import METHODS, parameters, protocol_class
-from populace.privacy.randomizers.base import check_epsilon
+from populace.privacy.guarantee import check_epsilon
 from populace.runs.folder import RunFolder
 from populace.runs.run import load_run
 from populace.runs.spec import spec_from_file

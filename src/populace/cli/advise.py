@@ -14,7 +14,7 @@ def command(
     data: list[str] = typer.Option(
         [],
         "--data",
-        help="A data file or database, as for `synthesize`; again for each further silo. Its rows are counted, not read.",
+        help="A data file, pattern or database, as for `synthesize`; again for each further silo. Rows are counted, not read.",
     ),
     table: str | None = TABLE,
     query: str | None = QUERY,

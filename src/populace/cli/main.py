@@ -113,7 +113,7 @@ def call(arguments: list[str]) -> int:
     try:
         result = app(arguments or ["--help"], standalone_mode=False)
     except UsageProblem as error:
-        return _fail(error.format_message())  # type: ignore[attr-defined]
+        return _fail(_with_advice(error.format_message()))  # type: ignore[attr-defined]
     except typer.Exit as error:
         result = error.exit_code
     except (KeyboardInterrupt, typer.Abort):
@@ -130,6 +130,16 @@ def call(arguments: list[str]) -> int:
     if result == INTERRUPTED:  # typer has turned the interrupt into an exit code
         return _interrupted()
     return result if isinstance(result, int) else 0
+
+
+def _with_advice(message: str) -> str:
+    """The message, and where an option of another command was given to this one, the command that has it."""
+    named = [option for option in ("--drop", "--id", "--kind") if f"No such option: {option} " in f"{message} "]
+    return (
+        f"{message}; `populace schema FILE {named[0]} ... -o NAME.toml` has it, then --schema NAME.toml"
+        if named
+        else message
+    )
 
 
 def _written(code: int) -> int:

@@ -122,7 +122,7 @@ def _not_the_records(target: str, run: Run) -> None:
     """Refuse to write over the table that the run was made from."""
     from populace.border.databases.address import is_database, resolved
     from populace.errors import InputError
-    from populace.runs.spec import files_of
+    from populace.runs.named import files_of
 
     data = (run.details.get("spec") or {}).get("data") or ()
     if is_database(target) and resolved(target) in [resolved(file) for file in files_of(data) if is_database(file)]:
@@ -148,10 +148,11 @@ def _write(drawn: Table, target: str, *, first_row: int, replace: bool, metadata
     from populace.border.databases.writing import write_database
     from populace.tables.files import write_json
     from populace.tables.sdv import sdv_of_rows
-    from populace.tables.table import output_frame
+    from populace.tables.table import exact_decimals, output_frame
 
     if is_database(target):
-        write_database(output_frame(drawn.frame, drawn.schema, first_row), target, replace=replace)
+        rows = exact_decimals(output_frame(drawn.frame, drawn.schema, first_row), drawn.schema)
+        write_database(rows, target, replace=replace)
     else:
         drawn.save(target, first_row=first_row)
     if metadata is not None:

@@ -32,7 +32,8 @@ from populace.methods.base import Population, Protocol
 from populace.methods.blocks.composed import ComposedMethod
 from populace.methods.blocks.one_report import Survey, SurveyLearner
 from populace.methods.registry import parameters
-from populace.runs.spec import check_seed, make_method, make_spec
+from populace.runs.named import check_seed
+from populace.runs.spec import make_method, make_spec
 from populace.tables.files import write_json, write_text
 from populace.tables.schema import Schema, load_schema
 from populace.types import JsonObject

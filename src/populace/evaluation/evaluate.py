@@ -16,7 +16,14 @@ from populace.evaluation.correlation import constant_columns, correlation_distan
 from populace.evaluation.estimate import FROM_ROWS, FROM_TESTS, Estimate, left_out
 from populace.evaluation.flags import Flag, flag_lines, ordered, prediction_flag, red_flags
 from populace.evaluation.marginals import Pairs, check_comparable, co_occurrence, compare_pairs, compare_product
-from populace.evaluation.prediction_figures import best_model, draw_rows, guess_of, predict, prediction_titles
+from populace.evaluation.prediction_figures import (
+    best_model,
+    draw_rows,
+    guess_of,
+    own_facts,
+    predict,
+    prediction_titles,
+)
 from populace.evaluation.remarks import remarks
 from populace.evaluation.sets import Columns, distances_of
 from populace.evaluation.value_figures import ValueComparison, compare_values
@@ -243,7 +250,7 @@ def _document(
         "one_way": _one_way(real, pairs),
         "two_way": _two_way(real, pairs, figures["two_way"][name]),
         "constant_columns": constant,
-        "prediction": facts,
+        "prediction": own_facts(facts, name),
         "left_out": missing,
     }
 

@@ -44,10 +44,14 @@ CONSTANT = "a constant guess ranks nothing: 0.5 by definition"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Score:
-    """How well a target is predicted; where the area under the curve is not defined it says why."""
+    """How well a target is predicted; where the area under the curve is not defined it says why.
+
+    `by_class` has the area of each class against the rest, of a target with three or more.
+    """
 
     accuracy: Estimate
     auc: Estimate
+    by_class: Mapping[int, float] = dataclasses.field(default_factory=dict)
 
 
 def logistic_regression(rows: int, seed: int) -> Any:
@@ -194,7 +198,9 @@ def score_arrays(
     probabilities = np.zeros((len(y_test), int(max(y.max(), y_test.max())) + 1))
     probabilities[:, model.classes_] = model.predict_proba(x_test)
     right = probabilities.argmax(axis=1) == y_test
-    return Score(accuracy=accuracy(right, counts), auc=area(y_test, probabilities, counts))
+    return Score(
+        accuracy=accuracy(right, counts), auc=area(y_test, probabilities, counts), by_class=areas(y_test, probabilities)
+    )
 
 
 def accuracy(right: NumpyArray, counts: NumpyArray) -> Estimate:
@@ -214,6 +220,14 @@ def area(y: NumpyArray, probabilities: NumpyArray, counts: NumpyArray) -> Estima
         warnings.simplefilter("ignore", RuntimeWarning)  # a draw may miss a rare class: left out of that draw's mean
         means = np.nanmean(areas, axis=0)
     return from_draws(means[0], means[1:])
+
+
+def areas(y: NumpyArray, probabilities: NumpyArray) -> dict[int, float]:
+    """The area of each class that occurs against the rest, of three classes or more."""
+    present, once = np.unique(y), np.ones((1, len(y)), np.int16)
+    if len(present) < 3:
+        return {}
+    return {int(label): float(_areas(y == label, probabilities[:, label], once)[0]) for label in present}
 
 
 def _areas(positive: NumpyArray, score: NumpyArray, counts: NumpyArray) -> NumpyArray:

@@ -80,8 +80,9 @@ def predict(drawn: Drawn | str, synthetic: Iterable[str], seed: int) -> tuple[Fi
     if isinstance(drawn, str):
         return {key: dict.fromkeys(everyone, left_out(drawn)) for key in prediction_titles({})}, {"left_out": drawn}
     kind = drawn.target
-    figures = (_numbers if kind.is_number else _classes)(drawn, seed)
+    figures, by_class = (_numbers(drawn, seed), {}) if kind.is_number else _classes(drawn, seed)
     facts = {
+        "by_class": by_class,
         "target": kind.column,
         "task": NUMBER if kind.is_number else CLASSES,
         "models": list(regression.MODELS if kind.is_number else class_models()),
@@ -103,19 +104,53 @@ def _why_not(real: Table, target: str) -> str:
     return ""
 
 
-def _classes(drawn: Drawn, seed: int) -> Figures:
+def own_facts(facts: JsonObject, name: str) -> JsonObject:
+    """What has to be said about the prediction of one synthetic table: the AUC of each class from it and from real rows."""
+    found = facts.get("by_class", {})
+    if name not in found:
+        return {key: value for key, value in facts.items() if key != "by_class"}
+    return facts | {"by_class": {SYNTHETIC: found[name], REAL: found[REAL]}}
+
+
+def worst_class(facts: JsonObject, model: str) -> tuple[str, float, float] | None:
+    """The class of which least is learned from synthetic rows, with its AUC from synthetic and from real rows."""
+    found = facts.get("by_class", {})
+    own, real = (found.get(table, {}).get(model, {}) for table in (SYNTHETIC, REAL))
+    both = [label for label in own if label in real]
+    if not both:
+        return None
+    worst = min(both, key=lambda label: own[label])
+    return worst, own[worst], real[worst]
+
+
+def _by_class(drawn: Drawn, scores: Mapping[str, Mapping[str, Score]]) -> JsonObject:
+    """The AUC of each class against the rest, by table and model; empty where there are two classes."""
+    if drawn.target.border is not None:
+        return {}
+    column = drawn.test.schema.column(drawn.target.column)
+    names = (*column.categories, "no value")
+    return {
+        table: {model: {names[label]: area for label, area in score.by_class.items()} for model, score in found.items()}
+        for table, found in scores.items()
+        if table in drawn.train and any(score.by_class for score in found.values())
+    }
+
+
+def _classes(drawn: Drawn, seed: int) -> tuple[Figures, JsonObject]:
     target, test = drawn.target, drawn.test
     scores = _class_scores(drawn.train, test, target, seed, prediction.DRAWS)
     repeated = _class_scores(drawn.shuffles, test, target, seed, 1)  # the interval comes from the shuffles
     majority = prediction.majority_score(drawn.targets, test, target.column, labels=target.labels)
     models = class_models()
+    by_class = _by_class(drawn, scores)
     scores[SHUFFLED] = {name: _over_seeds([found[name] for found in repeated.values()]) for name in models}
     scores[MAJORITY] = dict.fromkeys(models, majority)
     scores[PRODUCT] = dict.fromkeys(models, _by_construction(majority))
     figures = {f"auc: {name}": {table: found[name].auc for table, found in scores.items()} for name in models}
-    return figures | {
+    figures |= {
         f"accuracy: {name}": {table: found[name].accuracy for table, found in scores.items()} for name in models
     }
+    return figures, by_class
 
 
 def _class_scores(

@@ -33,14 +33,13 @@ from populace.methods.registry import built_in_facts, make_protocol, parameters,
 from populace.papers.grid import Benchmark, Cell, Result, Step, run_benchmark
 from populace.papers.invented import invent
 from populace.papers.user_path import time_limit
-from populace.privacy.guarantee import Trust
-from populace.privacy.randomizers.base import check_epsilon
+from populace.privacy.guarantee import Trust, check_epsilon
 from populace.runs.advise.advice import NO_DATA, advise
 from populace.runs.advise.situation import TRUSTS, read_situation
 from populace.runs.given import joined_frames
+from populace.runs.named import check_count, check_seed
 from populace.runs.plan import plan
 from populace.runs.run import make_key
-from populace.runs.spec import check_count, check_seed
 from populace.tables.files import write_json
 from populace.tables.partition import Clients, split, split_even
 from populace.tables.schema import Schema

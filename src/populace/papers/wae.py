@@ -32,7 +32,7 @@ from populace.methods.wae.dp_fed_wae import ClassLearner, ClassParameters, DpFed
 from populace.methods.wae.training import reported_gradient
 from populace.papers.grid import Cell, Chart, Result, View, benchmark_of, mean_over_seeds
 from populace.papers.user_path import raw_rows, synthesize_csv
-from populace.privacy.randomizers.base import MOST_EPSILON
+from populace.privacy.guarantee import MOST_EPSILON
 from populace.runs.run import make_key
 from populace.tables import datasets
 from populace.tables.table import Table, from_codes

@@ -16,6 +16,7 @@ Neighbours = Literal["replace", "zero-out", "add-remove"]
 Trust = Literal["local", "silo", "secure-sum", "central", "not-private"]
 Noise = Literal["", "system", "exact", "keyed"]
 
+LEAST_EPSILON, MOST_EPSILON = 1e-6, 50.0
 FORMAT = 2  # of privacy.json; files without a number are of version 0.1.0
 UNITS: dict[str, str] = {
     "client": "everything one client holds",
@@ -67,6 +68,12 @@ LABEL = 13  # columns of a label and the space after it
 NAMED = 8  # columns of one source that a statement names
 REPRODUCIBLE = "reproducible, not private: the noise was drawn from a seed, and whoever knows the seed can remove it"
 UNKNOWN_NOISE = "keyed from the operating system"
+
+
+def check_epsilon(epsilon: float) -> None:
+    """The house range: below it nothing can be learned, above it nothing is protected, and arithmetic ends."""
+    if not isinstance(epsilon, int | float) or not LEAST_EPSILON <= epsilon <= MOST_EPSILON:
+        raise out_of_range("epsilon", f"above 0 and finite, in [{LEAST_EPSILON:g}, {MOST_EPSILON:g}]", epsilon)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

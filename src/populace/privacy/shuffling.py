@@ -20,8 +20,7 @@ from scipy.special import bdtrc
 
 from populace.errors import out_of_range
 from populace.privacy.bisection import bisect
-from populace.privacy.guarantee import Guarantee
-from populace.privacy.randomizers.base import check_epsilon
+from populace.privacy.guarantee import Guarantee, check_epsilon
 from populace.types import NumpyArray
 
 LEAST_DELTA = 1e-12  # below it rounding errors would count

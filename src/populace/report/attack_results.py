@@ -9,7 +9,7 @@ import pydantic
 
 from populace.border.models import Form, check_document
 from populace.errors import RunError
-from populace.runs.spec import Files, files_of
+from populace.runs.named import Files, files_of
 from populace.tables.files import read_json
 from populace.types import JsonObject
 

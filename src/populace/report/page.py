@@ -24,8 +24,8 @@ from populace.report.summary import figures_of_table, statement_beside, summary_
 from populace.report.templating import environment
 from populace.runs.folder import RunFolder
 from populace.runs.given import open_data, read_frames, read_given
+from populace.runs.named import Files, files_of
 from populace.runs.run import Run
-from populace.runs.spec import Files, files_of
 from populace.tables.coded import compact
 from populace.tables.files import read_json, write_json, write_text
 from populace.tables.images import Images

@@ -19,7 +19,8 @@ from populace.report import figures, maps, value_sections
 from populace.report.svg import percent
 from populace.report.tiles import CLASSES
 from populace.report.value_charts import STEPS, value_chart
-from populace.runs.spec import FORMER_DEFAULTS, files_of, kind_of
+from populace.runs.named import files_of, kind_of
+from populace.runs.spec import FORMER_DEFAULTS
 from populace.tables.columns import Column
 from populace.tables.schema import Schema
 from populace.tables.universal import is_open
@@ -271,7 +272,26 @@ def prediction_parts(document: JsonObject) -> JsonObject:
             cells.append({"value": figure, "interval": value.get("left_out") or _interval(value)})
         rows.append({"name": name, "cells": cells, "class": CLASSES[name]})
     header = [f"{name}, {model}" for name, model in itertools.product(scores.values(), facts["models"])]
-    return {"facts": facts, "rows": rows, "charts": charts, "header": header, "shuffles": facts.get(SHUFFLED, "")}
+    return {
+        "facts": facts, "rows": rows, "charts": charts, "header": header, "shuffles": facts.get(SHUFFLED, ""),
+        "classes": _class_rows(facts),
+    }  # fmt: skip
+
+
+def _class_rows(facts: JsonObject) -> list[JsonObject]:
+    """The AUC of each class against the rest, from synthetic and from real rows, one after the other, by model."""
+    own, real = (facts.get("by_class", {}).get(table, {}) for table in (SYNTHETIC, REAL))
+    labels = list(dict.fromkeys(label for found in own.values() for label in found))
+    return [
+        {
+            "name": label,
+            "cells": [
+                [f"{side[model][label]:.3f}" if label in side.get(model, {}) else "–" for side in (own, real)]
+                for model in facts["models"]
+            ],
+        }
+        for label in labels
+    ]
 
 
 def _least(what: str, known: Sequence[float]) -> float:

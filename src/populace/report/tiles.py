@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from populace.evaluation.baselines import MAJORITY, PRODUCT, REAL, SHUFFLED, SYNTHETIC
 from populace.evaluation.flags import KS
-from populace.evaluation.prediction_figures import best_model, guess_of
+from populace.evaluation.prediction_figures import best_model, guess_of, worst_class
 from populace.evaluation.value_text import figure_text
 from populace.privacy import events
 from populace.privacy.consequences import consequences, share_in_words
@@ -57,10 +57,11 @@ def _values(document: JsonObject) -> JsonObject:
     worst = max(columns, key=lambda name: columns[name]["ks"])
     halves = max(half["ks"] for half in document["values"]["halves"].values())
     flags = len(document["red_flags_in_words"])
+    but = " in this measure; what is wrong stands in the red flags" if flags else ""
     return {
         "name": "Values",
         "figure": f"KS {figure_text(columns[worst]['ks'])}",
-        "words": f"of {worst}, the least accurate numeric column: {_in_words(columns[worst]['ks'])}",
+        "words": f"of {worst}, the least accurate numeric column: {_in_words(columns[worst]['ks'])}{but}",
         "alarm": f"{flags} red flag{'s' if flags != 1 else ''}" if flags else "",
         "beside": f"worst column between two random halves of the real rows: {figure_text(halves)}",
         "link": "#values",
@@ -131,6 +132,7 @@ def _prediction(document: JsonObject, metrics: JsonObject) -> JsonObject:
     what, guess = guess_of(facts)
     own, real = values[SYNTHETIC]["value"], values[REAL].get("value")
     shown = {SYNTHETIC: values[SYNTHETIC], MAJORITY: values[MAJORITY]} | ({REAL: values[REAL]} if real else {})
+    trained = f"the same model trained on real rows: {real:.3f}" if real else ""
     beyond = "guessing" if what == "AUC" else "the mean"
     kept = (
         f"{100 * (own - guess) / (real - guess):.0f} % of what a model learns from real rows beyond {beyond}"
@@ -143,10 +145,18 @@ def _prediction(document: JsonObject, metrics: JsonObject) -> JsonObject:
         "words": f"{what} on real rows of the best model trained on synthetic rows ({model}); 1 is perfect, "
         f"{guess:g} is {beyond}",
         "verdict": kept,
-        "beside": f"the same model trained on real rows: {real:.3f}" if real else "",
+        "beside": "; ".join(part for part in (trained, _worst(facts, model)) if part),
         "scale": figures.scale_chart(shown, CLASSES, label=f"{what} between its baselines"),
         "link": "#prediction",
     }
+
+
+def _worst(facts: JsonObject, model: str) -> str:
+    """Of a target with several classes, of which the AUC is a mean, the one that is told from the rest worst."""
+    found = worst_class(facts, model)
+    return (
+        "" if found is None else f"mean over classes; the worst, {found[0]}: {found[1]:.3f} (real rows: {found[2]:.3f})"
+    )
 
 
 def _cost(cost: JsonObject) -> JsonObject:

@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from populace.border.databases.address import locate
 from populace.errors import DataError, InputError
+from populace.runs.ledger.history import NOWHERE, Bookkeeping
+from populace.runs.named import IMAGES_IN_MEMORY, TABLE_IN_MEMORY, Files, files_of
 from populace.runs.same_rows import check_different_rows
 from populace.runs.sources import EMBEDDED, PrivateData, deal_rows, read_rows, with_person_column
-from populace.runs.spec import Files, files_of
 from populace.tables.coded import code_frame
 from populace.tables.images import Images, read_images
 from populace.tables.partition import Clients, split, split_silos
@@ -41,6 +42,11 @@ class Given:
 def is_path(data: object) -> bool:
     """Whether these data are a single file, or the table that ships with the package."""
     return isinstance(data, str | Path)
+
+
+def in_files(data: object) -> bool:
+    """Whether these data are files alone."""
+    return is_path(data) or (isinstance(data, list | tuple) and all(is_path(part) for part in data))
 
 
 def expanded(data: object) -> object:
@@ -256,3 +262,24 @@ def who_takes_part(clients: Clients, silos: int | None) -> str:
         more = " and others" if silos > NAMED_SILOS else ""
         return f"{silos} simulated silos of {held}{more} records"
     return f"{len(clients):,} simulated clients ({clients.how})"
+
+
+def label_of(data: object, given: Given) -> str | tuple[str, ...]:
+    """What the run's specification says of its data: the files, or that they were in memory."""
+    if is_path(data):
+        return str(data)
+    if isinstance(data, list | tuple) and in_files(data):
+        return tuple(str(part) for part in data)
+    return IMAGES_IN_MEMORY if isinstance(given.data, Images) else TABLE_IN_MEMORY
+
+
+def bookkeeping(data: object, ledger: object, *, limit: float | None, other_people: str) -> Bookkeeping:
+    """Where the run is booked: in the file named, beside the data files, or nowhere."""
+    if ledger is True or not (ledger is None or isinstance(ledger, bool | str | Path)):
+        raise InputError(f"expected ledger as a file, False (book nowhere) or None, got {ledger!r}")
+    if ledger is False or (ledger is None and not in_files(data)):
+        if limit is not None or other_people:
+            raise InputError("a limit and other_people are kept in a ledger: name one with ledger=FILE")
+        return NOWHERE
+    named = Path(ledger) if isinstance(ledger, str | Path) else None
+    return Bookkeeping(ledger=named, limit=limit, other_people=other_people)

@@ -40,19 +40,11 @@ from populace.runs.folder import versions as versions
 from populace.runs.given import read_private, who_takes_part
 from populace.runs.ledger.history import BESIDE, NOT_BOOKED, Bookkeeping, History
 from populace.runs.ledger.wording import said_alone
+from populace.runs.named import IMAGES_IN_MEMORY, TABLE_IN_MEMORY, check_count, check_seed
 from populace.runs.restated import simulated_population
 from populace.runs.sampling import Where, condition_texts, draw
 from populace.runs.sources import PrivateData
-from populace.runs.spec import (
-    DEFAULT_ROWS,
-    IMAGES_IN_MEMORY,
-    TABLE_IN_MEMORY,
-    RunSpec,
-    check_count,
-    check_seed,
-    make_method,
-    make_spec,
-)
+from populace.runs.spec import DEFAULT_ROWS, RunSpec, make_method, make_spec
 from populace.runs.unlisted import unlisted_in_words
 from populace.tables.images import Images
 from populace.tables.partition import Clients

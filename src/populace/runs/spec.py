@@ -5,52 +5,36 @@ from __future__ import annotations
 import hashlib
 import json
 import typing
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pydantic
 
-from populace.border.databases.address import is_database, parse_address, resolved
+from populace.border.databases.address import is_database, parse_address
 from populace.border.models import interpreting
 from populace.errors import SpecError
 from populace.methods.base import Facts, Kind, Protocol
 from populace.methods.blocks.settings import in_words
 from populace.methods.registry import make_protocol, parameters, protocol_class, settings_from_file
-from populace.privacy.randomizers.base import check_epsilon
+from populace.privacy.guarantee import check_epsilon
 from populace.runs.advise.rule import choice_in_words, choose
+from populace.runs.named import Files, check_count, check_named_once, check_seed, files_of, kind_of
 from populace.types import JsonObject
 from populace.version import __version__
 
 DEFAULT_ROWS = 10_000
-#: What `data` says of rows that were given in Python and stand in no file.
-TABLE_IN_MEMORY, IMAGES_IN_MEMORY = "memory:table", "memory:images"
-
 
 #: The person column of a plan, or of a proposal to sites that each have their own.
 ANY_COLUMN = "any"
 
 #: The defaults up to version 0.2.0, whose run folders leave a default method unnamed.
 FORMER_DEFAULTS: dict[Kind, str] = {"table": "poll", "images": "moments"}
-Files = str | Sequence[str]
 
 #: Why rows of a database are not dealt out by their numbers.
 NO_ROW_NUMBERS = (
     "rows of a database have no order that stays, so that rows which follow one another make no client: say which column names "
     "the client of each row, with --client-column"
 )
-
-
-def files_of(data: Files) -> tuple[str, ...]:
-    """The files that these data are, a silo each."""
-    return (data,) if isinstance(data, str) else tuple(data)
-
-
-def kind_of(data: Files) -> Kind:
-    """Whether these are tables or images, by the names of the files."""
-    images = all(file.endswith(".npz") or file == IMAGES_IN_MEMORY for file in files_of(data))
-    return "images" if images else "table"
 
 
 def default_method(data: Files, *, trust: str | None = None) -> str:
@@ -175,8 +159,7 @@ def _resolved(spec: RunSpec, records_per_client: int | None) -> RunSpec:
         parse_address(file)  # refuses a password before anything is written
     if spec.records_per_client != 1 and any(map(is_database, files)):
         raise SpecError(NO_ROW_NUMBERS)
-    if (twice := _named_twice(files)) is not None:
-        raise SpecError(f"the file {twice} is given twice; each file is a silo of its own: name it once")
+    check_named_once(files)
     silos = spec.silos
     if silos is None:
         silos = silos_of(
@@ -184,31 +167,6 @@ def _resolved(spec: RunSpec, records_per_client: int | None) -> RunSpec:
             client_column=spec.client_column,
         )  # fmt: skip
     return spec.model_copy(update={"method": method, "silos": silos})
-
-
-def _named_twice(files: tuple[str, ...]) -> str | None:
-    """A file that is named twice, whatever links lead there, or once beside its folder: its records would count twice, and be
-    protected half as well."""
-    names = [resolved(file) for file in files]
-    for number, (file, name) in enumerate(zip(files, names, strict=True)):
-        if name in names[:number] or (not is_database(file) and str(Path(name).parent) in names):
-            return file
-    return None
-
-
-def check_count(name: str, count: object) -> None:
-    """One sentence for what is no number of things."""
-    if not isinstance(count, int | np.integer) or isinstance(count, bool):
-        raise SpecError(f"expected {name} as a whole number, got {count!r}")
-    if count < 1:
-        raise SpecError(f"expected {name} of at least 1, got {count}")
-
-
-def check_seed(seed: object) -> None:
-    """One sentence for what is no seed; None is one, from the operating system."""
-    whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
-    if seed is not None and not (whole and 0 <= seed < 2**63):  # type: ignore[operator]
-        raise SpecError(f"expected a seed in [0, 2^63), got {seed!r}")
 
 
 def spec_from_file(document: JsonObject) -> RunSpec:

@@ -11,7 +11,7 @@ from populace.attacks.request import AttackRequest, _read, perform, run_attack
 from populace.attacks.shadows import Setting
 from populace.errors import SpecError
 from populace.methods.census.protocol import Census
-from populace.privacy.randomizers.base import MOST_EPSILON
+from populace.privacy.guarantee import MOST_EPSILON
 from populace.tables.columns import Column
 from populace.tables.schema import Schema
 from populace.tables.table import from_codes

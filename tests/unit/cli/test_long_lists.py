@@ -52,3 +52,10 @@ def test_a_declared_list_and_a_small_rest_raise_no_warning():
     assert "40 % of code" in warning
     declared = Schema(columns=(Column(name="code", kind="categorical", categories=("a", "(other)"), other="(other)"),))
     assert unlisted_in_words(declared, many) == ()
+
+
+def test_an_option_of_schema_given_to_synthesize_names_schema(file, tmp_path, capsys):
+    assert call(["synthesize", str(file), "--epsilon", "1", "--out", str(tmp_path / "run"), "--drop", "sex"]) == 2
+    said = capsys.readouterr().err
+    assert "--drop" in said
+    assert "populace schema FILE --drop" in said

@@ -12,6 +12,7 @@ from populace.evaluation.baselines import ABOUT, MAJORITY, PRODUCT, REAL, SHUFFL
 from populace.evaluation.boosting import BOOSTING, MOST_CATEGORIES, boosting_scores, value_features
 from populace.evaluation.evaluate import evaluate_table
 from populace.evaluation.prediction import logistic_regression, scores
+from populace.evaluation.prediction_figures import worst_class
 from populace.evaluation.regression import MODELS, r2, r_squared
 from populace.evaluation.targets import target_of
 from populace.evaluation.values import Categories, ValueTable
@@ -179,3 +180,26 @@ def test_wide_tables_are_one_hot_without_being_written_out(tables, monkeypatch):
         dense = prediction.features_and_target(train, "y")[0]
     assert found[0] == pytest.approx(found[1], abs=1e-3)
     np.testing.assert_array_equal(dense.toarray().sum(axis=1), len(SCHEMA.columns) - 1)
+
+
+def test_each_class_against_the_rest_as_scikit_learn_has_it():
+    y = np.array([0, 1, 2, 2, 1, 0, 2, 1, 0, 0])
+    guessed = np.random.default_rng(0).dirichlet(np.ones(3), len(y))
+    found = prediction.areas(y, guessed)
+    assert found == {label: pytest.approx(roc_auc_score(y == label, guessed[:, label])) for label in range(3)}
+    assert prediction.areas(y % 2, guessed) == {}
+
+
+def test_a_document_has_the_worst_class_of_a_target_with_three(tables, monkeypatch):
+    monkeypatch.setattr(prediction, "TREES", 5)
+    monkeypatch.setattr(prediction, "STEPS", 30)
+    found = evaluate_table(tables["train"], tables["test"], target="kind")
+    facts = found["prediction"]
+    assert set(facts["by_class"]) == {SYNTHETIC, REAL}
+    assert list(facts["by_class"][SYNTHETIC][BOOSTING]) == ["p", "q", "r"]
+    areas = facts["by_class"][SYNTHETIC][BOOSTING]
+    mean = found["metrics"][f"auc: {BOOSTING}"]["values"][SYNTHETIC]["value"]
+    assert np.mean(list(areas.values())) == pytest.approx(mean)
+    label, own, _ = worst_class(facts, BOOSTING)
+    assert own == areas[label] == min(areas.values())
+    assert "by_class" not in evaluate_table(tables["train"], tables["test"], target="y")["prediction"]

@@ -6,6 +6,8 @@ import json
 import math
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +34,7 @@ from populace.runs.advise.expectations import (
 )
 from populace.runs.advise.rule import METHODS, choose
 from populace.runs.advise.situation import LEAST_ANSWERS, read_situation
+from populace.runs.advise.words import _times, rough
 from populace.runs.spec import default_in_words, default_method, make_spec
 from populace.tables.facts import image_facts, table_facts
 
@@ -317,3 +320,51 @@ def test_words_fit_80_columns_and_the_document_says_the_same(given):
     assert document["situation"]["rows"] == given["clients"] * given.get("records", 1)
     for one, other in itertools.pairwise(advice.others):
         assert one.unit == advice.unit or other.unit != advice.unit
+
+
+def test_patterns_are_files_and_none_counts_twice(silos, tmp_path, monkeypatch):
+    """As in synthesize."""
+    assert read_situation(data=[str(tmp_path / "ward*.csv")]).files == tuple(silos)
+    with pytest.raises(InputError, match="no file matches"):
+        read_situation(data=[str(tmp_path / "nothing*.csv")])
+    monkeypatch.chdir(tmp_path)
+    for again in (silos[0], "ward0.csv", "ward*.csv"):
+        with pytest.raises(SpecError, match="given twice"):
+            read_situation(data=[silos[0], again])
+
+
+def test_names_that_differ_are_counted_and_not_shown(tmp_path):
+    """Without a line of names the first row stands in their place."""
+    files = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    for file, person in zip(files, ("Alice", "Bob"), strict=True):
+        file.write_text(f"{person},{CANARY} {person},1\nCarol,x,1\n")
+    with pytest.raises(InputError, match=r"a\.csv 2 and of .*b\.csv 2 are not in the other") as refused:
+        read_situation(data=list(map(str, files)))
+    assert not [word for word in ("Alice", "Bob", CANARY) if word in str(refused.value)]
+
+
+def test_an_extrapolation_is_rough_and_as_wide_as_what_it_starts_from():
+    far = advise(read_situation(clients=3, records=80, columns=15))
+    for one in far.expected:
+        assert one.high - one.low > (far.measured[0].metrics[one.metric].deviation or 0)
+    lines = re.findall(r"^  - .*an extrapolation", str(far), re.M)
+    assert len(lines) == len(far.expected) > 0
+    assert not any(re.search(r"\.\d{3}", line) for line in lines)
+    assert rough(0.8641, 0.8649) == (".86", ".87")
+    assert rough(0.0, 1.0) == ("0", "1.00")
+    near = advise(read_situation(clients=6, records=5_400, columns=15))
+    assert re.search(r"^  - .*\.\d{3}.*interpolated", str(near), re.M)
+
+
+def test_ratios_of_errors_in_words():
+    assert [_times(ratio) for ratio in (0.5, 0.97, 1.04, 1.06, 12.3)] == [
+        "less than (0.5 times)", "about", "about", "1.1 times", "12 times"
+    ]  # fmt: skip
+
+
+def test_advise_loads_no_jax(silos):
+    code = "import sys; from populace.cli.main import call; call(sys.argv[1:]); print('jax' in sys.modules)"
+    words = ["advise", "--data", *silos[:1], "--epsilon", "1"]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+    assert "Recommendation  census" in done.stdout
+    assert done.stdout.split()[-1] == "False"

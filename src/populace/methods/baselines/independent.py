@@ -24,7 +24,7 @@ from populace.methods.blocks.one_report import (
     one_report_release,
 )
 from populace.methods.blocks.schedules import OneShot
-from populace.privacy.randomizers.base import check_epsilon
+from populace.privacy.guarantee import check_epsilon
 from populace.types import Array
 
 

@@ -19,7 +19,7 @@ from populace.methods.blocks.frequency_estimation import regress
 from populace.methods.blocks.one_report import expected_distance, one_report_release
 from populace.methods.blocks.records_generator import Records
 from populace.methods.blocks.schedules import OneShot
-from populace.privacy.randomizers.base import check_epsilon
+from populace.privacy.guarantee import check_epsilon
 from populace.privacy.randomizers.grr import GrrPanel
 from populace.privacy.source import Source
 from populace.types import Array, ArrayTree

@@ -26,8 +26,8 @@ from populace.methods.blocks.schedules import Sampled
 from populace.methods.blocks.sum_settings import check_sum_settings, sum_assumptions, sum_sites
 from populace.privacy.accounting import resolved_delta
 from populace.privacy.gaussian import GaussianSum, clip
+from populace.privacy.guarantee import check_epsilon
 from populace.privacy.noised_steps import NoisedSteps, noised_steps
-from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.source import Source
 from populace.types import Array
 

@@ -29,8 +29,7 @@ from populace.methods.census.tables import MOST_WEIGHT, PairTables
 from populace.privacy.accounting import resolved_delta
 from populace.privacy.events import Gaussian
 from populace.privacy.gaussian import MOST_TOTAL, GaussianSum
-from populace.privacy.guarantee import Unit
-from populace.privacy.randomizers.base import check_epsilon
+from populace.privacy.guarantee import Unit, check_epsilon
 from populace.tables.schema import Schema
 from populace.tables.universal import is_open, released
 

@@ -26,10 +26,9 @@ from populace.methods.chain.links import Links, check_value, links_of, method_fr
 from populace.methods.registry import protocol_class, settings_from_file
 from populace.privacy.accounting import epsilon_of
 from populace.privacy.events import Composed, Event
-from populace.privacy.guarantee import Guarantee, Trust
+from populace.privacy.guarantee import Guarantee, Trust, check_epsilon
 from populace.privacy.ledger import Charge
 from populace.privacy.noise_shares import NoiseShares, claims_of
-from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.source import Source
 from populace.types import Array, ArrayTree, JsonObject
 

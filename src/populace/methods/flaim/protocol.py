@@ -27,7 +27,7 @@ from populace.methods.flaim.workload import Workload
 from populace.privacy.accounting import resolved_delta
 from populace.privacy.exponential import MOST_SCORE, ExponentialMechanism
 from populace.privacy.gaussian import MOST_TOTAL, GaussianSum
-from populace.privacy.randomizers.base import check_epsilon
+from populace.privacy.guarantee import check_epsilon
 from populace.privacy.source import Source
 from populace.types import Array, ArrayTree
 

@@ -40,8 +40,8 @@ from populace.methods.blocks.vae_generator import generator_of
 from populace.privacy.accounting import resolved_delta
 from populace.privacy.events import Event, NonPrivate
 from populace.privacy.gaussian import GaussianSum, gaussian_epsilon
+from populace.privacy.guarantee import check_epsilon
 from populace.privacy.noised_steps import AT_A_SILO, NoisedSteps, noised_steps
-from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.source import Source
 from populace.types import Array, ArrayTree
 

@@ -30,8 +30,8 @@ from populace.methods.genfl.classifier import Scattering
 from populace.methods.genfl.design import check_room, two_stages
 from populace.methods.genfl.learner import GenFlLearner
 from populace.privacy.accounting import resolved_delta
+from populace.privacy.guarantee import check_epsilon
 from populace.privacy.noised_steps import noised_steps
-from populace.privacy.randomizers.base import check_epsilon
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

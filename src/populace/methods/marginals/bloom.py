@@ -21,7 +21,7 @@ from populace.methods.blocks.frequency_estimation import maximise_likelihood, pa
 from populace.methods.blocks.one_report import one_report_release
 from populace.methods.blocks.schedules import OneShot
 from populace.privacy.events import Event, Pure, Repeated
-from populace.privacy.randomizers.base import check_epsilon
+from populace.privacy.guarantee import check_epsilon
 from populace.privacy.randomizers.rappor import Rappor
 from populace.privacy.source import Source
 from populace.types import Array, ArrayTree, NumpyArray

@@ -31,7 +31,7 @@ from populace.methods.blocks.one_report import (
 )
 from populace.methods.blocks.schedules import OneShot
 from populace.methods.marginals.shrinkage import fit_consistent_model, fit_shrunk_model
-from populace.privacy.randomizers.base import check_epsilon
+from populace.privacy.guarantee import check_epsilon
 from populace.types import Array
 
 MOST_CELLS = 20_000

@@ -54,7 +54,7 @@ from populace.methods.marginals.shrinkage import (
     fit_shrunk_model,
     read_tables,
 )
-from populace.privacy.randomizers.base import check_epsilon
+from populace.privacy.guarantee import check_epsilon
 from populace.privacy.randomizers.grr import GrrPanel
 from populace.privacy.source import Source
 from populace.tables.schema import Schema

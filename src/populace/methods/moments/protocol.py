@@ -28,7 +28,7 @@ from populace.methods.moments.sums import DIAGONAL, LARGEST, Layout, layout_of, 
 from populace.privacy.accounting import noise_multiplier_for, resolved_delta
 from populace.privacy.events import Gaussian
 from populace.privacy.gaussian import GaussianSum, rescaled
-from populace.privacy.randomizers.base import check_epsilon
+from populace.privacy.guarantee import check_epsilon
 from populace.privacy.source import Source
 from populace.types import Array, ArrayTree
 

@@ -49,7 +49,7 @@ from populace.methods.poll.questions import (
     second_stage_groups,
     viewed_design,
 )
-from populace.privacy.randomizers.base import check_epsilon
+from populace.privacy.guarantee import check_epsilon
 from populace.privacy.source import Source
 from populace.tables.schema import Schema
 from populace.types import Array

@@ -66,8 +66,8 @@ from populace.methods.vae.training import (
 from populace.privacy.accounting import resolved_delta
 from populace.privacy.events import NonPrivate
 from populace.privacy.gaussian import quantile_step
+from populace.privacy.guarantee import check_epsilon
 from populace.privacy.noised_steps import AT_A_SILO, NoisedSteps, noised_steps
-from populace.privacy.randomizers.base import check_epsilon
 from populace.privacy.source import Source
 from populace.types import Array, ArrayTree
 

@@ -53,7 +53,7 @@ from populace.methods.wae.training import (
     report_release,
     reported_gradient,
 )
-from populace.privacy.randomizers.base import check_epsilon
+from populace.privacy.guarantee import check_epsilon
 from populace.privacy.randomizers.several_signds import SeveralSignDS
 from populace.privacy.randomizers.signds import SignDS, matched_share, padded_size, rotate, rotate_back, settle
 from populace.privacy.source import Source

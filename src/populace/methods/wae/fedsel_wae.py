@@ -19,7 +19,7 @@ from populace.methods.blocks.networks import Blocks, count_parameters
 from populace.methods.blocks.schedules import Passes
 from populace.methods.wae.autoencoders import DenseAutoencoder
 from populace.methods.wae.training import AdamLearner, report_release
-from populace.privacy.randomizers.base import check_epsilon
+from populace.privacy.guarantee import check_epsilon
 from populace.privacy.randomizers.fedsel import FedSel
 
 

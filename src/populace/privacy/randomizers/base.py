@@ -21,7 +21,6 @@ from populace.privacy.events import Event, Pure
 from populace.privacy.source import Keyed, Source
 from populace.types import Array, Number, NumpyArray
 
-LEAST_EPSILON, MOST_EPSILON = 1e-6, 50.0
 RELEASE_DRAWS = 2**20  # exact coins drawn at a time: 16 MiB of operating-system bits
 BATCH_BYTES = 2**22  # words and reports simulated at a time: few enough to stay in the cache
 
@@ -192,12 +191,6 @@ def _draw_batch(oracle: Randomizer, values: Array, words: Array) -> Array:
 def simulate_many(simulate: Callable[[Array, Array], Array], values: Array, key: Array) -> Array:
     """One report per value, each with a key of its own."""
     return jax.vmap(simulate)(values, jax.random.split(key, len(values)))
-
-
-def check_epsilon(epsilon: float) -> None:
-    """The house range: below it nothing can be learned, above it nothing is protected, and arithmetic ends."""
-    if not isinstance(epsilon, int | float) or not LEAST_EPSILON <= epsilon <= MOST_EPSILON:
-        raise out_of_range("epsilon", f"above 0 and finite, in [{LEAST_EPSILON:g}, {MOST_EPSILON:g}]", epsilon)
 
 
 def check_size(size: int) -> None:

@@ -21,7 +21,8 @@ import numpy as np
 from populace.errors import DataError, out_of_range
 from populace.privacy import on_host, secure_random
 from populace.privacy.events import Event, Pure
-from populace.privacy.randomizers.base import check_epsilon, rounded_up
+from populace.privacy.guarantee import check_epsilon
+from populace.privacy.randomizers.base import rounded_up
 from populace.privacy.randomizers.draws import WORD
 from populace.privacy.randomizers.signds import SignDS, mark_top
 from populace.privacy.source import Keyed, Source

@@ -12,14 +12,8 @@ import numpy as np
 
 from populace.privacy import on_host, secure_random
 from populace.privacy.events import Event, Pure, Repeated
-from populace.privacy.randomizers.base import (
-    FrequencyOracle,
-    check_epsilon,
-    check_size,
-    check_values,
-    number_bytes,
-    read_number,
-)
+from populace.privacy.guarantee import check_epsilon
+from populace.privacy.randomizers.base import FrequencyOracle, check_size, check_values, number_bytes, read_number
 from populace.privacy.randomizers.draws import LARGEST_BOUND, below, threshold
 from populace.privacy.source import Keyed, Source
 from populace.types import Array

@@ -15,14 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.privacy import secure_random
-from populace.privacy.randomizers.base import (
-    FrequencyOracle,
-    check_epsilon,
-    check_size,
-    check_values,
-    number_bytes,
-    read_number,
-)
+from populace.privacy.guarantee import check_epsilon
+from populace.privacy.randomizers.base import FrequencyOracle, check_size, check_values, number_bytes, read_number
 from populace.privacy.randomizers.draws import threshold
 from populace.types import Array
 

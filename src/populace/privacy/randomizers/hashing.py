@@ -17,14 +17,8 @@ import numpy as np
 
 from populace.errors import out_of_range
 from populace.privacy import secure_random
-from populace.privacy.randomizers.base import (
-    FrequencyOracle,
-    check_epsilon,
-    check_size,
-    check_values,
-    number_bytes,
-    read_number,
-)
+from populace.privacy.guarantee import check_epsilon
+from populace.privacy.randomizers.base import FrequencyOracle, check_size, check_values, number_bytes, read_number
 from populace.privacy.randomizers.draws import LARGEST_BOUND, below, threshold
 from populace.types import Array
 

@@ -26,7 +26,8 @@ import numpy as np
 from populace.errors import DataError, out_of_range
 from populace.privacy import on_host, secure_random
 from populace.privacy.events import Event, Pure
-from populace.privacy.randomizers.base import check_epsilon, check_size, number_bytes, read_number
+from populace.privacy.guarantee import check_epsilon
+from populace.privacy.randomizers.base import check_size, number_bytes, read_number
 from populace.privacy.randomizers.draws import threshold
 from populace.privacy.randomizers.signds import NORMAL, mark_top
 from populace.privacy.source import Keyed, Source

@@ -27,7 +27,8 @@ import numpy as np
 from populace.errors import DataError, out_of_range
 from populace.privacy import secure_random
 from populace.privacy.events import Event, Pure
-from populace.privacy.randomizers.base import check_epsilon, check_size, number_bytes, read_number
+from populace.privacy.guarantee import check_epsilon
+from populace.privacy.randomizers.base import check_size, number_bytes, read_number
 from populace.privacy.randomizers.draws import threshold
 from populace.privacy.source import Keyed, Source
 from populace.types import Array

@@ -18,14 +18,8 @@ import numpy as np
 from populace.errors import DataError, out_of_range
 from populace.privacy import on_host, secure_random
 from populace.privacy.events import Event, Pure
-from populace.privacy.randomizers.base import (
-    FrequencyOracle,
-    check_epsilon,
-    check_size,
-    check_values,
-    count_rows,
-    total_variance,
-)
+from populace.privacy.guarantee import check_epsilon
+from populace.privacy.randomizers.base import FrequencyOracle, check_size, check_values, count_rows, total_variance
 from populace.privacy.randomizers.draws import draw_subset, threshold, words_for_subset
 from populace.privacy.source import Keyed, Source
 from populace.types import Array

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from populace.privacy import secure_random
+from populace.privacy.guarantee import check_epsilon
 from populace.privacy.randomizers.base import (
     FrequencyOracle,
-    check_epsilon,
     check_size,
     check_values,
     count_rows,

@@ -13,6 +13,7 @@ from populace.methods.registry import built_in_facts
 from populace.privacy.guarantee import ONE_HOLDER, TRUSTS, Trust, Unit
 from populace.runs.advise.expectations import (
     SCORES,
+    WORST,
     Curve,
     Measured,
     Predicted,
@@ -146,7 +147,10 @@ def _expected(situation: Situation, near: Measured) -> Iterator[Expected]:
     for metric in near.metrics:
         found = curve_of(near, metric).at(level_of(situation))
         measured = found.measured and not far_in(situation, near)
-        low, high = sorted((reached(near, metric, found.low), reached(near, metric, found.high)))
+        # An extrapolation is no surer than what it starts from: the deviation over runs goes on top, on either side.
+        spread = 0.0 if measured else near.metrics[metric].deviation or 0.0
+        errors = (max(0.0, found.low - spread), min(WORST, found.high + spread))
+        low, high = sorted(reached(near, metric, error) for error in errors)
         yield Expected(metric=metric, low=low, high=high, measured=measured, data=near.about)
 
 

@@ -10,10 +10,9 @@ from typing import Literal
 from populace.border.databases.address import is_database, locate, short_name
 from populace.errors import InputError, SpecError
 from populace.methods.facts import Kind
-from populace.privacy.guarantee import Trust, Unit
-from populace.privacy.randomizers.base import check_epsilon
+from populace.privacy.guarantee import Trust, Unit, check_epsilon
 from populace.runs.advise.rule import Choice, choose
-from populace.runs.spec import check_count, kind_of
+from populace.runs.named import check_count, check_named_once, kind_of
 from populace.tables.facts import image_facts, table_facts
 from populace.tables.schema import Schema, load_schema
 
@@ -95,6 +94,7 @@ def read_situation(
 def _of_files(data: Sequence[str]) -> Situation:
     """Names, sizes and columns of files and databases. Their rows are counted, and no value is looked at."""
     files = locate(data)
+    check_named_once(files)
     kind = kind_of(files)
     if kind == "images":
         images = [image_facts(file) for file in files]
@@ -103,9 +103,11 @@ def _of_files(data: Sequence[str]) -> Situation:
         tables = [table_facts(file) for file in files]
         for file, one in zip(files, tables, strict=True):
             if set(one.names) != set(tables[0].names):
-                differ = ", ".join(sorted(set(one.names) ^ set(tables[0].names))[:5])
+                # How many, not which: where a file has no line of names, its first row stands in their place.
+                own, first = (len(set(a.names) - set(b.names)) for a, b in ((one, tables[0]), (tables[0], one)))
                 raise InputError(
-                    f"expected the same columns in every file; {short_name(files[0])} and {short_name(file)} differ in {differ}"
+                    f"expected the same columns in every file, under names in the first line; of {short_name(files[0])} {first}"
+                    f" and of {short_name(file)} {own} are not in the other"
                 )
         rows, pixels, label = sum(one.rows for one in tables), len(tables[0].names), "rows"
     what = "table" if any(map(is_database, files)) else "file"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -167,6 +168,12 @@ def short(value: float | None) -> str:
     return "0" if value == 0 else text[1:] if text.startswith("0") else text
 
 
+def rough(low: float, high: float) -> tuple[str, str]:
+    """The ends of an extrapolation with two decimals, rounded outwards."""
+    ends = math.floor(100 * low + 1e-9) / 100, math.ceil(100 * high - 1e-9) / 100
+    return tuple("0" if end == 0 else f"{end:.2f}".removeprefix("0") for end in ends)  # type: ignore[return-value]
+
+
 def _figure(figure: Figure | None) -> str:
     if figure is None:
         return "-"
@@ -185,7 +192,8 @@ def _no_better(advice: Advice) -> Iterator[str]:
 
 
 def _expected(one: Expected) -> str:
-    between = short(one.low) if short(one.low) == short(one.high) else f"{short(one.low)} to {short(one.high)}"
+    low, high = (short(one.low), short(one.high)) if one.measured else rough(one.low, one.high)
+    between = low if low == high else f"{low} to {high}"
     how = (
         "interpolated: the noise lies between measured levels"
         if one.measured
@@ -205,8 +213,10 @@ def _other(advice: Advice, other: Alternative) -> str:
     return words
 
 
-def _times(ratio: float | None) -> str:
-    if ratio is None or ratio < 1.05:
+def _times(ratio: float) -> str:
+    if ratio < 0.95:
+        return f"less than ({ratio:.1f} times)"
+    if ratio < 1.05:
         return "about"
     return f"{ratio:.1f} times" if ratio < 9.95 else f"{ratio:.0f} times"
 

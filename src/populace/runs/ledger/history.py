@@ -27,8 +27,9 @@ from populace.runs.ledger.accounts import Accounts
 from populace.runs.ledger.standing import Standing, find_standing
 from populace.runs.ledger.wording import EMBEDDED_DATA, doubt, json_number, pair, public_history, said, said_alone
 from populace.runs.ledger.wording import NOT_BOOKED as NOT_BOOKED
+from populace.runs.named import Files, files_of
 from populace.runs.sources import EMBEDDED, PrivateData
-from populace.runs.spec import Files, RunSpec, files_of
+from populace.runs.spec import RunSpec
 from populace.tables.files import write_json
 from populace.tables.value_text import fold_name
 from populace.types import JsonObject

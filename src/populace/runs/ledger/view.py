@@ -15,7 +15,7 @@ from populace.runs.folder import RunFolder
 from populace.runs.forms import TokenForm
 from populace.runs.ledger.history import LEDGER, TOKEN, beside
 from populace.runs.ledger.wording import json_number
-from populace.runs.spec import files_of
+from populace.runs.named import files_of
 from populace.types import JsonObject
 
 
