@@ -148,10 +148,11 @@ def _write(drawn: Table, target: str, *, first_row: int, replace: bool, metadata
     from populace.border.databases.writing import write_database
     from populace.tables.files import write_json
     from populace.tables.sdv import sdv_of_rows
-    from populace.tables.table import output_frame
+    from populace.tables.table import exact_decimals, output_frame
 
     if is_database(target):
-        write_database(output_frame(drawn.frame, drawn.schema, first_row), target, replace=replace)
+        rows = exact_decimals(output_frame(drawn.frame, drawn.schema, first_row), drawn.schema)
+        write_database(rows, target, replace=replace)
     else:
         drawn.save(target, first_row=first_row)
     if metadata is not None:

@@ -66,7 +66,7 @@ def command(
     _named_once(drop, ids, overruled)
     with show.progress("schema") as report:
         report.doing("reading rows")
-        frames = [read_frame(path) for path in named]
+        frames = [read_frame(path, without=drop) for path in named]
         read = [read_frame(public)] if public else frames
         report.doing("proposing kinds and domains")
         proposed = propose(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from populace.runs.run import Run
 
 LEDGER = "populace-ledger.sqlite"
+MOST_NAMED = 8  # files in the line that says what to do next
 EXAMPLE = (
     "Example:  populace synthesize north.csv south.csv --schema patients.toml --epsilon 1 --target died --out run, and from a "
     "database:  populace synthesize postgresql://db.clinic/ward --table patients --epsilon 1 --ledger ward.sqlite --out run"
@@ -116,10 +119,21 @@ def command(
         run = synthesize(spec, out, progress=report, say=show.say, keeping=keeping, doing=report.doing)
         report.doing("writing the statement")
         write_statement(out)
-    _say_what_was_made(run, out, rows, f" --target {target}" if target else "")
+    _say_what_was_made(run, out, rows, [*_real(spec.files), *(["--target", target] if target else [])])
 
 
-def _say_what_was_made(run: Run, out: Path, rows: int, target: str) -> None:
+def _real(files: Sequence[str]) -> list[str]:
+    """The options that name the rows of a run as real ones; of very many files a word in their place."""
+    from populace.border.databases.address import is_database, parse_address
+
+    if len(files) == 1 and is_database(files[0]):
+        address = parse_address(files[0])
+        what = ["--table", address.table] if address.table is not None else ["--query", address.query or ""]
+        return ["--real", address.place, *what]
+    return ["--real", "FILE"] if len(files) > MOST_NAMED else [word for file in files for word in ("--real", file)]
+
+
+def _say_what_was_made(run: Run, out: Path, rows: int, real: Sequence[str]) -> None:
     from populace.cli import show
     from populace.methods.blocks.generator import ImageGenerator
 
@@ -138,4 +152,4 @@ def _say_what_was_made(run: Run, out: Path, rows: int, target: str) -> None:
         )
     for remark in run.remarks:
         show.say(remark)
-    show.say(f"next: populace evaluate {out} --real FILE{target}")
+    show.say(f"next: {shlex.join(['populace', 'evaluate', str(out), *real])}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -100,7 +100,7 @@ def evaluate_read(
     )
     pa.default_memory_pool().release_unused()
     doing("comparing marginals")
-    pairs, distances = _distances(synthetic, real, first, mixed)
+    pairs, distances, hiding = _distances(synthetic, real, first, mixed)
     del mixed, first
     measured = time.monotonic()
     doing("predicting the target")
@@ -115,7 +115,7 @@ def evaluate_read(
     return {
         name: Evaluated(
             document=_document(name, table, real, pairs[name], values[name], halves, figures, facts)
-            | {"seconds": _rounded(seconds)},
+            | {"hides_dependence": hiding, "seconds": _rounded(seconds)},
             schema=real.schema,
             pairs=pairs[name],
             values=values[name],
@@ -149,11 +149,11 @@ def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
 
 def _distances(
     synthetic: Mapping[str, Table], real: Table, first_half: NumpyArray, shuffled: Table
-) -> tuple[dict[str, Pairs], Figures]:
+) -> tuple[dict[str, Pairs], Figures, str]:
     first, second = (_coded_rows(real, rows) for rows in (first_half, ~first_half))
     candidates = {**synthetic, SHUFFLED: shuffled}
     columns = len(real.schema.columns)
-    pairs, figures = _pair_figures(synthetic, real, first, second, shuffled)
+    pairs, figures, hiding = _pair_figures(synthetic, real, first, second, shuffled)
     figures["correlation_distance"] = dict.fromkeys(figures["one_way"], left_out(ONE_COLUMN))
     if columns > 1:
         moments = moments_of(real.codes)
@@ -161,13 +161,16 @@ def _distances(
         figures["correlation_distance"] = cmd | {
             REAL: correlation_distance(first, second), PRODUCT: distance_to_uncorrelated(real, of_real=moments),
         }  # fmt: skip
-    return pairs, figures | _set_distances(real, candidates, first, second)
+    return pairs, figures | _set_distances(real, candidates, first, second), hiding
 
 
 def _pair_figures(
     synthetic: Mapping[str, Table], real: Table, first: Table, second: Table, shuffled: Table
-) -> tuple[dict[str, Pairs], Figures]:
-    """Figures of one- and two-way tables; of the baselines' tables, which are large, one is in memory at a time."""
+) -> tuple[dict[str, Pairs], Figures, str]:
+    """Figures of one- and two-way tables; of the baselines' tables, which are large, one is in memory at a time.
+
+    Beside them the column that hides dependence, or nothing: its table of pairs has more cells than the real rows can fill.
+    """
     of_real = co_occurrence(real)
     kept: dict[str, Pairs] = {}
     figures: Figures = {"one_way": {}, "two_way": {}, "relative_error": {}}
@@ -182,9 +185,30 @@ def _pair_figures(
         kept[name] = compare_pairs(real, table, of_real=of_real)
         add(name, kept[name])
     add(SHUFFLED, compare_pairs(real, shuffled, of_real=of_real))
-    add(REAL, compare_pairs(first, second))
-    add(PRODUCT, compare_product(real, of_real=of_real))
-    return kept, figures
+    halves = compare_pairs(first, second)
+    add(REAL, halves)
+    between = halves.distances()
+    del halves
+    product = compare_product(real, of_real=of_real)
+    add(PRODUCT, product)
+    return kept, figures, hiding_column(between, product.distances(), real.schema.names)
+
+
+def hiding_column(halves: NumpyArray, product: NumpyArray, names: Sequence[str]) -> str:
+    """The column without which two halves of the real rows are nearer to each other than independent columns are.
+
+    The name is empty where they are in any case, or where no single column makes the difference.
+    """
+    gap = product - halves
+
+    def without(column: int | None) -> float:
+        kept = [i for i in range(len(gap)) if i != column]
+        return float(gap[np.ix_(kept, kept)][np.triu_indices(len(kept), 1)].mean())
+
+    if len(names) < 3 or without(None) > 0:
+        return ""
+    margins = [without(column) for column in range(len(names))]
+    return names[int(np.argmax(margins))] if max(margins) > 0 else ""
 
 
 def _coded_rows(table: Table, rows: NumpyArray) -> Table:

@@ -23,7 +23,7 @@ NO_DEPENDENCE = 0.002  # columns so near to independent that there is no depende
 def make_tiles(run: JsonObject) -> list[JsonObject]:
     """The tiles of a run: privacy, values, single columns, pairs, prediction and cost."""
     metrics = run["metrics"]["metrics"]
-    tiles = [_values(run["metrics"]), _columns(metrics), _pairs(metrics), _prediction(run["metrics"], metrics)]
+    tiles = [_values(run["metrics"]), _columns(metrics), _pairs(run["metrics"]), _prediction(run["metrics"], metrics)]
     if "privacy" in run:
         tiles.insert(0, _privacy(run["privacy"]))
     if "cost" in run["metrics"]:
@@ -88,8 +88,8 @@ def _columns(metrics: JsonObject) -> JsonObject:
     }
 
 
-def _pairs(metrics: JsonObject) -> JsonObject:
-    values = metrics["two_way"]["values"]
+def _pairs(document: JsonObject) -> JsonObject:
+    values = document["metrics"]["two_way"]["values"]
     if "value" not in values[SYNTHETIC]:
         return {"name": "Pairs of columns", "figure": "–", "words": values[SYNTHETIC]["left_out"], "link": "#utility"}
     shown = {name: values[name] for name in SHOWN}
@@ -97,18 +97,19 @@ def _pairs(metrics: JsonObject) -> JsonObject:
         "name": "Pairs of columns",
         "figure": percent(values[SYNTHETIC]["value"]),
         "words": "of the rows would have to change for a pair’s marginal to match the real one, on average",
-        "verdict": verdict(values),
+        "verdict": verdict(values, document.get("hides_dependence", "")),
         "beside": f"real: {percent(values[REAL]['value'])}; independent columns: {percent(values[PRODUCT]['value'])}",
         "scale": figures.scale_chart(shown, CLASSES, label="two-way distance between its baselines"),
         "link": "#pairs",
     }
 
 
-def verdict(values: JsonObject) -> str:
-    """Where the distance lies between that of real data and that of independent columns."""
+def verdict(values: JsonObject, hiding: str = "") -> str:
+    """Where the distance lies between that of real data and that of independent columns; `hiding` may hide dependence."""
     best, worst, own = (values[name]["value"] for name in (REAL, PRODUCT, SYNTHETIC))
     if worst <= best:
-        return "too few real rows to tell: two halves of them differ by as much as independent columns do"
+        few = "too few real rows to tell: two halves of them differ by as much as independent columns do"
+        return f"{few}, because of {hiding} with its many values or bins" if hiding else few
     if worst - best < NO_DEPENDENCE:
         return "the real columns hardly depend on each other, so there is little to keep"
     kept = (worst - own) / (worst - best)

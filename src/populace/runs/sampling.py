@@ -80,6 +80,12 @@ def balanced_groups(wanted: Wanted, shares: Sequence[str], rows: int) -> tuple[C
         left = wanted.allowed.get(wanted.schema.index(column.name), np.ones(column.size, bool))[: column.levels]
         codes = np.flatnonzero(left)
         return column, _groups({int(code): 1 / len(codes) for code in codes}, column, rows)
+    whole = [text for text in dict.fromkeys(shares) if text in names]
+    if len(whole) > 1 or (whole and len(shares) > 1):
+        raise SpecError(
+            f"one column can be balanced, and --balance is given {len(shares)} times ({', '.join(shares)}); choose one COLUMN, "
+            "or shares of the values of one column: COLUMN=VALUE:SHARE"
+        )
     said: dict[int, float] = {}
     named = ""
     for text in shares:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import pyarrow as pa
@@ -65,10 +66,13 @@ def check_same_columns(first: Path, names: list[str], other: Path, others: list[
         )
 
 
-def read_frame(path: str | Path) -> pa.Table:
-    """Read CSV, Parquet, Arrow, a folder or a database. What a CSV holds is text, null where a field is empty and unquoted."""
+def read_frame(path: str | Path, *, without: Collection[str] = ()) -> pa.Table:
+    """Read CSV, Parquet, Arrow, a folder or a database. What a CSV holds is text, null where a field is empty and unquoted.
+
+    The columns in `without` are not wanted: those of a database are not read, whatever their type, and hold nothing.
+    """
     if is_database(path):
-        return distinct_names(read_database(str(path)))
+        return distinct_names(read_database(str(path), without=without))
     path = check_file(path)
     if path.is_dir():
         return _read_folder(path)

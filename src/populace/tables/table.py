@@ -15,6 +15,7 @@ from narwhals.exceptions import NarwhalsError
 
 from populace.errors import DataError, MissingExtra
 from populace.tables import codec, proposal, sdv
+from populace.tables.cells import EXACT, Grid
 from populace.tables.reading import SUFFIXES as SUFFIXES
 from populace.tables.reading import distinct_names
 from populace.tables.reading import read_frame as read_frame
@@ -155,6 +156,20 @@ def output_frame(frame: pa.Table, schema: Schema, first_row: int = 0) -> pa.Tabl
             made[other.name] = pa.array(numbers if whole else [f"syn-{number:06d}" for number in numbers])
     names = [name for name in schema.order if name in made]
     return pa.table([made[name] for name in names], names=names)
+
+
+def exact_decimals(frame: pa.Table, schema: Schema) -> pa.Table:
+    """The same rows, in which numbers with so many decimal places as their column's step says are decimals of that many."""
+    for column in schema.columns:
+        places = round(np.log10(Grid(column.step).scale)) if column.kind == "decimal" and column.step else 0
+        most = max((abs(end) for end in (*column.edges, *column.spikes)), default=0.0)
+        index = frame.column_names.index(column.name)
+        values = frame.column(index)
+        if not places or not pa.types.is_floating(values.type) or most > EXACT / 8 / 10**places:
+            continue
+        kind = pa.decimal128(len(str(int(most))) + places, places)
+        frame = frame.set_column(index, column.name, pc.round(values, places).cast(kind))
+    return frame
 
 
 def _written(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:

@@ -11,11 +11,14 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from databases_for_tests import new_database
 from populace.border.databases.reading import database_batches, database_columns, one_snapshot
+from populace.cli.main import call
 from populace.errors import DataError, InputError, MissingExtra
 from populace.tables.coded import read_coded
 from populace.tables.proposal import propose
 from populace.tables.reading import read_frame
+from populace.tables.schema import load_schema
 from populace.tables.stream import stream_frames
 from populace.tables.table import make_table
 
@@ -98,7 +101,7 @@ def test_what_to_read_must_be_said_and_be_there(place):
 @pytest.mark.parametrize(
     ("made", "what"),
     [
-        ("SELECT 1 AS a, ARRAY[1, 2] AS odd", "_int4"), ("SELECT 1 AS a, '{}'::json AS odd", "json"),
+        ("SELECT 1 AS a, ARRAY[1, 2] AS odd", r"integer\[\]"), ("SELECT 1 AS a, '{}'::json AS odd", "json"),
         ("SELECT 1 AS a, '{}'::jsonb AS odd", "jsonb"), ("SELECT 1 AS a, 'x'::bytea AS odd", "bytea"),
         ("SELECT 1 AS a, INTERVAL '1 day' AS odd", "interval"), ("SELECT 1 AS a, '<a/>'::xml AS odd", "xml"),
         ("SELECT 1 AS a, point(1, 2) AS odd", "point"), ("SELECT 1 AS a, ROW(1, 2) AS odd", "record"),
@@ -245,3 +248,44 @@ def test_duckdb_reads_no_variable_of_the_process(files):
     with pytest.raises(DataError, match="frame"):
         read_frame(f"{files / 'patients.duckdb'}#query=SELECT * FROM frame")
     assert len(frame) == 1
+
+
+def odd_columns(url, tmp_path):
+    """A table with columns that cannot be modelled, in PostgreSQL and DuckDB."""
+    import duckdb
+
+    made = "CREATE TABLE odd (a INTEGER, j JSON, b INTEGER, l INTEGER[])"
+    filled = "INSERT INTO odd SELECT i % 7, '{}', i % 5, ARRAY[i] FROM generate_series(1, 60) AS g(i)"
+    with psycopg.connect(url) as connection:
+        connection.execute(made)
+        connection.execute(filled)
+    with duckdb.connect(str(tmp_path / "odd.duckdb")) as connection:
+        connection.execute(made)
+        connection.execute(filled)
+    return url, str(tmp_path / "odd.duckdb")
+
+
+def test_columns_that_cannot_be_modelled_are_named_together_and_not_read_when_dropped(database, tmp_path, capsys):
+    for number, place in enumerate(odd_columns(new_database(database, tmp_path.name), tmp_path)):
+        output = tmp_path / f"{number}.toml"
+        given = ["schema", place, "--table", "odd", "-o", str(output)]
+        assert call(given) == 2
+        said = capsys.readouterr().err.lower()
+        assert "cannot be modelled: 'j' (json), 'l' (integer[]); leave them out" in said
+        assert call([*given, "--drop", "j"]) == 2
+        assert "column 'l' of" in capsys.readouterr().err
+        assert call([*given, "--drop", "j", "--drop", "nothing", "--drop", "l"]) == 2
+        assert "no column 'nothing'" in capsys.readouterr().err
+        assert call([*given, "--drop", "j", "--drop", "l"]) == 0
+        assert load_schema(output).names == ("a", "b")
+        assert call([*given[:-1], str(tmp_path / "x.toml"), *(f"--drop={name}" for name in "ajbl")]) == 2
+        assert "keep at least one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["SELECT 1 AS a; DROP TABLE patients", "WITH x AS (DELETE FROM patients RETURNING age) SELECT age FROM x"],
+)
+def test_a_query_that_is_no_single_select_is_said_in_words(server, query):
+    with pytest.raises(DataError, match="populace only reads: give one SELECT without a semicolon"):
+        read_frame(f"{server}#query={query}")

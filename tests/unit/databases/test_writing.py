@@ -4,6 +4,7 @@ import contextlib
 import datetime as dt
 import json
 import re
+import shlex
 import sqlite3
 
 import psycopg
@@ -218,3 +219,23 @@ def test_rows_never_go_over_the_records_or_into_nowhere(run, files, tmp_path, ca
     with sqlite3.connect(files / "patients.sqlite") as connection:
         assert connection.execute("SELECT count(*) FROM patients").fetchone() == (400,)
     connection.close()
+
+
+def test_decimals_with_a_number_of_places_are_exact_in_a_database(base, run, capsys):
+    assert call(["sample", str(run), "--rows", "40", "--seed", "2", "-o", base, "--table", "made"]) == 0
+    capsys.readouterr()
+    found = read_frame(f"{base}#table=made").column("weight").drop_null().to_pylist()
+    assert all(abs(float(one) * 100 - round(float(one) * 100)) < 1e-6 for one in found)
+    if base.endswith("sqlite"):
+        return
+    assert all(re.fullmatch(r"-?\d+\.\d\d", one) for one in found)  # decimals are read as the text a CSV holds
+    mean = read_frame(f"{base}#query=SELECT round(avg(weight), 2) AS mean FROM made").column("mean")[0].as_py()  # noqa: S608
+    assert abs(float(mean) - sum(map(float, found)) / len(found)) < 0.006
+
+
+def test_what_to_do_next_names_the_data(place, tmp_path, capsys):
+    given = ["--method", "independent", "--epsilon", "4", "--rows", "5", "--no-ledger", "--out", str(tmp_path / "run")]
+    assert call(["synthesize", place, "--table", "patients", *given, "--target", "alive"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("next: "))
+    words = shlex.split(line.removeprefix("next: populace "))
+    assert words == ["evaluate", str(tmp_path / "run"), "--real", place, "--table", "patients", "--target", "alive"]

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from populace.evaluation.evaluate import hiding_column
 from populace.evaluation.flags import red_flags
 from populace.evaluation.remarks import remarks
 from populace.evaluation.value_figures import RealValues
@@ -68,3 +69,13 @@ def test_an_sd_that_a_few_values_make_is_said_and_not_flagged():
     (line,) = said
     assert line.startswith("visits: the SD 7.")
     assert line.endswith("a few far values make most of it, so that chance may do this")
+
+
+def test_the_column_that_hides_dependence_is_named():
+    halves, product = np.full((4, 4), 0.02), np.full((4, 4), 0.10)
+    names = ("a", "b", "codes", "d")
+    assert hiding_column(halves, product, names) == ""
+    halves[2, :] = halves[:, 2] = 0.5
+    assert hiding_column(halves, product, names) == "codes"
+    assert hiding_column(np.full((4, 4), 0.5), product, names) == ""
+    assert hiding_column(halves[1:3, 1:3], product[1:3, 1:3], names[1:3]) == ""

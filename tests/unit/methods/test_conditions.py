@@ -190,6 +190,8 @@ def test_classes_are_balanced():
         ({"balance": "ward=0.3"}, "has 4 values: say whose share it is"), ({"balance": "died=true:3"}, r"a share in \[0, 1\]"),
         ({"balance": ["ward=A:0.7", "ward=B:0.7"]}, "add up to at most 1"),
         ({"balance": ["ward=A:0.1", "died=0.2"]}, "one can be"),
+        ({"balance": ["ward", "died"]}, r"one column can be balanced, and --balance is given 2 times \(ward, died\)"),
+        ({"balance": ["ward", "died=0.2"]}, "one column can be balanced"),
         ({"balance": ["ward=A:0.1", "ward=A:0.2"]}, "two shares"), ({"balance": "height"}, "height"),
         ({"balance": "died", "where": "died=true"}, None),
     ],

@@ -13,7 +13,7 @@ import pyarrow as pa
 from populace.border.arrays import memory_of_machine
 from populace.border.columnar import DAMAGED
 from populace.border.databases.address import Address
-from populace.border.databases.statement import failed, quoted, refuse_column, select, which_table
+from populace.border.databases.statement import failed, quoted, refuse_columns, select, which_table
 from populace.border.regular import check_regular, first_line
 from populace.errors import DataError, InputError, MissingExtra
 
@@ -90,18 +90,26 @@ class DuckdbFile:
     def batches(self, columns: Sequence[str], order: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
         """The rows of these columns, at most `rows` at a time."""
         expressions = [self._expression(name) for name in columns]
+        if None in expressions:
+            odd = [name for name, made in zip(columns, expressions, strict=True) if made is None]
+            raise refuse_columns(
+                self.address, {name: f"values of the type {first_line(self._types[name], most=60)}" for name in odd}
+            )
         try:
-            yield from self._relation(select(self.address, expressions, order)).to_arrow_reader(rows)
+            yield from self._relation(select(self.address, [one for one in expressions if one], order)).to_arrow_reader(
+                rows
+            )
         except (self._duckdb.Error, *DAMAGED, RuntimeError) as reason:
             raise self._failed(reason) from None
 
-    def _expression(self, name: str) -> str:
+    def _expression(self, name: str) -> str | None:
+        """How a column is read; None where its values cannot be."""
         kind = self._types[name]
         if kind in AS_THEY_ARE:
             return quoted(name)
         if kind.partition("(")[0] in AS_TEXT and not kind.endswith("]"):
             return f"CAST({quoted(name)} AS VARCHAR) AS {quoted(name)}"
-        raise refuse_column(self.address, name, f"values of the type {first_line(kind, most=60)}")
+        return None
 
     def _relation(self, statement: str) -> Any:
         """One statement that selects; a cursor of its own, so that readers may be left half way."""

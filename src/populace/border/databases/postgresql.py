@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from populace.border.columnar import DAMAGED
 from populace.border.databases.address import PASSWORD_FROM, Address, parameters
-from populace.border.databases.statement import failed, quoted, refuse_column, select, table_parts, which_table
+from populace.border.databases.statement import failed, quoted, refuse_columns, select, table_parts, which_table
 from populace.border.regular import first_line
 from populace.errors import DataError, InputError, MissingExtra
 
@@ -35,6 +35,10 @@ CASTS = {
     "numeric": "text", "float4": "text", "money": "numeric", "uuid": "text", "inet": "text", "cidr": "text",
     "macaddr": "text", "macaddr8": "text", "timetz": "text", "citext": "text", "oid": "int8", "bit": "text", "varbit": "text",
 }  # fmt: skip
+WRITTEN = {
+    "int2": "smallint", "int4": "integer", "int8": "bigint", "float4": "real", "float8": "double precision",
+    "bool": "boolean", "bpchar": "char",
+}  # fmt: skip
 TYPE_KEYS = (b"POSTGRESQL:type", b"ADBC:postgresql:typname")
 TABLES = (
     "SELECT CASE WHEN table_schema = 'public' THEN table_name ELSE table_schema || '.' || table_name END "
@@ -42,6 +46,7 @@ TABLES = (
 )
 SERVER_WORDS = re.compile(r"(?:ERROR|FATAL|PANIC):\s+(.*)")
 CONNECTING = "Failed to connect:"
+NOT_ONE_SELECT = ('at or near ";"', "data-modifying")  # what the server says of a query in parentheses
 WHO = ("authentication failed", "no password supplied", "role ", "no pg_hba.conf entry", "peer authentication")
 WHO_IN_WORDS = (
     "the server does not accept the user or the password; set PGUSER and PGPASSWORD in the environment (or ~/.pgpass)"
@@ -87,6 +92,8 @@ def refused(address: Address, reason: BaseException) -> DataError:
     text = words.group(1) if words else first_line(said.partition(CONNECTING)[2] or said)
     if any(each in said for each in WHO) and (CONNECTING in said or "FATAL" in said):
         text = WHO_IN_WORDS
+    elif address.query is not None and any(each in said for each in NOT_ONE_SELECT):
+        text = "populace only reads: give one SELECT without a semicolon"
     elif CONNECTING in said and not words:
         text = f"no connection to the server: {text}"
     return failed(address, _without_secrets(text, address))
@@ -170,20 +177,26 @@ class PostgresqlReader:
     def batches(self, columns: Sequence[str], order: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
         """The rows of these columns, at most `rows` at a time."""
         expressions = [self._expression(name) for name in columns]
+        if None in expressions:
+            odd = [name for name, made in zip(columns, expressions, strict=True) if made is None]
+            raise refuse_columns(
+                self.address, {name: f"values of the type {_shown(self._types[name])}" for name in odd}
+            )
         with self._sentences(), self._connection.cursor() as cursor:
-            cursor.execute(select(self.address, expressions, order))
+            cursor.execute(select(self.address, [one for one in expressions if one], order))
             for batch in cursor.fetch_record_batch():
                 plain = pa.RecordBatch.from_arrays([_storage(column) for column in batch.columns], list(columns))
                 for start in range(0, plain.num_rows, rows):
                     yield plain.slice(start, rows)
 
-    def _expression(self, name: str) -> str:
+    def _expression(self, name: str) -> str | None:
+        """How a column is read; None where its values cannot be."""
         kind = self._types[name]
         if kind in AS_THEY_ARE:
             return quoted(name)
         if kind in CASTS:
             return f"CAST({quoted(name)} AS {CASTS[kind]}) AS {quoted(name)}"
-        raise refuse_column(self.address, name, f"values of the type {first_line(kind, most=60)}")
+        return None
 
     def close(self) -> None:
         with contextlib.suppress(self._driver.Error, *DAMAGED, RuntimeError):
@@ -197,6 +210,12 @@ def _type_name(field: pa.Field) -> str:
     if named not in CASTS and pa.types.is_string(field.type):
         return "text"
     return named
+
+
+def _shown(kind: str) -> str:
+    """A type as people write it: the server calls integer[] _int4."""
+    plain = kind.removeprefix("_")
+    return first_line(kind, most=60) if plain == kind else f"{WRITTEN.get(plain, first_line(plain, most=60))}[]"
 
 
 def _storage(column: pa.Array) -> pa.Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -66,18 +66,26 @@ def database_batches(
             yield batch
 
 
-def read_database(data: str) -> pa.Table:
-    """All rows of a table or query, which must fit into memory."""
+def read_database(data: str, *, without: Collection[str] = ()) -> pa.Table:
+    """All rows of a table or query, which must fit into memory; columns in `without` are not read, and hold nothing."""
     address, most, size = parse_address(data), memory_of_machine(), 0
     batches = []
-    for batch in database_batches(data):
+    names = database_columns(data) if without else []
+    columns = [name for name in names if name not in without]
+    if names and not columns:
+        raise InputError(f"every column of {address.shown} is dropped; keep at least one")
+    for batch in database_batches(data, columns=columns or None):
         size += batch.nbytes
         if size > most:
             raise DataError(f"{address.shown} holds more than this machine's memory; ask for fewer rows with --query")
         batches.append(batch)
     if not sum(batch.num_rows for batch in batches):
         raise DataError(f"{address.shown} has no rows; expected at least one")
-    return pa.Table.from_batches(batches)
+    frame = pa.Table.from_batches(batches)
+    for place, name in enumerate(names):
+        if name in without:
+            frame = frame.add_column(place, name, pa.nulls(frame.num_rows))
+    return frame
 
 
 @contextlib.contextmanager

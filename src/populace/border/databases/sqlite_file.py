@@ -19,7 +19,7 @@ from populace.border.databases.statement import (
     failed,
     inner_query,
     quoted,
-    refuse_column,
+    refuse_columns,
     table_parts,
     which_table,
 )
@@ -124,7 +124,7 @@ class SqliteFile:
             if value is None or type(value) is str:
                 found.append(value)
             elif type(value) is bytes:
-                raise refuse_column(self.address, name, "bytes (BLOB)")
+                raise refuse_columns(self.address, {name: "bytes (BLOB)"})
             else:
                 found.append(TRUTHS[value] if truth and value in TRUTHS else repr(value))
         return found

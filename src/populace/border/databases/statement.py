@@ -7,7 +7,7 @@ table to select from. That they cannot write is the part of each reader.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from populace.border.databases.address import Address
 from populace.border.regular import first_line
@@ -76,11 +76,17 @@ def which_table(address: Address, tables: Iterable[str]) -> InputError:
     return InputError(f"no table {address.table!r} in {address.place}; {holds}")
 
 
-def refuse_column(address: Address, name: str, what: str) -> DataError:
-    """The sentence for a column whose values are no single number, text, truth value, date or time."""
+def refuse_columns(address: Address, kinds: Mapping[str, str]) -> DataError:
+    """The sentence for columns whose values are no single number, text, truth value, date or time, and what they are."""
+    if len(kinds) == 1:
+        name, what = next(iter(kinds.items()))
+        return DataError(
+            f"column {name!r} of {address.shown} holds {what}, which cannot be modelled; leave it out, or take parts of it, "
+            "with --query"
+        )
+    listed = ", ".join(f"{name!r} ({what.removeprefix('values of the type ')})" for name, what in kinds.items())
     return DataError(
-        f"column {name!r} of {address.shown} holds {what}, which cannot be modelled; leave it out, or take parts of it, with "
-        "--query"
+        f"columns of {address.shown} cannot be modelled: {listed}; leave them out, or take parts of them, with --query"
     )
 
 

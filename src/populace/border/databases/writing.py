@@ -146,18 +146,33 @@ def _sqlite(frame: pa.Table, address: Address, names: tuple[str, ...], replace: 
 def _sqlite_type(kind: Any) -> str:
     """What a column is declared as: SQLite's users read dates from text, and truth values from 0 and 1."""
     tests = {
-        "BOOLEAN": pa.types.is_boolean, "INTEGER": pa.types.is_integer, "REAL": pa.types.is_floating,
+        "BOOLEAN": pa.types.is_boolean, "INTEGER": pa.types.is_integer, "REAL": _is_fraction,
         "DATE": pa.types.is_date, "TIMESTAMP": pa.types.is_timestamp, "TIME": pa.types.is_time,
     }  # fmt: skip
     return next((name for name, test in tests.items() if test(kind)), "TEXT")
 
 
+def _is_fraction(kind: Any) -> bool:
+    return bool(pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
 def _sqlite_values(column: pa.ChunkedArray) -> list[Any]:
+    if pa.types.is_decimal(column.type):
+        column = column.cast(pa.float64())
     if pa.types.is_timestamp(column.type):
         return [None if value is None else value.isoformat(" ") for value in column.to_pylist()]
     if pa.types.is_temporal(column.type):
         return [None if value is None else value.isoformat() for value in column.to_pylist()]
     return list(column.to_pylist())
+
+
+def _exact_types(frame: pa.Table) -> str:
+    """What gives decimals their digits and places in PostgreSQL; nothing where there are none."""
+    decimals = [field for field in frame.schema if pa.types.is_decimal(field.type)]
+    return ", ".join(
+        f"ALTER COLUMN {quoted(field.name)} TYPE numeric({field.type.precision}, {field.type.scale})"
+        for field in decimals
+    )
 
 
 def _postgresql(frame: pa.Table, address: Address, names: tuple[str, ...], replace: bool) -> None:
@@ -181,6 +196,8 @@ def _postgresql(frame: pa.Table, address: Address, names: tuple[str, ...], repla
                 cursor.execute(f"DROP TABLE {name}")
             schema = names[0] if len(names) == 2 else None
             cursor.adbc_ingest(names[-1], frame, mode="create", db_schema_name=schema)
+            if exact := _exact_types(frame):  # the driver makes them numeric without places
+                cursor.execute(f"ALTER TABLE {name} {exact}")
             cursor.execute(f"COMMENT ON TABLE {name} IS '{MARK.format(frame.num_rows)}'")
             connection.commit()
     except (driver.Error, *DAMAGED, RuntimeError, DataError) as reason:
