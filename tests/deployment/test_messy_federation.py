@@ -54,6 +54,8 @@ def test_three_sites_make_rows_of_a_messy_table(place, capsys):
             "study",
             "--schema",
             schema,
+            "--method",
+            "poll",
             "--epsilon",
             EPSILON,
             "--port",

@@ -246,12 +246,12 @@ def _persons(guarantee: Guarantee, run: JsonObject, meaning: Consequences | None
 
 def _told(meaning: Consequences) -> str:
     """The bounds of persons at several silos in per cent."""
-    shares = [f"with {k} {share_in_words(right)}" for k, right in meaning.groups_presence]
+    shares = [f"{share_in_words(right)} with {k}" for k, right in meaning.groups_presence]
     if meaning.presence is None or not shares:
         return ""
     return (
         " Whether they were used at all, where both were held for equally likely before, is then told correctly at most so "
-        f"often: {', '.join(shares)}, where with one it is {share_in_words(meaning.presence)}."
+        f"often: {', '.join(shares)}, where it is {share_in_words(meaning.presence)} with one."
     )
 
 

@@ -243,7 +243,7 @@ def test_console_statement_ledger_and_limit_tell_one_number_for_a_person_at_seve
     assert "with 5 " not in page
     at_two, at_three = (right for _, right in meaning.groups_presence)
     assert 0.5 < meaning.presence < at_two < at_three < best_guess(*three[1:])
-    assert f"with 3 {share_in_words(at_three)}, where with one it is {share_in_words(meaning.presence)}" in page
+    assert f"{share_in_words(at_three)} with 3, where it is {share_in_words(meaning.presence)} with one." in page
     assert "How many units there are" not in page
     assert "How many persons they belong to is covered by the bound" in page
     public = read_json(tmp_path / "2" / "privacy.json")["history"]
@@ -255,6 +255,7 @@ def test_console_statement_ledger_and_limit_tell_one_number_for_a_person_at_seve
     assert [run["silos"] for run in shown["runs"]] == [3, 3]
     assert shown["runs"][0]["epsilon_so_far"] == pytest.approx(three[1])
     assert shown["runs"][1]["epsilon_so_far"] == public["epsilon_if_all_share_records"]
+    assert shown["runs"][1]["epsilon_added_so_far"] == shown["totals"][0]["epsilon_added"] == public["epsilon_added"]
     sums = f"({round_up(public['epsilon_added'])}, {round_up(public['delta_added'])})-DP"
     for words in (second.statement, public["said"]):
         assert sums in words
